@@ -1,0 +1,61 @@
+"""Progress of long work: a bar with rate and ETA on a terminal, a quiet line now and then in a log."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+LOG_SECONDS = 15.0
+
+
+class Progress:
+    """Counts done work of `total` units (None: unknown) and tells it on stderr.
+
+    On a terminal the line is redrawn ten times a second at most; elsewhere a line comes every LOG_SECONDS.
+    """
+
+    def __init__(self, what: str, total: int | None, unit: str = "") -> None:
+        self.what, self.total, self.unit = what, total, unit
+        self.done = self.resumed = 0
+        self.start = self.told = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+
+    def skip(self, count: int) -> None:
+        """Count `count` units as done before this run began: shown, but not in the rate."""
+        self.done += count
+        self.resumed += count
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Count `count` more units; `note` (a loss, say) is shown behind the rate."""
+        self.done += count
+        now = time.monotonic()
+        if now - self.told >= (0.1 if self.terminal else LOG_SECONDS):
+            self.told = now
+            self._tell(now, note, end="" if self.terminal else "\n")
+
+    def close(self, note: str = "") -> None:
+        """Tell the final count and rate."""
+        self._tell(time.monotonic(), note, end="\n")
+
+    def _tell(self, now: float, note: str, end: str) -> None:
+        elapsed = max(now - self.start, 1e-9)
+        rate = (self.done - self.resumed) / elapsed
+        share = f"{self.done:,}" + (f"/{self.total:,}" if self.total is not None else "")
+        left = f", {_clock((self.total - self.done) / rate)} left" if self.total and rate and self.done < self.total else ""
+        line = f"{self.what}: {share} {self.unit}".rstrip() + f", {rate:,.1f}/s, {_clock(elapsed)}{left}" + (f", {note}" if note else "")
+        print(f"\r\x1b[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
+
+
+def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "") -> Iterator[T]:
+    """Yield from `items`, telling progress."""
+    progress = Progress(what, total, unit)
+    for item in items:
+        yield item
+        progress.advance()
+    progress.close()
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{seconds:02d}s"

@@ -1,0 +1,18 @@
+"""The tables that pass between stages: one Arrow schema each, and where a corpus folder keeps them.
+
+    corpus/documents.parquet       id, title, text
+    corpus/queries/SPLIT.parquet   id, text, answers (strings; empty where the data has none)
+    corpus/qrels/SPLIT.parquet     query, doc, grade (relevant where > 0)
+    corpus/stats.json              what was read
+    candidates/SPLIT.parquet, negatives/NAME/train.parquet    query, doc, rank (from 1), score
+
+Ids are the source's own strings.
+"""
+
+import pyarrow as pa
+
+SPLITS = ("train", "dev", "test")
+DOCUMENTS = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+QUERIES = pa.schema([("id", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string()))])
+QRELS = pa.schema([("query", pa.string()), ("doc", pa.string()), ("grade", pa.int32())])
+RANKED = pa.schema([("query", pa.string()), ("doc", pa.string()), ("rank", pa.int32()), ("score", pa.float32())])

@@ -1,0 +1,41 @@
+"""Parquet in and out, a batch at a time; a file is whole or absent."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.core.errors import UserError
+from tasks.core.files import new_file
+
+BATCH_ROWS = 8192
+
+
+def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+    """Write `batches` of `schema` to a Parquet file as they come; returns the number of rows."""
+    rows = 0
+    with new_file(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file of `schema`, BATCH_ROWS at a time; UserError where it is missing or another table."""
+    try:
+        with pq.ParquetFile(path) as file:
+            if not file.schema_arrow.equals(schema):
+                raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}")
+            yield from file.iter_batches(BATCH_ROWS, columns=columns)
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; run the stage that makes it") from None
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: not a readable Parquet file ({error}); remove it and run again") from None
+
+
+def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    """The whole of a Parquet file of `schema`, for tables that fit in memory (queries, qrels)."""
+    selected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    return pa.Table.from_batches(read_batches(path, schema, columns), selected)
