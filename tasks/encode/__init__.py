@@ -1,0 +1,1 @@
+"""Stage `encode`: the whole corpus becomes vectors, shard by shard, resumable."""

@@ -1,0 +1,1 @@
+"""Stage `evaluate`: runs and metrics of one system on dev and test."""

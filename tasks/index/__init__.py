@@ -1,0 +1,1 @@
+"""Stage `index`: a faiss index over the vectors, and its recall against exact search."""

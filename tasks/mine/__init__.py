@@ -1,0 +1,1 @@
+"""Stage `mine`: the top documents of every training query, known positives removed."""

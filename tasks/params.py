@@ -1,0 +1,34 @@
+"""params.yaml as one record, assembled from each stage's own; for the flow, which validates before DVC runs. No stage imports this."""
+
+from pydantic import Field
+
+from tasks.base.params import Base, EncoderSource
+from tasks.bm25.params import BM25
+from tasks.core.params import Params
+from tasks.core.text import Text
+from tasks.encode.params import Encode
+from tasks.evaluate.params import Evaluate
+from tasks.index.params import Index
+from tasks.mine.params import Mine
+from tasks.prepare.params import Dataset, Prepare
+from tasks.report.params import Report
+from tasks.tokenize.params import Tokenize
+from tasks.train.params import Round
+
+
+class Parameters(Params):
+    """Every section of params.yaml."""
+
+    dataset: Dataset
+    encoder: EncoderSource
+    prepare: Prepare
+    base: Base
+    text: Text
+    tokenize: Tokenize
+    bm25: BM25
+    rounds: dict[str, Round] = Field(min_length=1)
+    encode: Encode
+    index: Index
+    mine: dict[str, Mine]
+    evaluate: Evaluate
+    report: Report

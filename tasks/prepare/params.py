@@ -1,0 +1,21 @@
+"""Parameters of prepare."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.core.params import Params
+
+
+class Dataset(Params):
+    """Where documents, queries and qrels come from."""
+
+    source: str = Field(min_length=1, description="demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID")
+
+
+class Prepare(Params):
+    """How the source is read."""
+
+    unknown_documents: Literal["refuse", "drop"] = Field(
+        "refuse", description="qrels that name a document or query outside the source: an error, or dropped and counted"
+    )

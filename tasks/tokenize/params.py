@@ -1,0 +1,14 @@
+"""Parameters of tokenize."""
+
+from pydantic import Field
+
+from tasks.core.params import Params
+
+
+class Tokenize(Params):
+    """How long texts may be, in tokens, and what stands before them."""
+
+    query_length: int = Field(32, ge=3, description="tokens of a query at most, special ones included")
+    document_length: int = Field(96, ge=3, description="tokens of a document at most, special ones included")
+    query_prefix: str = Field("", description="put before every query (`query: ` for E5, say)")
+    document_prefix: str = Field("", description="put before every document")
