@@ -1,0 +1,70 @@
+"""Corpus to the lexical index, candidates of every query, and training negatives."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.bm25.analysis import analyzer
+from tasks.bm25.index import build, load, save
+from tasks.bm25.negatives import without_positives
+from tasks.bm25.params import BM25
+from tasks.bm25.search import ranked
+from tasks.core import params
+from tasks.core.entry import parser, stage
+from tasks.core.files import new_folder
+from tasks.core.progress import track
+from tasks.core.records import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
+from tasks.core.tables import read_batches, read_table, write_table
+from tasks.core.text import Text, document_text
+
+
+def texts(path: Path, settings: Text) -> Iterator[str]:
+    """The documents' texts, in the order of the file."""
+    for batch in read_batches(path, DOCUMENTS):
+        for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True):
+            yield document_text(title, text, settings)
+
+
+def queries(path: Path) -> Iterator[tuple[str, str]]:
+    """Ids and texts of one split's queries."""
+    for batch in read_batches(path, QUERIES, ["id", "text"]):
+        yield from zip(batch["id"].to_pylist(), batch["text"].to_pylist(), strict=True)
+
+
+def document_ids(path: Path) -> pa.ChunkedArray:
+    """The ids of all documents, in the order of the file."""
+    return read_table(path, DOCUMENTS, ["id"])["id"]
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__,
+        corpus="corpus folder",
+        index="index folder to write",
+        candidates="folder to write: ranked documents of every split's queries",
+        negatives="folder to write: the training queries' candidates without known positives",
+    ).parse_args()
+    bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
+    terms = analyzer(bm25.stemmer, bm25.stopwords)
+    path = arguments.corpus / "documents.parquet"
+    with new_folder(arguments.index) as folder:
+        documents = track(texts(path, text), "bm25: documents analysed", pq.read_metadata(path).num_rows)
+        save(folder, build(documents, terms, bm25), document_ids(path), bm25)
+    index, ids, _ = load(arguments.index)
+    with new_folder(arguments.candidates) as folder:
+        for split in SPLITS:
+            path = arguments.corpus / "queries" / f"{split}.parquet"
+            searched = track(queries(path), f"bm25: {split} queries searched", pq.read_metadata(path).num_rows)
+            depth = bm25.depth if split == "train" else bm25.run_depth
+            write_table(folder / f"{split}.parquet", RANKED, ranked(searched, index, ids, terms, depth))
+    with new_folder(arguments.negatives) as folder:
+        qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
+        candidates = read_batches(arguments.candidates / "train.parquet", RANKED)
+        write_table(folder / "train.parquet", RANKED, without_positives(candidates, qrels))
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,67 @@
+"""No known positive is ever a negative, whatever the batches; the stage's entry from corpus to files."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.bm25.negatives import without_positives
+from tasks.core.files import folder_digest
+from tasks.core.records import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 1000])
+def test_equals_a_plain_loop(rows: int) -> None:
+    draw = random.Random(rows)
+    documents = [f"d{i}" for i in range(12)]
+    candidates, expected = [], []
+    qrels = [(f"q{q}", doc, draw.randint(0, 2)) for q in range(30) for doc in draw.sample(documents, 6)]
+    positive = {(query, doc) for query, doc, grade in qrels if grade > 0}
+    for q in range(30):
+        found = draw.sample(documents, draw.randint(0, 12))
+        candidates += [(f"q{q}", doc, rank, 1 / rank) for rank, doc in enumerate(found, 1)]
+        kept = [(doc, rank) for rank, doc in enumerate(found, 1) if (f"q{q}", doc) not in positive]
+        expected += [(f"q{q}", doc, new, pytest.approx(1 / old)) for new, (doc, old) in enumerate(kept, 1)]
+    table = pa.table([list(column) for column in zip(*candidates, strict=True)], schema=RANKED)
+    judged = pa.table([list(column) for column in zip(*qrels, strict=True)], schema=QRELS)
+    batches = without_positives(table.to_batches(max_chunksize=rows), judged)
+    assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == expected
+
+
+def corpus(folder: Path) -> Path:
+    documents = [("1", "Fish", "red fish"), ("2", "", "blue fish"), ("3", "", "one bird"), ("4", "", "fish fish fish")]
+    tables = {"documents": pa.Table.from_pylist([dict(zip(DOCUMENTS.names, row, strict=True)) for row in documents], DOCUMENTS)}
+    for split in SPLITS:
+        queries = (
+            []
+            if split == "dev"
+            else [{"id": f"{split}1", "text": "fish", "answers": []}, {"id": f"{split}2", "text": "cat", "answers": []}]
+        )
+        qrels = [] if split == "dev" else [{"query": f"{split}1", "doc": "4", "grade": 1}, {"query": f"{split}1", "doc": "1", "grade": 0}]
+        tables[f"queries/{split}"] = pa.Table.from_pylist(queries, QUERIES)
+        tables[f"qrels/{split}"] = pa.Table.from_pylist(qrels, QRELS)
+    for name, table in tables.items():
+        (folder / f"{name}.parquet").parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+def test_stage(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tasks.bm25", "--corpus", str(corpus(tmp_path / "corpus"))]
+    (tmp_path / "params.yaml").write_text("text: {titles: true}\nbm25: {depth: 2}\n")
+    root = Path(__file__).parents[2]
+    for run in ("a", "b"):
+        outs = [str(tmp_path / run / name) for name in ("index", "candidates", "negatives")]
+        arguments = [*command, "--index", outs[0], "--candidates", outs[1], "--negatives", outs[2]]
+        subprocess.run(arguments, check=True, cwd=tmp_path, env={"PYTHONPATH": str(root), "PYTHONHASHSEED": "1" if run == "a" else "2"})
+    assert folder_digest(tmp_path / "a") == folder_digest(tmp_path / "b")
+    read = {path.stem: pq.read_table(path).to_pydict() for path in (tmp_path / "a" / "candidates").iterdir()}
+    assert read["dev"]["query"] == []
+    assert read["test"]["doc"] == ["4", "1", "2"]  # 1 has its title: "fish red fish"
+    assert read["train"]["doc"] == ["4", "1"]  # depth 2
+    negatives = pq.read_table(tmp_path / "a" / "negatives" / "train.parquet").to_pydict()
+    assert (negatives["doc"], negatives["rank"]) == (["1"], [1])  # grade 0 is judged, and no positive

@@ -1,0 +1,117 @@
+"""BM25 against a plain loop and a case worked by hand; ties, empty queries, determinism."""
+
+import math
+import random
+import string
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from tasks.bm25.analysis import analyzer
+from tasks.bm25.index import build, load, save
+from tasks.bm25.params import BM25
+from tasks.bm25.search import ranked
+from tasks.core.errors import UserError
+
+PLAIN = BM25(stemmer="none", stopwords="none")
+
+
+def lucene_bm25(documents: list[list[str]], query: list[str], k1: float, b: float) -> list[float]:
+    """The formula, one loop: sum over query words of idf * tf / (tf + k1 (1 - b + b dl / avgdl))."""
+    average = sum(len(document) for document in documents) / len(documents)
+    scores = []
+    for document in documents:
+        score = 0.0
+        for word in query:
+            n = sum(word in other for other in documents)
+            tf = document.count(word)
+            idf = math.log(1 + (len(documents) - n + 0.5) / (n + 0.5))
+            score += idf * tf / (tf + k1 * (1 - b + b * len(document) / average))
+        scores.append(score)
+    return scores
+
+
+def search(documents: dict[str, str], queries: list[tuple[str, str]], params: BM25, depth: int) -> list[tuple[str, str, int, float]]:
+    terms = analyzer(params.stemmer, params.stopwords)
+    index = build(documents.values(), terms, params)
+    tables = ranked(queries, index, pa.array(documents), terms, depth)
+    return [tuple(row.values()) for table in tables for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equals_a_plain_loop(seed: int) -> None:
+    draw = random.Random(seed)
+    words = [a + b for a in string.ascii_lowercase[:6] for b in "xy"]
+    documents = {f"d{i}": " ".join(draw.choices(words, k=draw.randint(0, 12))) for i in range(40)}
+    queries = [(f"q{i}", " ".join(draw.choices([*words, "unknown"], k=draw.randint(1, 5)))) for i in range(60)]
+    params = BM25(k1=draw.uniform(0, 2), b=draw.random(), stemmer="none", stopwords="none")
+    depth = draw.choice([1, 5, 40])
+    rows = search(documents, queries, params, depth)
+    for query, text in queries:
+        scores = lucene_bm25([d.split() for d in documents.values()], text.split(), params.k1, params.b)
+        matching = {doc: score for doc, score in zip(documents, scores, strict=True) if score > 0}
+        found = [(doc, rank, score) for q, doc, rank, score in rows if q == query]
+        assert len(found) == min(depth, len(matching))
+        assert [rank for _, rank, _ in found] == list(range(1, len(found) + 1))
+        best = sorted(matching.values(), reverse=True)
+        for doc, rank, score in found:
+            assert score == pytest.approx(matching[doc], rel=1e-5)
+            assert score == pytest.approx(best[rank - 1], rel=1e-5)
+        assert found == sorted(sorted(found, reverse=True), key=lambda row: -row[2])  # ties: falling document id
+
+
+def test_worked_by_hand() -> None:
+    # Three documents of 2, 3 and 1 words: avgdl 2. k1 0.9, b 0.4.
+    # "cat" stands in 2 of 3: idf = ln(1 + 1.5 / 2.5) = ln 1.6 = 0.470004; "fish" in 1: ln(1 + 2.5 / 1.5) = 0.980829.
+    # a: tf 1, dl 2: 1 / (1 + 0.9 (0.6 + 0.4 * 1))   = 0.526316 -> 0.470004 * 0.526316 = 0.247370
+    # b: cat  tf 2, dl 3: 2 / (2 + 0.9 (0.6 + 0.6))  = 0.649351 -> 0.305197
+    #    fish tf 1, dl 3: 1 / (1 + 1.08)              = 0.480769 -> 0.471553; together 0.776750
+    rows = search({"a": "cat dog", "b": "Cat fish, cat!", "c": "bird"}, [("q", "cat fish")], PLAIN, 10)
+    assert [row[:3] for row in rows] == [("q", "b", 1), ("q", "a", 2)]
+    assert [row[3] for row in rows] == pytest.approx([0.776750, 0.247370], abs=1e-6)
+
+
+def test_ties_at_the_last_rank_are_broken_by_falling_id_as_strings() -> None:
+    documents = dict.fromkeys(("9", "10", "2", "1"), "same words here") | {"0": "same words here same"}
+    rows = search(documents, [("q", "words")], PLAIN, 3)
+    assert [row[1] for row in rows] == ["9", "2", "10"]  # "0" is longer, so last; of the others "1" falls out
+
+
+def test_query_without_a_match_has_no_rows() -> None:
+    assert search({"a": "cat"}, [("q1", "dog"), ("q2", ""), ("q3", "?!")], PLAIN, 5) == []
+    assert [row[0] for row in search({"a": "cat"}, [("q1", "dog"), ("q2", "cat")], PLAIN, 5)] == ["q2"]
+
+
+def test_analysis() -> None:
+    assert analyzer("english", "english")("The Runners were running, to I/O & café2!") == ["runner", "were", "run", "café2"]
+    assert analyzer("none", "english_plus")("The runners were running") == ["runners", "running"]
+    assert analyzer("german", "none")("Häuser") == ["haus"]
+    with pytest.raises(ValidationError, match="known are none, arabic"):
+        BM25(stemmer="klingon")
+
+
+def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> None:
+    texts = ["one fish two fish", "", "red fish blue fish", "two"]
+    terms = analyzer("english", "english")
+    ids = pa.chunked_array([["a", "b"], ["c", "d"]])
+    for name in ("first", "second"):
+        save(tmp_path / name, build(iter(texts), terms, BM25()), ids, BM25())
+    files = sorted(path.name for path in (tmp_path / "first").iterdir())
+    assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in files)
+    for name in files:
+        if name.endswith(".npy"):
+            np.load(tmp_path / "first" / name, allow_pickle=False)
+    index, read_ids, analysis = load(tmp_path / "first")
+    assert isinstance(index.scores["data"], np.memmap)
+    saved = [t.to_pylist() for t in ranked([("q", "two fish")], index, read_ids, analyzer(**analysis), 9)]
+    fresh = [t.to_pylist() for t in ranked([("q", "two fish")], build(texts, terms, BM25()), read_ids, terms, 9)]
+    assert saved == fresh
+    assert [row["doc"] for row in saved[0]] == ["a", "c", "d"]
+
+
+def test_a_corpus_without_terms_is_refused() -> None:
+    with pytest.raises(UserError, match="2 documents without a single term"):
+        build(["the", "!"], analyzer("english", "english"), BM25())
