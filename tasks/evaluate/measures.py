@@ -1,0 +1,70 @@
+"""Measures: names in the notation of ir_measures, values per query, means."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import ir_measures
+import pyarrow as pa
+
+Qrels = dict[str, dict[str, int]]  # query -> document -> grade
+Values = dict[str, float]  # measure's name -> value
+
+
+def parse(names: Sequence[str], relevance: int) -> dict[str, ir_measures.Measure]:
+    """Measures by the names they were given; binary ones count grades >= `relevance` unless the name says otherwise.
+
+    ValueError naming the measure that is unknown or that no installed provider computes.
+    """
+    parsed: dict[str, ir_measures.Measure] = {}
+    for name in names:
+        try:
+            measure = ir_measures.parse_measure(name)
+            if "rel" in measure.SUPPORTED_PARAMS and "rel" not in measure.params:
+                measure = measure(rel=relevance)
+            if not ir_measures.DefaultPipeline.supports(measure):
+                raise ValueError("no installed provider computes it")
+        except (ValueError, NameError, AssertionError, SyntaxError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{name!r} is no measure ({error}); expected names like nDCG@10, RR@10, R@100, AP (see ir-measur.es)"
+            ) from None
+        if measure in parsed.values():
+            raise ValueError(f"{name!r} stands there twice; name each measure once")
+        parsed[name] = measure
+    return parsed
+
+
+def read_qrels(table: pa.Table, relevance: int) -> Qrels:
+    """The judgments (schema QRELS) of every query that has a document of grade >= `relevance`: the queries that means are over."""
+    qrels: Qrels = {}
+    for query, doc, grade in zip(*(table[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
+        qrels.setdefault(query, {})[doc] = grade
+    return {query: grades for query, grades in qrels.items() if max(grades.values()) >= relevance}
+
+
+def per_query(measures: Mapping[str, ir_measures.Measure], qrels: Qrels, rankings: Mapping[str, Sequence[str]]) -> dict[str, Values]:
+    """Values of every query in `qrels`; `rankings` are document ids, best first. A query without a ranking counts 0."""
+    # ir_measures' providers break ties of scores in different ways, so they get falling ranks in place of scores.
+    run = {query: {doc: float(-rank) for rank, doc in enumerate(docs)} for query, docs in rankings.items() if query in qrels and docs}
+    values: dict[str, Values] = {query: {} for query in qrels}
+    if qrels:
+        names = {str(measure): name for name, measure in measures.items()}
+        for metric in ir_measures.evaluator(list(measures.values()), qrels).iter_calc(run):
+            values[metric.query_id][names[str(metric.measure)]] = float(metric.value)
+    return values
+
+
+def means(names: Iterable[str], values: Mapping[str, Values]) -> Values:
+    """The mean of every measure over all queries in `values`, of which there is at least one."""
+    return {name: math.fsum(row[name] for row in values.values()) / len(values) for name in names}
+
+
+def value_tables(names: Sequence[str], values: Mapping[str, Values]) -> Iterator[pa.Table]:
+    """`values` as one table, by query id: a string column `query` and a float64 column for each measure."""
+    queries = sorted(values)
+    columns = {"query": pa.array(queries, pa.string())}
+    yield pa.table(columns | {name: pa.array([values[query][name] for query in queries], pa.float64()) for name in names})
+
+
+def value_schema(names: Sequence[str]) -> pa.Schema:
+    """The schema of `value_tables`."""
+    return pa.schema([("query", pa.string()), *((name, pa.float64()) for name in names)])

@@ -1,0 +1,88 @@
+"""Ranked lists: written as TREC runs while they pass by, and cut into queries for the measures."""
+
+import gzip
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.errors import UserError
+from tasks.core.files import new_file
+from tasks.evaluate.measures import Qrels
+
+QUERY_BLOCK = 512  # queries that are measured at once
+
+
+def write_run(path: Path, batches: Iterable[pa.RecordBatch], tag: str) -> Iterator[pa.RecordBatch]:
+    """Pass `batches` (schema RANKED) on, writing each as TREC lines `query Q0 doc rank score tag`; the file is there at the end.
+
+    Scores are the shortest decimals that give the same float32 again, so trec_eval, which sorts by score and then by
+    falling id, finds the same order. UserError for an id that a TREC line cannot hold.
+    """
+    with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as handle:
+        for batch in batches:
+            for name in ("query", "doc"):
+                _refuse_blanks(batch[name], path)
+            fields = [batch["query"], "Q0", batch["doc"], batch["rank"].cast(pa.string()), batch["score"].cast(pa.string()), tag]
+            handle.writelines(line + "\n" for line in pc.binary_join_element_wise(*fields, " ").to_pylist())
+            yield batch
+
+
+def _refuse_blanks(ids: pa.Array, path: Path) -> None:
+    bad = ids.filter(pc.match_substring_regex(ids, r"^$|\s"))
+    if len(bad):
+        raise UserError(
+            f"{path}: found the id {bad[0].as_py()!r}, expected ids without blanks, which TREC runs cannot hold; rename it in the source"
+        )
+
+
+def rankings(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, list[str]]]:
+    """Document ids, best first, of QUERY_BLOCK queries at a time; a query's rows stand together, by rank."""
+    block: dict[str, list[str]] = {}
+    for batch in batches:
+        for query, doc in zip(batch["query"].to_pylist(), batch["doc"].to_pylist(), strict=True):
+            if query not in block and len(block) == QUERY_BLOCK:
+                yield block
+                block = {}
+            block.setdefault(query, []).append(doc)
+    if block:
+        yield block
+
+
+def read_trec_run(path: Path) -> dict[str, list[str]]:
+    """Any TREC run file (.gz too), whole in memory, ordered as trec_eval orders it: float32 score, then id, both falling."""
+    scored: dict[str, list[tuple[np.float32, str]]] = {}
+    for number, fields in _lines(path, 6, "query Q0 doc rank score tag"):
+        try:
+            scored.setdefault(fields[0], []).append((np.float32(fields[4]), fields[2]))
+        except ValueError:
+            raise UserError(f"{path}:{number}: found the score {fields[4]!r}, expected a number") from None
+    return {query: [doc for _, doc in sorted(rows, reverse=True)] for query, rows in scored.items()}
+
+
+def read_trec_qrels(path: Path) -> Qrels:
+    """Any TREC qrels file (.gz too), with queries that have no relevant document."""
+    qrels: Qrels = {}
+    for number, fields in _lines(path, 4, "query iteration doc grade"):
+        try:
+            qrels.setdefault(fields[0], {})[fields[2]] = int(fields[3])
+        except ValueError:
+            raise UserError(f"{path}:{number}: found the grade {fields[3]!r}, expected a whole number") from None
+    return qrels
+
+
+def _lines(path: Path, width: int, expected: str) -> Iterator[tuple[int, list[str]]]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as handle:
+            for number, line in enumerate(handle, 1):
+                fields = line.split()
+                if len(fields) == width:
+                    yield number, fields
+                elif fields:
+                    raise UserError(f"{path}:{number}: found {len(fields)} fields, expected {width}: {expected}")
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; name an existing file") from None
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise UserError(f"{path}: not readable ({error}); expected UTF-8 text, gzip where the name ends in .gz") from None

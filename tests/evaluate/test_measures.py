@@ -1,0 +1,96 @@
+"""Measures against plain Python and against the published figures of TREC DL 2020."""
+
+import math
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.errors import UserError
+from tasks.core.params import validate
+from tasks.core.records import QRELS
+from tasks.evaluate.external import evaluate_files
+from tasks.evaluate.measures import means, parse, per_query, read_qrels
+from tasks.evaluate.params import Evaluate
+
+NAMES = ["nDCG@10", "RR@10", "R@5", "AP", "nDCG", "RR", "P@3"]
+TREC = Path(__file__).parents[3] / "shared" / "data" / "trec-dl20"
+
+
+def plain(ranking: list[str], grades: dict[str, int], level: int) -> dict[str, float]:
+    """Every measure of NAMES by its definition."""
+
+    def dcg(gains: list[int]) -> float:
+        return sum(gain / math.log2(place + 1) for place, gain in enumerate(gains, 1))
+
+    gains = [max(grades.get(doc, 0), 0) for doc in ranking]
+    ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+    hits = [grades.get(doc, 0) >= level for doc in ranking]
+    relevant = sum(grade >= level for grade in grades.values())
+    first = next((place for place, hit in enumerate(hits, 1) if hit), math.inf)
+    precisions = [sum(hits[:place]) / place for place, hit in enumerate(hits, 1) if hit]
+    return {
+        "nDCG@10": dcg(gains[:10]) / dcg(ideal[:10]),
+        "nDCG": dcg(gains) / dcg(ideal),
+        "RR@10": 1 / first if first <= 10 else 0.0,
+        "RR": 1 / first,
+        "R@5": sum(hits[:5]) / relevant,
+        "P@3": sum(hits[:3]) / 3,
+        "AP": sum(precisions) / relevant,
+    }
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_plain_python(seed: int, level: int) -> None:
+    draw = random.Random(seed)
+    documents = [f"d{i}" for i in range(30)]
+    judged = [(f"q{q}", doc, draw.choice([0, 0, 1, 2, 3])) for q in range(40) for doc in draw.sample(documents, draw.randint(1, 8))]
+    rankings = {f"q{q}": draw.sample(documents, draw.randint(1, 25)) for q in range(35)} | {"stranger": ["d1"]}
+    qrels = read_qrels(pa.table([list(column) for column in zip(*judged, strict=True)], schema=QRELS), level)
+    values = per_query(parse(NAMES, level), qrels, rankings)
+    grades = {q: {doc: grade for query, doc, grade in judged if query == q} for q in {row[0] for row in judged}}
+    expected = {q: plain(rankings.get(q, []), given, level) for q, given in grades.items() if max(given.values()) >= level}
+    assert values.keys() == expected.keys()
+    assert len(values) > 20
+    for query, row in values.items():
+        assert row == pytest.approx(expected[query], abs=1e-9)
+    for name, mean in means(NAMES, values).items():
+        assert mean == pytest.approx(sum(row[name] for row in expected.values()) / len(expected))
+
+
+def test_worked_by_hand() -> None:
+    # Grades a 3, b 1, c 2; ranked x a c. DCG = 3/log2(3) + 2/log2(4) = 1.892789 + 1 = 2.892789;
+    # ideal = 3 + 2/log2(3) + 1/2 = 4.761860; quotient 0.607492. First relevant at 2. AP = (1/2 + 2/3) / 3 = 0.388889.
+    values = per_query(parse(["nDCG@10", "RR@10", "AP"], 1), {"q": {"a": 3, "b": 1, "c": 2}}, {"q": ["x", "a", "c"]})
+    assert values["q"] == pytest.approx({"nDCG@10": 0.607492, "RR@10": 0.5, "AP": 0.388889}, abs=1e-6)
+    assert per_query(parse(["AP"], 3), {"q": {"a": 3, "b": 1}}, {"q": ["b", "a"]}) == {"q": {"AP": 0.5}}
+
+
+def test_a_query_without_a_ranking_counts_zero() -> None:
+    values = per_query(parse(["AP", "RR@10"], 1), {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}}, {"q1": ["a"], "q2": []})
+    assert values["q2"] == values["q3"] == {"AP": 0.0, "RR@10": 0.0}
+    assert means(["AP"], values) == {"AP": pytest.approx(1 / 3)}
+
+
+@pytest.mark.parametrize("name", ["nDGC@10", "nDCG@ten", "AP(", "AP(foo=1)", "", "import os", "RBP(p=0.8)@5"])
+def test_unknown_measures_are_refused_in_one_line(name: str) -> None:
+    with pytest.raises(UserError) as error:
+        validate(Evaluate, {"measures": ["AP", name]}, "params.yaml: evaluate")
+    assert f"{name!r} is no measure" in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_a_measure_named_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        parse(["AP", "AP(rel=1)"], 1)
+    assert [str(measure) for measure in parse(["AP", "AP(rel=1)"], 2).values()] == ["AP(rel=2)", "AP"]
+
+
+@pytest.mark.skipif(not TREC.exists(), reason="the shared TREC DL 2020 runs are not there")
+@pytest.mark.parametrize(("system", "figures"), [("BM25", (0.4936, 0.2930, 0.8103, 0.6187)), ("ANCE", (0.6447, 0.4070, 0.7737, 0.7898))])
+def test_trec_deep_learning_2020(system: str, figures: tuple[float, ...]) -> None:
+    measures = ["nDCG@10", "AP", "R@1000", "RR"]
+    found = evaluate_files(TREC / f"{system}.2020.res.gz", TREC / "qrels.dl20-passage.txt", measures, 2)
+    assert {name: round(value, 4) for name, value in found.items()} == dict(zip(measures, figures, strict=True))

@@ -1,0 +1,132 @@
+"""TREC runs: what is written is what trec_eval reads, in the same order; the stage's entry."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import pytrec_eval
+
+from tasks.core.errors import UserError
+from tasks.core.records import QRELS, RANKED
+from tasks.evaluate.external import evaluate_files
+from tasks.evaluate.measures import parse
+from tasks.evaluate.runs import QUERY_BLOCK, rankings, read_trec_qrels, read_trec_run, write_run
+from tasks.evaluate.split import evaluate_split
+
+
+def ranked_with_ties(queries: int, seed: int) -> pa.Table:
+    """Random lists with many tied scores, tiny and huge ones among them, in trec_eval's order."""
+    draw = random.Random(seed)
+    levels = [np.float32(x) for x in (1e-30, 0.1, 0.1 + 1e-8, 1 / 3, 1 / 3 + 1e-7, 7.0, 123456.789, 1e30, -2.5)]
+    rows = []
+    for q in range(queries):
+        found = sorted(((draw.choice(levels), f"d{i}") for i in draw.sample(range(40), draw.randint(1, 20))), reverse=True)
+        rows += [(f"q{q}", doc, rank, float(score)) for rank, (score, doc) in enumerate(found, 1)]
+    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
+
+
+def test_written_run_has_the_same_order_for_trec_eval(tmp_path: Path) -> None:
+    table, draw = ranked_with_ties(200, 1), random.Random(2)
+    assert pa.Table.from_batches(write_run(tmp_path / "run.trec", table.to_batches(97), "me")).equals(table)
+    qrels = {f"q{q}": {f"d{i}": draw.randint(0, 2) for i in draw.sample(range(40), 6)} | {"d0": 1} for q in range(200)}
+    with (tmp_path / "run.trec").open() as handle:
+        fields = [line.split(" ") for line in handle.read().splitlines()]
+    assert all(len(row) == 6 and row[1] == "Q0" and row[5] == "me" for row in fields)
+    assert [np.float32(row[4]) for row in fields] == [np.float32(score) for score in table["score"].to_pylist()]
+    with (tmp_path / "run.trec").open() as handle:
+        run = pytrec_eval.parse_run(handle)
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank", "map", "ndcg_cut_10"}).evaluate(run)
+    names = ["RR", "AP", "nDCG@10", "RR@10"]
+    means, count = evaluate_split(table.to_batches(53), qrels, parse(names, 1), tmp_path / "dev", "me")
+    ours = pq.read_table(tmp_path / "dev.parquet").to_pylist()
+    assert count == len(ours) == 200
+    for row in ours:
+        reference = theirs[row["query"]]
+        assert row["RR"] == pytest.approx(reference["recip_rank"])
+        assert row["AP"] == pytest.approx(reference["map"])
+        assert row["nDCG@10"] == pytest.approx(reference["ndcg_cut_10"])
+        assert row["RR@10"] == pytest.approx(reference["recip_rank"] if reference["recip_rank"] >= 0.1 else 0)
+    assert means["RR"] == pytest.approx(sum(value["recip_rank"] for value in theirs.values()) / 200)
+    lists: dict[str, list[str]] = {}
+    for query, doc in zip(table["query"].to_pylist(), table["doc"].to_pylist(), strict=True):
+        lists.setdefault(query, []).append(doc)
+    assert read_trec_run(tmp_path / "dev.trec") == lists
+
+
+def test_blocks_keep_queries_whole() -> None:
+    table = ranked_with_ties(QUERY_BLOCK + 3, 3)
+    blocks = list(rankings(table.to_batches(11)))
+    assert [len(block) for block in blocks] == [QUERY_BLOCK, 3]
+    assert [doc for block in blocks for docs in block.values() for doc in docs] == table["doc"].to_pylist()
+
+
+def test_ids_with_blanks_are_refused_and_leave_no_file(tmp_path: Path) -> None:
+    table = pa.table([["q"], ["New York"], [1], [1.0]], schema=RANKED)
+    with pytest.raises(UserError, match="'New York'"):
+        list(write_run(tmp_path / "run.trec", table.to_batches(), "me"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_malformed_files_are_named_by_line(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("q Q0 d 1 0.5 tag\nq Q0 d2 2 high tag\n")
+    (tmp_path / "qrels").write_text("q 0 d 1\n\nq 0 d2\n")
+    with pytest.raises(UserError, match=r"run:2: found the score 'high'"):
+        read_trec_run(tmp_path / "run")
+    with pytest.raises(UserError, match=r"qrels:3: found 3 fields, expected 4"):
+        read_trec_qrels(tmp_path / "qrels")
+    with pytest.raises(UserError, match="not there"):
+        evaluate_files(tmp_path / "run", tmp_path / "none", ["AP"], 1)
+
+
+def stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "params.yaml").write_text("evaluate: {measures: [RR@10, AP]}\n")
+    paths = ["--qrels", "qrels", "--runs", "runs/bm25", "--metrics", "metrics/bm25.json"]
+    command = [sys.executable, "-m", "tasks.evaluate", "--name", "bm25", *paths, *arguments]
+    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True)
+
+
+def write(path: Path, rows: list[tuple[object, ...]], schema: pa.Schema) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema), path)
+
+
+def test_stage(tmp_path: Path) -> None:
+    write(tmp_path / "qrels" / "dev.parquet", [], QRELS)
+    write(tmp_path / "qrels" / "test.parquet", [("q1", "a", 1), ("q2", "a", 2), ("q3", "b", 0), ("q4", "b", 1)], QRELS)
+    write(tmp_path / "candidates" / "test.parquet", [("q1", "b", 1, 2.0), ("q1", "a", 2, 1.0), ("q3", "b", 1, 1.0)], RANKED)
+    done = stage(tmp_path, "--candidates", "candidates")
+    assert done.returncode == 0, done.stderr
+    assert "dev has no judged queries" in done.stdout
+    metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
+    assert metrics == {"test": {"RR@10": pytest.approx(0.5 / 3), "AP": pytest.approx(0.5 / 3)}}  # q2 and q4 count 0, q3 not at all
+    assert sorted(path.name for path in (tmp_path / "runs" / "bm25").iterdir()) == ["test.parquet", "test.trec"]
+    assert pq.read_table(tmp_path / "runs" / "bm25" / "test.parquet").to_pydict() == {
+        "query": ["q1", "q2", "q4"],
+        "RR@10": [0.5, 0.0, 0.0],
+        "AP": [0.5, 0.0, 0.0],
+    }
+    assert (tmp_path / "runs" / "bm25" / "test.trec").read_text() == "q1 Q0 b 1 2 bm25\nq1 Q0 a 2 1 bm25\nq3 Q0 b 1 1 bm25\n"
+
+
+def test_stage_refuses_in_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "qrels" / "test.parquet", [("q3", "b", 0)], QRELS)
+    done = stage(tmp_path, "--candidates", "candidates")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "found no relevant document" in done.stderr
+    assert not (tmp_path / "runs" / "bm25").exists()
+    assert "expected either --candidates" in stage(tmp_path).stderr
+    assert (
+        "expected either --candidates"
+        in stage(tmp_path, "--candidates", "c", "--encoder", "e", "--embeddings", "v", "--tokens", "t").stderr
+    )
+
+
+def test_lexical_way_does_without_torch() -> None:
+    code = "import sys, tasks.evaluate.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
