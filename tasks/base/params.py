@@ -14,9 +14,11 @@ class EncoderSource(Params):
 
 
 class Base(Params):
-    """The shape of the bi-encoder."""
+    """The shape of the bi-encoder. `source` keeps what the source's sentence-transformers files say (mean, none, dot without any)."""
 
-    pooling: Literal["cls", "mean"] = Field("mean", description="text vector: first token's output, or the mean over all tokens")
-    head: Literal["none", "linear_norm"] = Field("none", description="linear_norm: Linear + LayerNorm behind the pooling (ANCE, DRhard)")
-    similarity: Literal["dot", "cosine"] = Field("cosine", description="cosine normalises every vector to length 1")
+    pooling: Literal["source", "cls", "mean"] = Field(
+        "source", description="text vector: first token's output, or the mean over all tokens"
+    )
+    head: Literal["source", "none", "linear_norm"] = Field("source", description="linear_norm: Linear + LayerNorm (ANCE, DRhard)")
+    similarity: Literal["source", "dot", "cosine"] = Field("source", description="cosine normalises every vector to length 1")
     seed: int = Field(42, ge=0, description="draws a new head's weights, N(0, 0.02)")

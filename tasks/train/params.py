@@ -14,13 +14,15 @@ class Round(Params):
     negatives: str = Field(description="where hard negatives come from: none, official, bm25, a mine or a mix")
     steps: int | None = Field(None, ge=0, description="optimizer steps; none: as many as `epochs` makes; 0: the encoder as it came")
     epochs: float = Field(1.0, gt=0, description="passes over the training queries, where steps is not given")
-    batch_queries: int = Field(128, ge=1, description="queries a step (STAR: 256, ADORE: 32)")
+    batch_queries: int = Field(64, ge=1, description="queries a step (STAR: 256, ADORE: 32)")
     hard_negatives: int = Field(1, ge=0, description="hard negatives a query and step (STAR: 1, Tevatron: 7)")
     window: tuple[int, int] = Field((1, 200), description="first and last rank that a hard negative is drawn from, uniformly")
     loss: Literal["nll", "ranknet"] = Field("nll", description="nll: softmax over positive and negatives; ranknet: pairwise (STAR, Eq. 14)")
     in_batch: bool = Field(True, description="whether the other queries' documents are negatives too, known positives masked")
     alpha: float | None = Field(
-        None, ge=0, description="ranknet: weight of in-batch against own hard negatives (STAR, Eq. 13); none: every pair weighs the same, as released"
+        None,
+        ge=0,
+        description="ranknet: weight of in-batch against own hard negatives (STAR, Eq. 13); none: every pair weighs the same, as released",
     )
     temperature: float = Field(0.05, gt=0, description="scores are divided by it (1 for dot products, 0.01 to 0.1 for cosine)")
     optimizer: Literal["adamw", "lamb"] = Field("adamw", description="STAR and ANCE: lamb")
@@ -29,7 +31,9 @@ class Round(Params):
     warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which lr rises linearly; it then falls linearly to 0")
     clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16: autocast over fp32 weights where the hardware has it, else fp32")
-    batch_tokens: int = Field(8192, ge=512, description="tokens of one forward pass at most, padding included (gradient caching cuts a step into these)")
+    batch_tokens: int = Field(
+        4096, ge=512, description="tokens of one forward pass at most, padding included (gradient caching cuts a step into these)"
+    )
     seed: int = Field(42, ge=0, description="order, sampling and dropout")
 
     @model_validator(mode="after")

@@ -1,0 +1,29 @@
+"""The source encoder's shape, as the parameters want it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tasks.base.params import Base
+from tasks.core.encoder import Shape, Towers, load_towers, read_shape
+
+
+def wanted_shape(folder: Path, params: Base) -> Shape:
+    """What the source's own files say, where a parameter says nothing else."""
+    named = {name: value for name in ("pooling", "head", "similarity") if (value := getattr(params, name)) != "source"}
+    return replace(read_shape(folder), **named)
+
+
+def shaped_towers(folder: Path, params: Base) -> Towers:
+    """The source encoder; a head it does not bring is drawn from N(0, 0.02), biases 0 (ANCE, models.py)."""
+    source, shape = read_shape(folder), wanted_shape(folder, params)
+    if shape.head == "none" or source.head == "linear_norm":
+        return load_towers(folder, shape)
+    towers = load_towers(folder, shape)
+    assert towers.document.head is not None
+    linear = towers.document.head.linear
+    nn.init.normal_(linear.weight, std=0.02, generator=torch.Generator().manual_seed(params.seed))
+    nn.init.zeros_(linear.bias)
+    return towers

@@ -1,0 +1,61 @@
+"""Where and in what arithmetic tensors are computed: the one place that chooses device, threads and dtype."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from tasks.core.errors import UserError
+from tasks.core.params import Params, read_yaml, validate
+
+Precision = Literal["bf16", "fp32"]
+RUNTIME_FILE = Path("runtime.yaml")
+
+
+class Runtime(Params):
+    """What must not change a result: the content of runtime.yaml, which DVC does not track and need not exist."""
+
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto takes the first GPU, else the CPU")
+    threads: int | None = Field(None, ge=1, description="CPU threads; none: one per core. Another count may change last bits")
+    checkpoint_seconds: float = Field(30.0, ge=0, description="between two checkpoints of a training; a kill costs at most this")
+    graph_tokens: int = Field(
+        16384,
+        ge=0,
+        description="tokens of a training step whose activations stay in memory (fp32: about 3 GiB for MiniLM, 10 for BERT-base); "
+        "those beyond are encoded twice",
+    )
+    shard_store_gib: float = Field(8.0, ge=0, description="disk kept for finished embedding shards, GiB; the least recently used go first")
+
+
+def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:
+    """The runtime file, or its defaults where there is none."""
+    return validate(Runtime, read_yaml(path), str(path)) if path.exists() else Runtime()
+
+
+def choose_device(runtime: Runtime) -> torch.device:
+    """The device that `runtime` asks for, ready for reproducible work; UserError where it is not there."""
+    if runtime.threads:
+        torch.set_num_threads(runtime.threads)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products are reproducible only with it
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
+    device = torch.device(name)
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
+    return device
+
+
+def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:
+    """bfloat16 where `precision` asks for it and the hardware multiplies matrices in it, else float32.
+
+    On a CPU without such units bf16 products run many times slower than fp32 ones (50 x on AVX2), so there
+    fp32 is used, which is also the more exact. Results are the same bit for bit on the same kind of hardware only.
+    """
+    if precision == "fp32":
+        return torch.float32
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32

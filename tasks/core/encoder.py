@@ -1,0 +1,191 @@
+"""The bi-encoder: a transformer, a pooling, an optional head, and the folder that holds them.
+
+The folder is a Hugging Face model (safetensors, config, tokenizer) with the module files of
+sentence-transformers beside it, so that `AutoModel` and `SentenceTransformer(path)` load it and give the
+same vectors. Those module files are also where pooling, head and similarity are read from: nothing is kept twice.
+
+Shapes: B texts, L tokens, H hidden width, D vector width.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+
+MODULE = "sentence_transformers.models."
+transformers_logging.disable_progress_bar()  # bars for a load of half a second are noise in a stage's log
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What stands on top of the transformer, and how texts are put to it."""
+
+    pooling: str = "mean"  # cls | mean
+    head: str = "none"  # linear_norm | none
+    similarity: str = "dot"  # dot | cosine
+    max_length: int | None = None  # tokens of a document
+    query_prefix: str = ""
+    document_prefix: str = ""
+
+
+class Head(nn.Module):
+    """Linear, then LayerNorm, over the pooled vector (ANCE models.py, DRhard model.py)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, pooled_BH: torch.Tensor) -> torch.Tensor:
+        vectors_BD: torch.Tensor = self.norm(self.linear(pooled_BH.to(self.linear.weight.dtype)))
+        return vectors_BD
+
+
+class Encoder(nn.Module):
+    """One tower: token ids and mask [B, L] to vectors [B, D], always float32."""
+
+    def __init__(self, transformer: Any, shape: Shape) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.shape = shape
+        self.width = int(transformer.config.hidden_size)  # D
+        self.head = Head(self.width) if shape.head == "linear_norm" else None
+
+    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        if self.shape.pooling == "cls":
+            vectors_BD = hidden_BLH[:, 0].float()
+        else:
+            weights_BL1 = mask_BL.unsqueeze(-1).float()
+            vectors_BD = (hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1)
+        if self.head is not None:
+            vectors_BD = self.head(vectors_BD).float()
+        return F.normalize(vectors_BD, dim=-1) if self.shape.similarity == "cosine" else vectors_BD
+
+
+@dataclass(frozen=True)
+class Towers:
+    """Query tower and document tower; the same object where they share weights."""
+
+    query: Encoder
+    document: Encoder
+
+    @property
+    def shared(self) -> bool:
+        return self.query is self.document
+
+
+def read_shape(folder: Path) -> Shape:
+    """Pooling, head and similarity of a sentence-transformers folder; mean, none and dot where it is not one."""
+    if not (folder / "modules.json").exists():
+        return Shape()
+    kinds = {m["type"].rsplit(".", 1)[-1]: folder / m["path"] for m in read_json(folder / "modules.json")}
+    unknown = set(kinds) - {"Transformer", "Pooling", "Dense", "LayerNorm", "Normalize"}
+    if unknown:
+        raise UserError(f"{folder / 'modules.json'}: module {sorted(unknown)[0]} is not supported; found {', '.join(kinds)}")
+    pooling = read_json(kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
+    cls = pooling.get("pooling_mode", "") == "cls" or pooling.get("pooling_mode_cls_token", False)
+    mean = pooling.get("pooling_mode", "") == "mean" or pooling.get("pooling_mode_mean_tokens", not cls)
+    if cls == mean:
+        raise UserError(f"{kinds['Pooling'] / 'config.json'}: expected exactly one of cls and mean pooling")
+    texts = folder / "sentence_bert_config.json"
+    max_length = read_json(texts).get("max_seq_length") if texts.exists() else None
+    general = folder / "config_sentence_transformers.json"
+    prompts = (read_json(general).get("prompts") or {}) if general.exists() else {}
+    return Shape(
+        pooling="cls" if cls else "mean",
+        head="linear_norm" if "Dense" in kinds else "none",
+        similarity="cosine" if "Normalize" in kinds else "dot",
+        max_length=max_length,
+        query_prefix=prompts.get("query", ""),
+        document_prefix=prompts.get("document", ""),
+    )
+
+
+def load_transformer(folder: Path) -> Any:
+    """The transformer of a local folder, float32; UserError where there is none that can be loaded."""
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder}: no config.json; expected a Hugging Face model folder")
+    try:
+        return AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{folder}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json and model.safetensors"
+        ) from None
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The fast tokenizer of a local folder; UserError where there is none."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: no tokenizer ({str(error).strip().splitlines()[0]}); expected tokenizer.json") from None
+    if not tokenizer.is_fast or tokenizer.pad_token_id is None:
+        raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
+    return tokenizer
+
+
+def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
+    """Both towers of a model folder. `shape` overrides what the folder's module files say (for a bare transformer)."""
+    shape = shape or read_shape(folder)
+    encoder = Encoder(load_transformer(folder), shape)
+    dense = folder / "2_Dense" / "model.safetensors"
+    if encoder.head is not None and dense.exists():
+        linear, norm = load_file(dense), load_file(folder / "3_LayerNorm" / "model.safetensors")
+        encoder.head.linear.load_state_dict({"weight": linear["linear.weight"], "bias": linear["linear.bias"]})
+        encoder.head.norm.load_state_dict({"weight": norm["norm.weight"], "bias": norm["norm.bias"]})
+    encoder.eval()
+    return Towers(encoder, encoder)
+
+
+def save_towers(towers: Towers, tokenizer: Any, folder: Path, **texts: Any) -> None:
+    """Write both towers into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape."""
+    encoder = towers.document
+    shape = replace(encoder.shape, **texts)
+    encoder.transformer.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    modules: list[tuple[str, str]] = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    width = encoder.width
+    _json(folder / "1_Pooling" / "config.json", {
+        "word_embedding_dimension": width,
+        "pooling_mode_cls_token": shape.pooling == "cls", "pooling_mode_mean_tokens": shape.pooling == "mean",
+        "pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False, "include_prompt": True,
+    })  # fmt: skip
+    if encoder.head is not None:
+        modules += [("2_Dense", "Dense"), ("3_LayerNorm", "LayerNorm")]
+        activation = "torch.nn.modules.linear.Identity"
+        _json(
+            folder / "2_Dense" / "config.json",
+            {"in_features": width, "out_features": width, "bias": True, "activation_function": activation},
+        )
+        linear, norm = encoder.head.linear, encoder.head.norm
+        save_file({"linear.weight": linear.weight.data, "linear.bias": linear.bias.data}, folder / "2_Dense" / "model.safetensors")
+        _json(folder / "3_LayerNorm" / "config.json", {"dimension": width})
+        save_file({"norm.weight": norm.weight.data, "norm.bias": norm.bias.data}, folder / "3_LayerNorm" / "model.safetensors")
+    if shape.similarity == "cosine":
+        modules.append((f"{len(modules)}_Normalize", "Normalize"))
+        (folder / modules[-1][0]).mkdir()
+        _json(folder / modules[-1][0] / "config.json", {})  # git and DVC keep no empty folder
+    _json(folder / "modules.json", [
+        {"idx": i, "name": str(i), "path": path, "type": MODULE + kind} for i, (path, kind) in enumerate(modules)
+    ])  # fmt: skip
+    _json(folder / "sentence_bert_config.json", {"max_seq_length": shape.max_length, "do_lower_case": False})
+    _json(folder / "config_sentence_transformers.json", {
+        "prompts": {"query": shape.query_prefix, "document": shape.document_prefix}, "default_prompt_name": None,
+        "similarity_fn_name": shape.similarity,
+    })  # fmt: skip
+
+
+def _json(path: Path, value: object) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

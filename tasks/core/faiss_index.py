@@ -1,0 +1,28 @@
+"""faiss indexes: opened, set up and searched. Inner product throughout; ties as in tasks.core.search."""
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from tasks.core.encoding import Vectors
+from tasks.core.errors import UserError
+from tasks.core.search import MARGIN, Floats
+from tasks.core.tokens import Ints
+
+
+def open_index(path: Path) -> Any:
+    """The faiss index of a file; UserError where it cannot be read."""
+    try:
+        return faiss.read_index(str(path))
+    except RuntimeError as error:
+        raise UserError(f"{path}: not a readable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
+
+
+def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, Ints]:
+    """Scores float32 and rows int64, [Q, depth + MARGIN] at most, -1 where the index found fewer; UserError where widths differ."""
+    if index.d != queries_QD.shape[1]:
+        raise UserError(f"the index holds vectors of width {index.d}, the encoder gives {queries_QD.shape[1]}; encode and index again")
+    scores, rows = index.search(np.ascontiguousarray(queries_QD), min(depth + MARGIN, index.ntotal))
+    return scores, rows

@@ -1,0 +1,71 @@
+"""AdamW and Lamb over the parameter groups of a transformer, and the linear schedule."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+Group = dict[str, Any]
+
+
+def groups(module: nn.Module, weight_decay: float) -> list[Group]:
+    """Trainable parameters in two groups: biases and layer norms (one-dimensional) are not decayed."""
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer(name: Literal["adamw", "lamb"], module: nn.Module, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """The named optimizer over `module`'s trainable parameters; betas 0.9, 0.999, eps 1e-8."""
+    if name == "lamb":
+        return Lamb(groups(module, weight_decay), lr=lr)
+    return torch.optim.AdamW(groups(module, weight_decay), lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
+
+
+def linear_schedule(steps: int, warmup: float) -> Callable[[int], float]:
+    """The factor on the peak lr at step 0, 1, ...: rising linearly over `warmup` of `steps`, then falling linearly to 0.
+
+    The first step trains at 1 / (warm-up steps) of the peak, the last at 1 / (the rest) of it: no step is idle.
+    """
+    rise = max(1, round(warmup * steps)) if warmup else 0
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        return (steps - step) / (steps - rise)
+
+    return factor
+
+
+class Lamb(torch.optim.Optimizer):
+    """Lamb as DRhard's and ANCE's `lamb.py` have it: no bias correction, trust ratio min(||w||, 10) / ||u||.
+
+    u = m / (sqrt(v) + eps) + wd w;  w -= lr * trust * u, with trust 1 where either norm is 0.
+    """
+
+    def __init__(self, params: Iterable[Group], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is None, "Lamb takes no closure"
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for w in group["params"]:
+                if w.grad is None:
+                    continue
+                state = self.state[w]
+                if not state:
+                    state["step"] = torch.tensor(0.0)
+                    state["exp_avg"] = torch.zeros_like(w)
+                    state["exp_avg_sq"] = torch.zeros_like(w)
+                state["step"] += 1
+                m = state["exp_avg"].mul_(beta1).add_(w.grad, alpha=1 - beta1)
+                v = state["exp_avg_sq"].mul_(beta2).addcmul_(w.grad, w.grad, value=1 - beta2)
+                u = (m / (v.sqrt() + group["eps"])).add_(w, alpha=group["weight_decay"])
+                norm_w, norm_u = w.norm().clamp(max=10), u.norm()
+                trust = torch.where((norm_w > 0) & (norm_u > 0), norm_w / norm_u, torch.ones_like(norm_u))
+                w.sub_(u * (group["lr"] * trust))

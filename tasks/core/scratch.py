@@ -1,0 +1,41 @@
+"""Unfinished work that survives a kill: an ignored folder under the project, keyed by a digest of what the work is made of."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import tasks
+from tasks.core.files import file_digest, folder_digest
+
+ROOT = Path(".retemper")
+KEPT = 4  # unfinished works of one kind that are kept; the oldest go first
+
+
+def work_digest(*parts: object) -> str:
+    """One digest of all that a work depends on: paths count by content (files and folders), the rest by its JSON."""
+    total = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            text = folder_digest(part) if part.is_dir() else file_digest(part)
+        else:
+            text = json.dumps(part, sort_keys=True, default=str)
+        total.update(f"{text}\n".encode())
+    return total.hexdigest()
+
+
+def code_digest(*packages: str) -> str:
+    """Digest of the source files of `packages` (`core`, `train`): work begun by other code is not resumed."""
+    root = Path(tasks.__file__).parent
+    sources = sorted(file for package in packages for file in (root / package).rglob("*.py"))
+    return work_digest([(file.relative_to(root).as_posix(), file_digest(file)) for file in sources])
+
+
+def scratch_folder(kind: str, digest: str) -> Path:
+    """The folder of one unfinished work, made if it is not there; old ones of the same kind are removed."""
+    folder = ROOT / "scratch" / kind / digest[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    others = sorted((f for f in folder.parent.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
+    for old in others[KEPT - 1 :]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder

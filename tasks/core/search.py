@@ -1,0 +1,99 @@
+"""Exact search: blocked matrix products with a running top-k, memory bounded whatever the corpus.
+
+Q queries, R rows (a row is a passage of a document), D width, K rows kept. Lists are ordered by score, ties by document
+id falling: that is trec_eval's order, so ranks, our figures and trec_eval's agree.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from tasks.core.errors import UserError
+from tasks.core.records import RANKED
+from tasks.core.tokens import Ints
+
+Floats = npt.NDArray[np.float32]
+QUERY_BLOCK = 2048  # a block of scores is QUERY_BLOCK x the rows of a shard: 32 MiB at 4096 rows
+MARGIN = 16  # rows kept beyond K, so that ties at rank K are broken by id and not by chance
+
+
+def exact_search(
+    queries_QD: Floats,
+    blocks: Iterable[tuple[int, npt.NDArray[np.floating]]],
+    k: int,
+    device: torch.device,
+    done: Callable[[int], None] = lambda _: None,
+) -> tuple[Floats, Ints]:
+    """The rows of largest inner product: scores float32 [Q, k + MARGIN] and rows int64 [Q, k + MARGIN].
+
+    `blocks` are (first row, vectors [R_b, D]). Where there are fewer rows, scores are -inf and rows -1.
+    `done` hears how many rows each block held. UserError for a vector that is not finite.
+    """
+    queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(device)
+    keep = k + MARGIN
+    best = torch.full((len(queries), keep), -torch.inf, device=device)
+    best_rows = torch.full((len(queries), keep), -1, dtype=torch.int64, device=device)
+    for first, block in blocks:
+        vectors_RD = torch.from_numpy(np.array(block, dtype=np.float32)).to(device)
+        if not torch.isfinite(vectors_RD).all():
+            raise UserError(f"vectors of rows {first} to {first + len(block) - 1}: found NaN or infinity; train or encode that model again")
+        for start in range(0, len(queries), QUERY_BLOCK):
+            part = slice(start, start + QUERY_BLOCK)
+            scores_QR = queries[part] @ vectors_RD.T
+            scores_QK, rows_QK = scores_QR.topk(min(keep, len(block)), dim=1)
+            scores_QK, order_QK = torch.cat([best[part], scores_QK], dim=1).topk(keep, dim=1)
+            best_rows[part] = torch.cat([best_rows[part], rows_QK + first], dim=1).gather(1, order_QK)
+            best[part] = scores_QK
+        done(len(block))
+    return best.cpu().numpy(), best_rows.cpu().numpy()
+
+
+def id_order(ids: pa.Array) -> Ints:
+    """The place of every document in the order of ids, [O]: what ties are broken by."""
+    order = pc.sort_indices(ids).to_numpy()
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def ranked_tables(
+    scores_QK: Floats,
+    rows_QK: Ints,
+    query_ids: pa.Array,
+    document_ids: pa.Array,
+    owners: npt.NDArray[np.int32],
+    depth: int,
+    skip: int = 0,
+    excluded: Ints | None = None,
+) -> Iterator[pa.Table]:
+    """Search results as ranked documents (schema RANKED), QUERY_BLOCK queries a table.
+
+    A document stands once, by its best passage (MaxP). `excluded` are keys query * O + document that are left out
+    before ranks are given; `skip` of the remaining are left out at the top; `depth` are kept, ranks from 1.
+    """
+    place = id_order(document_ids)
+    total = len(document_ids)
+    for start in range(0, len(query_ids), QUERY_BLOCK):
+        scores, rows = scores_QK[start : start + QUERY_BLOCK], rows_QK[start : start + QUERY_BLOCK]
+        found = rows.ravel() >= 0
+        query = np.repeat(np.arange(start, start + len(rows)), rows.shape[1])[found]
+        score = scores.ravel()[found]
+        owner = owners[rows.ravel()[found]].astype(np.int64)
+        order = np.lexsort((-place[owner], -score, query))
+        query, score, owner = query[order], score[order], owner[order]
+        key = query * total + owner
+        kept = np.zeros(len(key), dtype=bool)
+        kept[np.unique(key, return_index=True)[1]] = True
+        if excluded is not None:
+            kept &= ~np.isin(key, excluded)
+        query, score, owner = query[kept], score[kept], owner[kept]
+        rank = np.arange(len(query)) - np.searchsorted(query, query) + 1 - skip
+        window = (rank >= 1) & (rank <= depth)
+        columns = [query_ids.take(pa.array(query[window])), document_ids.take(pa.array(owner[window])), rank[window], score[window]]
+        yield pa.table(
+            [pa.array(c, type=f.type) if isinstance(c, np.ndarray) else c for c, f in zip(columns, RANKED, strict=True)], schema=RANKED
+        )

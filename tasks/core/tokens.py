@@ -1,0 +1,110 @@
+"""Token ids of many texts, flat in a memory map. Written by tokenize, read by every stage that encodes.
+
+A folder: tokens.bin (uint16, or int32 for large vocabularies; special tokens included), offsets.npy (int64,
+rows + 1), owners.npy (int32, the ordinal of the document or query that a row is a passage of, never falling),
+ids.parquet (one id per owner), meta.json.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+from tasks.core.tables import read_table
+
+IDS = pa.schema([("id", pa.string())])
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """R texts (rows) of O owners. `flat` and `offsets` stay on disk until they are read."""
+
+    flat: npt.NDArray[np.generic]
+    offsets: Ints
+    owners: npt.NDArray[np.int32]
+    folder: Path
+    pad: int
+    max_length: int
+    prefix: str
+    tokenizer: str
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of every row, [R]."""
+        lengths: Ints = np.diff(self.offsets)
+        return lengths
+
+    def ids(self) -> pa.Array:
+        """The id of every owner, [O]."""
+        return read_ids(self.folder / "ids.parquet")
+
+    def padded(self, rows: Ints) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is the longest of them."""
+        starts, ends = self.offsets[rows], self.offsets[rows + 1]
+        lengths = ends - starts
+        mask_BL = np.arange(lengths.max()) < lengths[:, None]
+        ids_BL = np.full(mask_BL.shape, self.pad, dtype=np.int64)
+        ids_BL[mask_BL] = np.concatenate([self.flat[s:e] for s, e in zip(starts, ends, strict=True)])
+        return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
+
+
+def open_tokens(folder: Path) -> Tokens:
+    """Memory-map a token folder; UserError where it is missing or its parts do not belong together."""
+    meta = read_json(folder / "meta.json")
+    flat_path = folder / "tokens.bin"
+    dtype = np.dtype(meta["dtype"])
+    offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
+    if flat_path.stat().st_size != int(offsets[-1]) * dtype.itemsize:
+        raise UserError(f"{flat_path}: {flat_path.stat().st_size} bytes, expected {int(offsets[-1]) * dtype.itemsize}; run tokenize again")
+    flat: npt.NDArray[np.generic] = np.memmap(flat_path, dtype=dtype, mode="r") if int(offsets[-1]) else np.empty(0, dtype=dtype)
+    owners = np.load(folder / "owners.npy", mmap_mode="r", allow_pickle=False)
+    return Tokens(flat, offsets, owners, folder, meta["pad"], meta["max_length"], meta["prefix"], meta["tokenizer"])
+
+
+def read_ids(path: Path) -> pa.Array:
+    """The `id` column of a Parquet file of ids, as one array."""
+    return read_table(path, IDS)["id"].combine_chunks()
+
+
+def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
+    """The ordinal of each id of `needed` in the ids of a Parquet file, -1 where it is not there; ids are read a part at a time."""
+    unique = needed.dictionary_encode().unify_dictionaries()
+    if not unique.num_chunks:
+        return np.empty(0, dtype=np.int64)
+    wanted = unique.chunk(0).dictionary
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    start = 0
+    for batch in pq.ParquetFile(path).iter_batches(2**20, columns=["id"]):
+        place = pc.index_in(wanted, value_set=batch["id"])
+        here = place.is_valid().to_numpy(zero_copy_only=False)
+        found[here] = place.drop_null().to_numpy() + start
+        start += batch.num_rows
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in unique.chunks])
+    rows: Ints = found[codes]
+    return rows
+
+
+def cut_by_budget(lengths: Ints, budget: int) -> list[Ints]:
+    """Positions 0..R-1 as batches of like length, longest first: rows x longest row of a batch is at most `budget`.
+
+    A row longer than the budget stands alone. A pure function of its arguments, so every run cuts alike.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    batches = []
+    start = 0
+    while start < len(order):
+        size = max(1, budget // int(lengths[order[start]]))
+        batches.append(order[start : start + size])
+        start += size
+    return batches

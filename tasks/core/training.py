@@ -1,0 +1,155 @@
+"""The one training loop: bf16 autocast over fp32 weights, clipping, linear schedule, live curves, exact resume.
+
+A step's work is a function of its number alone (order, sampling and dropout are drawn from (seed, step)), so a training
+that was killed and goes on from its last checkpoint ends with the same bits as one that was not.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from dvclive import Live
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from tasks.core.errors import UserError
+from tasks.core.files import new_file, write_json
+from tasks.core.optimizers import linear_schedule
+from tasks.core.progress import Progress
+
+Metrics = dict[str, float]
+POINTS = 500  # of a curve, at most
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how hard: optimizer steps, share of them that warms up, largest gradient norm."""
+
+    steps: int
+    warmup: float
+    clip: float
+
+
+def draw_seed(*key: int) -> int:
+    """One 63-bit seed from (seed, step, ...): a splitmix64 chain, so nearby keys give unrelated draws."""
+    state = 0
+    for part in key:
+        state = (state ^ (part & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1
+
+
+def fit(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    backward: Callable[[int], Metrics],
+    schedule: Schedule,
+    scratch: Path,
+    curves: Path,
+    checkpoint_seconds: float,
+    what: str,
+) -> None:
+    """Train `module` in place for `schedule.steps` steps.
+
+    `backward(step)` leaves the gradients of step `step` in the parameters and returns what is to be plotted, `loss` among
+    it. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. UserError for a loss or a
+    gradient that is not finite: the last checkpoint is kept.
+    """
+    factor = linear_schedule(schedule.steps, schedule.warmup)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    start, history = load_checkpoint(scratch / CHECKPOINT, module, optimizer)
+    every = max(1, schedule.steps // POINTS)
+    progress = Progress(what, schedule.steps, "steps")
+    progress.skip(start)
+    saved = time.monotonic()
+    with Live(str(curves), dvcyaml=None, save_dvc_exp=False, report=None, monitor_system=False) as live:
+        for point in history:
+            log_point(live, point)
+        for step in range(start, schedule.steps):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor(step)
+            optimizer.zero_grad(set_to_none=True)
+            metrics = backward(step)
+            norm = float(nn.utils.clip_grad_norm_(module.parameters(), schedule.clip))
+            if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
+                raise UserError(
+                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {norm}; "
+                    "lower lr or raise temperature; the last checkpoint is kept"
+                )
+            optimizer.step()
+            if step % every == 0 or step == schedule.steps - 1:
+                history.append({"step": step, **metrics, "gradient_norm": norm, "lr": optimizer.param_groups[0]["lr"]})
+                log_point(live, history[-1])
+            progress.advance(note=f"loss {metrics['loss']:.4f}")
+            if time.monotonic() - saved >= checkpoint_seconds and step + 1 < schedule.steps:
+                save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
+                saved = time.monotonic()
+    progress.close()
+
+
+def log_point(live: Live, point: Metrics) -> None:
+    """One point of every curve."""
+    live.step = int(point["step"])
+    for name, value in point.items():
+        if name != "step":
+            live.log_metric(f"train/{name}", value)
+    live.sync()
+
+
+def state_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimizer's state by parameter name: `NAME.exp_avg`, `NAME.exp_avg_sq`, `NAME.step`."""
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
+    return {
+        f"{names[parameter]}.{key}": torch.as_tensor(value).cpu()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write what a later round needs to carry on: optimizer.safetensors and the number of steps behind it."""
+    save_file(state_tensors(module, optimizer), folder / "optimizer.safetensors")
+    write_json(folder / "state.json", {"steps": steps})
+
+
+def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put the tensors of `state_tensors` back."""
+    parameters = dict(module.named_parameters())
+    for name, tensor in tensors.items():
+        parameter, key = name.rsplit(".", 1)
+        weight = parameters[parameter]
+        optimizer.state[weight][key] = tensor.clone() if key == "step" else tensor.to(weight.device)
+
+
+def save_checkpoint(path: Path, step: int, history: list[Metrics], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Weights, optimizer state, curve and the next step's number in one file, whole or not at all."""
+    tensors = {f"weights.{name}": p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
+    tensors |= {f"state.{name}": tensor for name, tensor in state_tensors(module, optimizer).items()}
+    with new_file(path) as temporary:
+        save_file(tensors, temporary, metadata={"step": str(step), "history": json.dumps(history)})
+
+
+def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[Metrics]]:
+    """Bring back a checkpoint: the step to go on with and the curve so far; (0, []) where there is none."""
+    if not path.exists():
+        return 0, []
+    with safe_open(path, framework="pt") as file:
+        tensors: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata: dict[str, Any] = file.metadata()
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if name.startswith("weights."):
+                parameters[name.removeprefix("weights.")].copy_(tensor)
+    load_state({n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}, module, optimizer)
+    print(f"going on from step {metadata['step']}")
+    return int(metadata["step"]), json.loads(metadata["history"])

@@ -1,0 +1,69 @@
+"""Document tokens to document vectors, one shard after the other; what is finished is never computed again."""
+
+import json
+
+import numpy as np
+import torch
+
+from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.embeddings import Manifest, shard_name, write_manifest
+from tasks.core.encoder import load_towers
+from tasks.core.encoding import encode
+from tasks.core.entry import parser, stage
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest, new_folder
+from tasks.core.params import load
+from tasks.core.progress import Progress
+from tasks.core.scratch import ROOT
+from tasks.core.tokens import open_tokens
+from tasks.encode.params import Encode
+from tasks.encode.shards import ShardStore, boundaries, shard_digest
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "", tokens="token folder of the documents", encoder="encoder folder", out="embedding folder to write"
+    ).parse_args()
+    params, runtime = load(Encode, "encode"), read_runtime()
+    device = choose_device(runtime)
+    compute = compute_dtype(device, params.precision)
+    tokens = open_tokens(arguments.tokens)
+    tower = load_towers(arguments.encoder).document
+    weights = folder_digest(arguments.encoder)
+    made_by = json.dumps(
+        [
+            weights,
+            tokens.tokenizer,
+            str(compute),
+            device.type,
+            params.dtype,
+            params.batch_tokens,
+            torch.get_num_threads(),
+            torch.__version__,
+        ]
+    )
+    tower = tower.to(device, compute)
+    store = ShardStore(ROOT / "shards", int(runtime.shard_store_gib * 2**30))
+    cuts = boundaries(tokens.ids(), tokens.owners)
+    progress = Progress(f"encode ({device.type}, {str(compute).removeprefix('torch.')})", len(tokens), "passages")
+    with new_folder(arguments.out) as out:
+        for number, (first, end) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
+            digest = shard_digest(tokens, first, end, made_by)
+            path = out / shard_name(number)
+            if store.fetch(digest, path):
+                progress.skip(end - first)
+                continue
+            vectors = encode(tower, tokens, np.arange(first, end), params.batch_tokens, device, progress.advance)
+            if not np.isfinite(vectors).all():
+                raise UserError(f"{arguments.encoder}: vectors of rows {first} to {end - 1} hold NaN or infinity; train that model again")
+            store.keep(digest, vectors.astype(params.dtype))
+            np.save(path, vectors.astype(params.dtype))
+        shards = np.diff(cuts).tolist()
+        manifest = Manifest(len(tokens), tower.width, params.dtype, shards, weights, tokens.tokenizer, tokens.max_length, tokens.prefix)
+        write_manifest(out, manifest, arguments.tokens)
+    progress.close()
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

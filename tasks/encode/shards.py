@@ -1,0 +1,82 @@
+"""Where a corpus is cut into shards, and the store that keeps finished ones for the next time."""
+
+import hashlib
+import shutil
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.core.encoding import Vectors
+from tasks.core.files import new_file
+from tasks.core.tokens import Ints, Tokens
+
+MEAN_ROWS = 4096
+CHUNK = 65536  # ids held as Python strings at a time
+
+
+def boundaries(ids: pa.Array, owners: npt.NDArray[np.int32], mean_rows: int = MEAN_ROWS) -> Ints:
+    """First rows of the shards and the number of rows, [S + 1]: a shard ends behind a document whose id's CRC-32 says so.
+
+    Content-defined, so documents appended, changed or deleted touch the shards they stand in and no other. A document's
+    passages stay together; a shard is cut at four times the mean at the latest.
+    """
+    ends = np.empty(len(ids), dtype=bool)
+    for start in range(0, len(ids), CHUNK):
+        part = ids.slice(start, CHUNK).to_pylist()
+        ends[start : start + len(part)] = [zlib.crc32(i.encode()) % mean_rows == 0 for i in part]
+    last = np.searchsorted(owners, np.flatnonzero(ends), side="right")
+    cuts = [0]
+    for cut in [*last.tolist(), len(owners)]:
+        while cut - cuts[-1] > 4 * mean_rows:
+            cuts.append(int(np.searchsorted(owners, owners[cuts[-1] + 4 * mean_rows])))
+        if cut > cuts[-1]:
+            cuts.append(cut)
+    return np.array(cuts, dtype=np.int64)
+
+
+def shard_digest(tokens: Tokens, first: int, end: int, made_by: str) -> str:
+    """Digest of all that rows `first` to `end` become vectors from: `made_by` (weights, settings, arithmetic) and the tokens."""
+    total = hashlib.sha256(made_by.encode())
+    total.update(np.ascontiguousarray(tokens.offsets[first : end + 1] - tokens.offsets[first]).tobytes())
+    total.update(np.ascontiguousarray(tokens.flat[tokens.offsets[first] : tokens.offsets[end]]).tobytes())
+    return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class ShardStore:
+    """Finished shards by digest, outside DVC: a killed encode and a corpus that grew both find theirs here."""
+
+    folder: Path
+    limit_bytes: int
+
+    def fetch(self, digest: str, to: Path) -> bool:
+        """Copy a kept shard to `to`; False where it is not kept or its bytes are not what was stored."""
+        kept = self.folder / f"{digest}.npy"
+        checksum = kept.with_suffix(".sha256")
+        try:
+            if hashlib.sha256(kept.read_bytes()).hexdigest() != checksum.read_text():
+                return False
+            shutil.copyfile(kept, to)
+            kept.touch()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def keep(self, digest: str, vectors: Vectors) -> None:
+        """Keep a shard, then let the least recently used go until the store fits its limit."""
+        kept = self.folder / f"{digest}.npy"
+        with new_file(kept) as temporary, temporary.open("wb") as handle:
+            np.save(handle, vectors)
+        with new_file(kept.with_suffix(".sha256")) as temporary:
+            temporary.write_text(hashlib.sha256(kept.read_bytes()).hexdigest())
+        files = sorted(self.folder.glob("*.npy"), key=lambda f: f.stat().st_mtime, reverse=True)
+        total = 0
+        for file in files:
+            total += file.stat().st_size
+            if total > self.limit_bytes and file != kept:
+                file.unlink(missing_ok=True)
+                file.with_suffix(".sha256").unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""Document vectors to a faiss index, measured against exact search with the dev queries."""
+
+import faiss
+
+from tasks.core.devices import choose_device, read_runtime
+from tasks.core.embeddings import open_embeddings
+from tasks.core.entry import parser, stage
+from tasks.core.faiss_index import search_index
+from tasks.core.files import new_folder, write_json
+from tasks.core.params import load
+from tasks.core.queries import encode_queries, search_embeddings
+from tasks.core.tokens import open_tokens
+from tasks.index.build import build, recall
+from tasks.index.params import Index
+
+SAMPLE = 1000  # dev queries that recall is measured with, the first ones
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        embeddings="embedding folder",
+        encoder="encoder folder",
+        queries="token folder of the queries that recall is measured with",
+        out="index folder to write",
+        metrics="JSON to write",
+    ).parse_args()
+    params, runtime = load(Index, "index"), read_runtime()
+    device = choose_device(runtime)
+    embeddings, tokens = open_embeddings(arguments.embeddings), open_tokens(arguments.queries)
+    index = build(embeddings, params)
+    with new_folder(arguments.out) as out:
+        path = out / "index.faiss"
+        faiss.write_index(index, str(path))
+        figures = {
+            "factory": params.factory,
+            "rows": len(embeddings),
+            "width": embeddings.manifest.width,
+            "bytes": path.stat().st_size,
+            "bytes_per_vector": round(path.stat().st_size / len(embeddings), 1),
+        }
+    if len(tokens):
+        queries = encode_queries(arguments.encoder, tokens, "fp32", device)[:SAMPLE]
+        k = min(params.recall_at, len(embeddings))
+        exact = search_embeddings(queries, embeddings, k, device)[1]
+        figures[f"recall@{k}"] = round(recall(search_index(index, queries, k)[1], exact, k), 6)
+    write_json(arguments.metrics, figures)
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,64 @@
+"""Building a faiss index from embedding shards, and what it loses against exact search."""
+
+from typing import Any
+
+import faiss
+import numpy as np
+
+from tasks.core.embeddings import Embeddings
+from tasks.core.encoding import Vectors
+from tasks.core.errors import UserError
+from tasks.core.progress import Progress
+from tasks.core.tokens import Ints
+from tasks.index.params import Index
+
+
+def build(embeddings: Embeddings, params: Index) -> Any:
+    """A faiss index of all rows, in their order; UserError for a factory string faiss does not know or cannot train."""
+    width = embeddings.manifest.width
+    try:
+        index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"params.yaml: index.factory: found {params.factory!r} for width {width}; faiss says: {reason}") from None
+    if not index.is_trained:
+        sample = training_sample(embeddings, params.train_size, params.seed)
+        try:
+            index.train(sample)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise UserError(
+                f"params.yaml: index.factory: {params.factory} cannot be trained on {len(sample)} vectors; faiss says: {reason}"
+            ) from None
+    set_effort(index, params)
+    progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
+    for _, block in embeddings.blocks():
+        index.add(np.array(block, dtype=np.float32))
+        progress.advance(len(block))
+    progress.close()
+    return index
+
+
+def set_effort(index: Any, params: Index) -> None:
+    """Write nprobe or efSearch into the index itself, so that whoever opens the file searches as hard."""
+    space = faiss.ParameterSpace()
+    inner = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+    if isinstance(inner, faiss.IndexIVF):
+        space.set_index_parameter(index, "nprobe", min(params.nprobe, inner.nlist))
+    elif isinstance(inner, faiss.IndexHNSW):
+        space.set_index_parameter(index, "efSearch", params.ef_search)
+
+
+def training_sample(embeddings: Embeddings, size: int, seed: int) -> Vectors:
+    """`size` rows drawn uniformly (all, where there are fewer), float32 [size, D], in row order."""
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(embeddings))[:size])
+    parts = [block[chosen[(chosen >= first) & (chosen < first + len(block))] - first] for first, block in embeddings.blocks()]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def recall(found_QK: Ints, exact_QK: Ints, k: int) -> float:
+    """Mean share of the exact top k rows that are among the found top k (faiss: intersection measure at k)."""
+    hits = [
+        len(np.intersect1d(f[f >= 0], e[e >= 0])) / max(1, (e >= 0).sum()) for f, e in zip(found_QK[:, :k], exact_QK[:, :k], strict=True)
+    ]
+    return float(np.mean(hits))

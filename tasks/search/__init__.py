@@ -1,0 +1,1 @@
+"""Entry `search`: the documents that a trained model finds for one query. No stage: it makes no artifact."""

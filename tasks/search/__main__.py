@@ -1,0 +1,57 @@
+"""Search a corpus from the shell, through the index that would be served."""
+
+import textwrap
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.encoder import load_tokenizer, load_towers
+from tasks.core.encoding import encode_texts
+from tasks.core.entry import parser, stage
+from tasks.core.errors import UserError
+from tasks.core.faiss_index import open_index, search_index
+from tasks.core.search import ranked_tables
+from tasks.core.tokens import open_tokens
+
+WIDTH = 110  # of a printed text
+
+
+def texts_of(path: Path, ids: list[str]) -> dict[str, tuple[str, str]]:
+    """Title and text of a few documents, read from the corpus a part at a time."""
+    found: dict[str, tuple[str, str]] = {}
+    for batch in pq.ParquetFile(path).iter_batches(columns=["id", "title", "text"]):
+        for row in batch.filter(pc.is_in(batch["id"], pa.array(ids))).to_pylist():
+            found[row["id"]] = (row["title"], row["text"])
+    return found
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "", encoder="encoder folder", index="index folder", documents="documents.parquet of the corpus", tokens="token folder"
+    )
+    arguments.add_argument("--query", required=True, help="what to search for")
+    arguments.add_argument("--k", type=int, default=10, help="documents to show")
+    args = arguments.parse_args()
+    if not args.query.strip():
+        raise UserError("the query is empty; give some words")
+    if args.k < 1:
+        raise UserError(f"-k {args.k}: expected at least 1")
+    device = choose_device(read_runtime())
+    documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
+    tower = load_towers(args.encoder).query.to(device, compute_dtype(device, "fp32"))
+    vector = encode_texts(tower, load_tokenizer(args.encoder), [queries.prefix + args.query], queries.max_length, device)
+    scores, rows = search_index(open_index(args.index / "index.faiss"), vector, args.k)
+    found = next(ranked_tables(scores, rows, pa.array(["query"]), documents.ids(), documents.owners, args.k)).to_pylist()
+    texts = texts_of(args.documents, [row["doc"] for row in found])
+    for row in found:
+        title, text = texts[row["doc"]]
+        print(f"{row['rank']:>3}  {row['score']:.4f}  {row['doc']}" + (f"  {title}" if title and title != row["doc"] else ""))
+        print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 3 * WIDTH, placeholder=" ..."), WIDTH), " " * 5))
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,49 @@
+"""Corpus to tokens: documents and the queries of every split."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from tasks.core.encoder import load_tokenizer
+from tasks.core.entry import parser, stage
+from tasks.core.files import folder_digest, new_folder
+from tasks.core.params import load
+from tasks.core.records import DOCUMENTS, QUERIES, SPLITS
+from tasks.core.tables import read_batches
+from tasks.core.text import Text, document_text
+from tasks.tokenize.params import Tokenize
+from tasks.tokenize.store import write_tokens
+
+
+def documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
+    """Ids and texts of the corpus, a batch at a time."""
+    for batch in read_batches(path, DOCUMENTS):
+        rows = zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True)
+        yield batch["id"].to_pylist(), [document_text(title, body, text) for title, body in rows]
+
+
+def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Ids and texts of one split's queries, a batch at a time."""
+    for batch in read_batches(path, QUERIES):
+        yield batch["id"].to_pylist(), batch["text"].to_pylist()
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
+    text, params = load(Text, "text"), load(Tokenize, "tokenize")
+    tokenizer = load_tokenizer(arguments.tokenizer)
+    digest = folder_digest(arguments.tokenizer)
+    with new_folder(arguments.out) as out:
+        path = arguments.corpus / "documents.parquet"
+        length, prefix = params.document_length, params.document_prefix
+        write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, pq.read_metadata(path).num_rows)
+        for split in SPLITS:
+            path = arguments.corpus / "queries" / f"{split}.parquet"
+            length, prefix = params.query_length, params.query_prefix
+            write_tokens(out / "queries" / split, queries(path), tokenizer, digest, length, prefix, pq.read_metadata(path).num_rows)
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,72 @@
+"""One round: encoder in, encoder out."""
+
+import shutil
+
+from torch import nn
+
+from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.encoder import load_tokenizer, load_towers, save_towers
+from tasks.core.entry import parser, stage
+from tasks.core.files import new_folder, write_json
+from tasks.core.optimizers import make_optimizer
+from tasks.core.params import load
+from tasks.core.scratch import code_digest, scratch_folder, work_digest
+from tasks.core.tokens import open_tokens
+from tasks.core.training import Schedule, fit, save_state
+from tasks.train.batches import read_training_set, steps_of
+from tasks.train.params import Round
+from tasks.train.step import make_step
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        init="encoder folder to start from",
+        negatives="folder of hard negatives",
+        tokens="token folder",
+        corpus="corpus folder, for the training qrels",
+        encoder="encoder folder to write",
+        state="optimizer state to write",
+        curves="training curves to write",
+    )
+    arguments.add_argument("--name", required=True, help="the round")
+    args = arguments.parse_args()
+    params, runtime = load(Round, f"rounds.{args.name}"), read_runtime()
+    device = choose_device(runtime)
+    dtype = compute_dtype(device, params.precision)
+    documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
+    towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
+    module = nn.ModuleDict({"document": towers.document} if towers.shared else {"document": towers.document, "query": towers.query})
+    module.to(device).train()
+    optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
+    qrels = args.corpus / "qrels" / "train.parquet"
+    digest = work_digest(
+        params.model_dump(),
+        str(dtype),
+        device.type,
+        code_digest("core", "train"),
+        args.init,
+        args.negatives,
+        documents.folder,
+        queries.folder,
+        qrels,
+    )
+    scratch = scratch_folder(f"train-{args.name}", digest)
+    with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
+        steps = 0
+        if params.steps != 0:
+            data = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window)
+            steps = steps_of(data, params)
+            what = f"train {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
+            backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype)
+            fit(module, optimizer, backward, Schedule(steps, params.warmup, params.clip), scratch, curves, runtime.checkpoint_seconds, what)
+        save_state(state, steps, module, optimizer)
+        write_json(curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
+        texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
+        save_towers(towers, tokenizer, encoder, **texts)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

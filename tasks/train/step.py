@@ -1,0 +1,56 @@
+"""One optimizer step of a round: batch, vectors, scores, masks, loss."""
+
+from collections.abc import Callable
+
+import torch
+
+from tasks.core.encoder import Towers
+from tasks.core.gradcache import Side, cached_backward
+from tasks.core.tokens import Tokens
+from tasks.train.batches import Batch, TrainingSet, draw_batch
+from tasks.train.losses import nll, ranknet, star
+from tasks.train.params import Round
+
+
+def batch_loss(queries_BD: torch.Tensor, documents_UD: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, dict[str, float]]:
+    """The round's loss over one batch of vectors, and how often the positive came first among the candidates."""
+    device = queries_BD.device
+    scores_BS = (queries_BD @ documents_UD.T)[:, torch.from_numpy(batch.slots).to(device)] / params.temperature
+    own_BS = torch.from_numpy(batch.own).to(device)
+    negative_BS = ~torch.from_numpy(batch.positive).to(device)
+    if not params.in_batch:
+        negative_BS = negative_BS & own_BS
+    if params.loss == "nll":
+        loss = nll(scores_BS, negative_BS)
+    elif params.alpha is None:
+        loss = ranknet(scores_BS, negative_BS)
+    else:
+        loss = star(scores_BS, negative_BS, own_BS, params.alpha)
+    with torch.no_grad():
+        best_B = scores_BS.masked_fill(~negative_BS, -torch.inf).max(1).values
+        accuracy = (scores_BS.diagonal() > best_B).float().mean()
+    return loss, {"accuracy": float(accuracy)}
+
+
+def make_step(
+    towers: Towers,
+    queries: Tokens,
+    documents: Tokens,
+    data: TrainingSet,
+    params: Round,
+    graph_tokens: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Callable[[int], dict[str, float]]:
+    """The function that leaves the gradients of step n in the towers."""
+
+    def backward(step: int) -> dict[str, float]:
+        batch = draw_batch(data, params, step)
+        sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, batch.documents)]
+
+        def loss(queries_BD: torch.Tensor, documents_UD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+            return batch_loss(queries_BD, documents_UD, batch, params)
+
+        return cached_backward(sides, loss, params.batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
+
+    return backward
