@@ -19,3 +19,9 @@ class Prepare(Params):
     unknown_documents: Literal["refuse", "drop"] = Field(
         "refuse", description="qrels that name a document or query outside the source: an error, or dropped and counted"
     )
+    empty_texts: Literal["refuse", "drop"] = Field(
+        "refuse", description="documents without title and text, queries without text: an error, or dropped and counted with their qrels"
+    )
+    official_depth: int = Field(
+        200, ge=1, description="ready negatives (MS MARCO) kept per training query, the first in the source's order"
+    )

@@ -1,0 +1,41 @@
+"""A source of documents, queries and qrels becomes the one corpus form, and its ready negatives a table of negatives."""
+
+from contextlib import ExitStack
+
+from tasks.core.entry import parser, stage
+from tasks.core.files import new_folder
+from tasks.core.params import load
+from tasks.core.sources import parse_dataset
+from tasks.prepare.corpus import write_corpus
+from tasks.prepare.negatives import write_none, write_official
+from tasks.prepare.params import Dataset, Prepare
+from tasks.prepare.readers import read
+from tasks.prepare.stats import table
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__,
+        out="folder of the corpus",
+        none="folder of the empty negatives",
+        official="folder of the source's own negatives",
+    )
+    arguments.add_argument("--source", metavar="SPEC", help="instead of dataset.source of params.yaml")
+    paths = arguments.parse_args()
+    spec = parse_dataset(paths.source or load(Dataset, "dataset").source)
+    settings = load(Prepare, "prepare")
+    with ExitStack() as outs:
+        corpus, none, official = (outs.enter_context(new_folder(path)) for path in (paths.out, paths.none, paths.official))
+        source = read(spec)
+        prepared = write_corpus(source, settings, corpus)
+        write_none(none)
+        counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
+    print(f"{spec}\n{table(prepared.stats)}")
+    for reason, count in counts.items():
+        if count:
+            print(f"official negatives {reason}: {count:,}")
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,64 @@
+"""BEIR folders: corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv with a header; each plain or .gz.
+
+One query file serves all splits. Beyond BEIR, a query may carry `answers`, a list of strings (OpenQA).
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tasks.core.errors import UserError
+from tasks.core.sources import beir_layout
+from tasks.prepare.lines import INTEGER, grade, read_columns, read_objects
+from tasks.prepare.source import At, Document, Qrel, Query, Source
+
+
+def read(folder: Path) -> Source:
+    """The BEIR dataset in `folder`."""
+    layout = beir_layout(folder)
+    return Source(
+        documents=partial(documents, layout.documents),
+        queries={"": partial(queries, layout.queries[""])},
+        qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
+    )
+
+
+def documents(file: Path) -> Iterator[Document]:
+    """JSON lines with `_id` (string or integer), `text` and, where there is one, `title`."""
+    for at, record in read_objects(file, "_id, title and text"):
+        title = record.get("title")
+        yield Document(at, _id(at, record), "" if title is None else _string(at, "title", title), _string(at, "text", record.get("text")))
+
+
+def queries(file: Path) -> Iterator[Query]:
+    """JSON lines with `_id` (string or integer) and `text`."""
+    for at, record in read_objects(file, "_id and text"):
+        answers = record.get("answers") or []
+        if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+            raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; mend that line")
+        yield Query(at, _id(at, record), _string(at, "text", record.get("text")), answers)
+
+
+def qrels(file: Path) -> Iterator[Qrel]:
+    """Lines of query, document and grade; the first is a header unless its grade is a number."""
+    for at, (query, doc, cell) in read_columns(file, ("query-id", "corpus-id", "score")):
+        if at.line > 1 or INTEGER.fullmatch(cell.strip()):
+            yield Qrel(at, query, doc, grade(at, cell))
+
+
+def _id(at: At, record: dict[str, Any]) -> str:
+    value = record.get("_id")
+    if value is None:
+        raise UserError(f"{at}: no _id, found {', '.join(record) or 'no field'}; every line needs one")
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise UserError(f"{at}: found _id {value!r}, expected a string or an integer; mend that line")
+    return str(value)
+
+
+def _string(at: At, name: str, value: object) -> str:
+    if value is None:
+        raise UserError(f"{at}: no {name}; every line needs one")
+    if not isinstance(value, str):
+        raise UserError(f"{at}: found {name} {value!r}, expected a string; mend that line")
+    return value

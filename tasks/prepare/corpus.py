@@ -1,0 +1,277 @@
+"""The corpus written from a source, a batch at a time, with every check that does not depend on the source's kind.
+
+Documents are written first, in the source's order; then the qrels are checked against them; then the queries that
+remain judged are written, in the source's order; then the qrels that remain. In memory at any time: a batch of texts,
+8 bytes per document and query (tasks.prepare.ids), and the qrels as Arrow columns (about 40 bytes a line).
+"""
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
+from tasks.core.progress import track
+from tasks.core.records import DOCUMENTS, QRELS, QUERIES, SPLITS
+from tasks.core.tables import BATCH_ROWS, write_table
+from tasks.prepare.ids import Ids, hashes
+from tasks.prepare.params import Prepare
+from tasks.prepare.source import At, Document, Qrel, Query, Source
+from tasks.prepare.stats import Lengths, Stats, corpus_stats
+
+T = TypeVar("T")
+Text = TypeVar("Text", Document, Query)
+WHITE = re.compile(r"\s", re.ASCII)
+
+
+@dataclass
+class Judged:
+    """The qrels of a split, and the place of every line."""
+
+    table: pa.Table
+    lines: "array[int]"  # array takes a parameter from Python 3.12 only
+    files: list[tuple[int, Path | str]]  # (first row of it, file), rising
+
+    def at(self, row: int) -> At:
+        return At(next(file for first, file in reversed(self.files) if first <= row), self.lines[row])
+
+
+@dataclass
+class Tally:
+    """What was counted on the way; `dropped` by reason."""
+
+    documents: Lengths = field(default_factory=Lengths)
+    queries: dict[str, Lengths] = field(default_factory=lambda: {split: Lengths() for split in SPLITS})
+    empty_titles: int = 0
+    empty_texts: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What the negatives are checked against."""
+
+    documents: Ids
+    train_queries: Ids  # in the order of queries/train.parquet
+    train_positives: Ids  # pair(query, doc)
+    stats: Stats
+
+
+def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
+    """Write documents.parquet, queries/ and qrels/ of all three splits and stats.json into `folder`.
+
+    UserError, with the place, for an id that is empty, doubled or holds white space, a text that is empty, a qrel of an
+    unknown document or query, two grades for one pair, a split without any relevant document, no document at all.
+    """
+    tally = Tally(dropped=Counter(source.dropped))
+    empty: set[str] = set()
+    documents = _write_documents(source, settings, folder / "documents.parquet", tally, empty)
+    judged = {split: _read_qrels(source.qrels[split]()) if split in source.qrels else _read_qrels([]) for split in SPLITS}
+    masks = {split: _known(judged[split], "doc", documents, empty, settings, tally) for split in SPLITS}
+    queries = _write_queries(source, settings, folder / "queries", tally, judged, masks)
+    kept = {split: _unique(judged[split], masks[split], tally) for split in SPLITS}
+    for split, table in kept.items():
+        if len(table) and not pc.any(pc.greater(table["grade"], 0)).as_py():
+            raise UserError(
+                f"{judged[split].at(0).file}: no relevant document in split {split}, every grade is 0 or less; expected some above 0"
+            )
+        write_table(folder / "qrels" / f"{split}.parquet", QRELS, [table])
+    stats = corpus_stats(tally, kept)
+    write_json(folder / "stats.json", stats)
+    positives = Ids()
+    train = kept["train"].filter(pc.greater(kept["train"]["grade"], 0))
+    positives.add(pairs(train["query"].to_pylist(), train["doc"].to_pylist()))
+    return Corpus(documents, queries["train"], positives, stats)
+
+
+def pairs(queries: Sequence[str], docs: Sequence[str]) -> list[str]:
+    """One id per (query, document); a tab stands in no id."""
+    return [f"{query}\t{doc}" for query, doc in zip(queries, docs, strict=True)]
+
+
+def chunks(items: Iterable[T], size: int = BATCH_ROWS) -> Iterator[list[T]]:
+    """Lists of `size` items, the last one shorter."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _write_documents(source: Source, settings: Prepare, path: Path, tally: Tally, empty: set[str]) -> Ids:
+    ids = Ids()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for chunk in chunks(track(source.documents(), "documents")):
+            full = _full(chunk, "document", settings, tally, empty)
+            ids.add([document.id for document in full])
+            tally.documents.add(document.text for document in full)
+            tally.empty_titles += sum(not document.title.strip() for document in full)
+            tally.empty_texts += sum(not document.text.strip() for document in full)
+            yield _batch(DOCUMENTS, full)
+
+    if not write_table(path, DOCUMENTS, batches()):
+        raise UserError("the dataset has no document; expected one at least, mend the source")
+    _refuse_repeated(ids, source.documents(), "document")
+    return ids
+
+
+def _write_queries(
+    source: Source, settings: Prepare, folder: Path, tally: Tally, judged: dict[str, Judged], masks: dict[str, npt.NDArray[np.bool_]]
+) -> dict[str, Ids]:
+    """Write the judged queries of every split; takes from `masks` the qrels whose query is unknown. Returns the ids written."""
+    written = {split: Ids() for split in SPLITS}
+    with ExitStack() as stack:
+        folder.mkdir()
+        writers = {s: stack.enter_context(pq.ParquetWriter(folder / f"{s}.parquet", QUERIES, compression="zstd")) for s in SPLITS}
+        for key, read in source.queries.items():
+            splits = [key] if key else list(SPLITS)
+            wanted = {split: _ids(judged[split].table["query"].filter(pa.array(masks[split]))) for split in splits}
+            empty: set[str] = set()
+            seen = Ids()
+            for chunk in chunks(track(read(), f"queries {key}".rstrip())):
+                full = _full(chunk, "query", settings, tally, empty)
+                ids = [query.id for query in full]
+                seen.add(ids)
+                for split in splits:
+                    chosen = [query for query, keep in zip(full, wanted[split].contain(ids), strict=True) if keep]
+                    written[split].add([query.id for query in chosen])
+                    tally.queries[split].add(query.text for query in chosen)
+                    writers[split].write(_batch(QUERIES, chosen))
+            _refuse_repeated(seen, read(), "query")
+            for split in splits:
+                masks[split] &= _known(judged[split], "query", seen, empty, settings, tally, masks[split])
+    return written
+
+
+def _full(chunk: list[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> list[Text]:
+    """The records that hold a text, after their ids were checked; an empty one is refused, or counted and remembered."""
+    full = []
+    for record in chunk:
+        if not record.id or WHITE.search(record.id):
+            raise UserError(f"{record.at}: found {what} id {record.id!r}, expected one without white space (run files are separated by it)")
+        if record.text.strip() or (isinstance(record, Document) and record.title.strip()):
+            full.append(record)
+        elif settings.empty_texts == "refuse":
+            fields = "title and text" if what == "document" else "text"
+            raise UserError(f"{record.at}: {what} {record.id} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
+        else:
+            tally.dropped[f"{what} without text"] += 1
+            empty.add(record.id)
+    return full
+
+
+def _batch(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.RecordBatch:
+    try:
+        return pa.record_batch([pa.array([getattr(r, f.name) for r in records], f.type) for f in schema], schema=schema)
+    except UnicodeEncodeError:
+        for record in records:
+            if _half_character(record):
+                raise UserError(
+                    f"{record.at}: the text holds half a character (a lone surrogate, \\ud800 to \\udfff); mend that line"
+                ) from None
+        raise
+
+
+def _half_character(record: Document | Query) -> bool:
+    texts = [record.id, record.text, *([record.title] if isinstance(record, Document) else record.answers)]
+    return any("\ud800" <= character <= "\udfff" for text in texts for character in text)
+
+
+def _read_qrels(lines: Iterable[Qrel]) -> Judged:
+    numbers, files, batches = array("q"), list[tuple[int, Path | str]](), []
+    for chunk in chunks(lines):
+        for qrel in chunk:
+            if not files or files[-1][1] != qrel.at.file:
+                files.append((len(numbers), qrel.at.file))
+            numbers.append(qrel.at.line)
+        columns = [[q.query for q in chunk], [q.doc for q in chunk], [q.grade for q in chunk]]
+        batches.append(pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, QRELS, strict=True)], schema=QRELS))
+    return Judged(pa.Table.from_batches(batches, QRELS), numbers, files)
+
+
+def _known(
+    judged: Judged,
+    column: str,
+    ids: Ids,
+    empty: set[str],
+    settings: Prepare,
+    tally: Tally,
+    among: npt.NDArray[np.bool_] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """For each qrel whether its `column` is known; the first unknown among `among` is refused, or all are counted."""
+    what = "document" if column == "doc" else "query"
+    mask = np.zeros(len(judged.table), dtype=np.bool_)
+    start = 0
+    for batch in judged.table.select([column]).to_batches(BATCH_ROWS):
+        mask[start : start + len(batch)] = ids.contain(batch[0].to_pylist())
+        start += len(batch)
+    missing = np.flatnonzero(~mask if among is None else ~mask & among)
+    dropped = missing[[judged.table[column][int(row)].as_py() in empty for row in missing]] if empty else missing[:0]
+    unknown = np.setdiff1d(missing, dropped, assume_unique=True)
+    if len(unknown) and settings.unknown_documents == "refuse":
+        first = int(unknown[0])
+        raise UserError(
+            f"{judged.at(first)}: {what} {judged.table[column][first].as_py()!r} is not in the dataset ({len(unknown)} such lines); "
+            "add it, or set prepare.unknown_documents=drop"
+        )
+    for count, reason in ((len(unknown), f"qrels of an unknown {what}"), (len(dropped), f"qrels of a {what} without text")):
+        if count:
+            tally.dropped[reason] += count
+    return mask
+
+
+def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Table:
+    """The qrels of `mask`, each pair once; two grades for one pair are refused."""
+    rows = np.flatnonzero(mask)
+    table = judged.table.take(pa.array(rows))
+    ids = Ids()
+    for batch in table.to_batches(BATCH_ROWS):
+        ids.add(pairs(batch["query"].to_pylist(), batch["doc"].to_pylist()))
+    repeated = ids.repeated()
+    if not repeated:
+        return table
+    keep = np.ones(len(table), dtype=np.bool_)
+    first: dict[str, tuple[int, int]] = {}
+    for position, (query, doc, grade) in enumerate(zip(*(table[name].to_pylist() for name in table.column_names), strict=True)):
+        (pair,) = pairs([query], [doc])
+        if int(hashes([pair])[0]) not in repeated:
+            continue
+        earlier, value = first.setdefault(pair, (position, grade))
+        if value != grade:
+            raise UserError(
+                f"{judged.at(int(rows[position]))}: query {query!r} and document {doc!r} have grade {grade} here and {value} at "
+                f"{judged.at(int(rows[earlier]))}; keep one"
+            )
+        keep[position] = earlier == position
+    tally.dropped["qrels said twice"] += int((~keep).sum())
+    return table.filter(pa.array(keep))
+
+
+def _refuse_repeated(ids: Ids, records: Iterable[Document | Query], what: str) -> None:
+    """UserError naming both places of the first id that comes twice; reads the source again only if hashes say so."""
+    repeated = ids.repeated()
+    first: dict[str, At] = {}
+    for chunk in chunks(records) if repeated else ():
+        for record, value in zip(chunk, hashes([record.id for record in chunk]).tolist(), strict=True):
+            if value in repeated and first.setdefault(record.id, record.at) != record.at:
+                raise UserError(
+                    f"{record.at}: {what} id {record.id!r} came before, at {first[record.id]}; ids must be unique, drop or rename one"
+                )
+
+
+def _ids(column: pa.ChunkedArray) -> Ids:
+    ids = Ids()
+    for chunk in column.chunks:
+        ids.add(chunk.to_pylist())
+    return ids

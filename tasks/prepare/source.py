@@ -1,0 +1,66 @@
+"""What a reader hands to the writer: streams of records, each with the place it was read at."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+
+class At(NamedTuple):
+    """A line (from 1), or a row (from 1) of a table."""
+
+    file: Path | str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Document(NamedTuple):
+    at: At
+    id: str
+    title: str
+    text: str
+
+
+class Query(NamedTuple):
+    at: At
+    id: str
+    text: str
+    answers: list[str]
+
+
+class Qrel(NamedTuple):
+    at: At
+    query: str
+    doc: str
+    grade: int
+
+
+class Negative(NamedTuple):
+    """A document that the source itself offers as a negative of a training query."""
+
+    at: At
+    query: str
+    doc: str
+
+
+Documents: TypeAlias = Callable[[], Iterator[Document]]
+Queries: TypeAlias = Callable[[], Iterator[Query]]
+Qrels: TypeAlias = Callable[[], Iterator[Qrel]]
+Negatives: TypeAlias = Callable[[], Iterator[Negative]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset as streams that can be started again (a second pass names both places of a duplicate).
+
+    `queries` is one stream per split, or one under "" that serves every split. `dropped` counts what the reader
+    itself left out, by reason.
+    """
+
+    documents: Documents
+    queries: Mapping[str, Queries]
+    qrels: Mapping[str, Qrels]
+    negatives: Negatives = field(default=lambda: iter(()))
+    dropped: Mapping[str, int] = field(default_factory=dict)
