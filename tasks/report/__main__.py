@@ -1,0 +1,82 @@
+"""Metrics and runs of all systems to one table, tests of significance, and one page."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from tasks.core.entry import parser, stage
+from tasks.core.files import new_folder, read_json, write_json, write_text
+from tasks.core.params import load, read_yaml
+from tasks.core.text import Text
+from tasks.report.curves import load_curves
+from tasks.report.examples import load_examples
+from tasks.report.page import Contents, render
+from tasks.report.params import Report
+from tasks.report.significance import compare
+from tasks.report.systems import SPLITS, best, load_systems, opponents, ordered, reported_split
+from tasks.report.table import build, caption, legend, letters, text
+
+
+def significance(contents: Contents) -> dict[str, Any]:
+    """The content of significance.json."""
+    params = contents.params
+    return {
+        "metric": params.metric,
+        "alpha": params.alpha,
+        "test": "paired two-sided t-test over queries",
+        "correction": "Holm over all pairs of a split",
+        "best": {"system": contents.best.name, "chosen_on": contents.chosen_on},
+        "splits": {split: [dataclasses.asdict(pair) for pair in pairs] for split, pairs in contents.pairs.items()},
+    }
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        metrics="folder of the systems' metrics",
+        runs="folder of their runs and values per query",
+        index_metrics="folder of the indexes' figures",
+        curves="folder of the rounds' training curves",
+        corpus="corpus folder",
+        out="folder to write: report.html, significance.json",
+    ).parse_args()
+    params, settings, sections = load(Report, "report"), load(Text, "text"), read_yaml(Path("params.yaml"))
+    systems = load_systems(arguments.metrics, arguments.runs, params.metric, sections)
+    split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric)
+    lettered = letters(params.baselines, systems)
+    pairs = {name: compare(systems, params.baselines, name, params.alpha) for name in SPLITS if any(name in s.values for s in systems)}
+    duel = opponents(systems, chosen, params.baselines, params.metric, split)
+    shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # mistakes are studied on dev, not on test
+    statistics = read_json(arguments.corpus / "stats.json")
+    contents = Contents(
+        dataset=str((sections.get("dataset") or {}).get("source", "")),
+        encoder=str((sections.get("encoder") or {}).get("source", "")),
+        titles=settings.titles,
+        statistics=statistics,
+        params=params,
+        systems=systems,
+        best=chosen,
+        chosen_on=chosen_on,
+        table=build(systems, params.metric, split, chosen.name, pairs[split], lettered),
+        letters=lettered,
+        pairs=pairs,
+        duel=duel,
+        curves=load_curves(arguments.curves, ordered({path.name for path in arguments.curves.glob("*")}, sections)),
+        indexes={
+            name: read_json(arguments.index_metrics / f"{name}.json")
+            for name in ordered({p.stem for p in arguments.index_metrics.glob("*.json")}, sections)
+        },
+        examples=load_examples(*duel, shown, params.seed, arguments.runs, arguments.corpus, settings) if duel else None,
+    )
+    with new_folder(arguments.out) as out:
+        write_json(out / "significance.json", significance(contents))
+        write_text(out / "report.html", render(contents))
+    queries = len(next(system.queries[split] for system in systems if split in system.queries))
+    above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
+    print(text(contents.table, above, legend(params.metric, params.alpha, chosen_on, len(pairs[split]))))
+    print(f"page: {arguments.out / 'report.html'}")
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

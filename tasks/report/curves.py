@@ -1,0 +1,54 @@
+"""Training curves as DVCLive leaves them: a TSV for each metric, columns step and value."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+POINTS = 200  # of a drawn line; longer curves are drawn by the means of equal stretches
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of one chart."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def load_curves(folder: Path, rounds: Sequence[str]) -> dict[str, list[Curve]]:
+    """Curves by metric, in the order of `rounds`; rounds that were not trained have none."""
+    curves: dict[str, list[Curve]] = {}
+    for name in rounds:
+        for path in sorted((folder / name / "plots" / "metrics" / "train").glob("*.tsv")):
+            points = thinned(read_tsv(path))
+            if points:
+                curves.setdefault(path.stem, []).append(Curve(name, tuple(points)))
+    return dict(sorted(curves.items(), key=lambda item: (item[0] != "loss", item[0])))
+
+
+def read_tsv(path: Path) -> list[tuple[float, float]]:
+    """(step, value) of every line after the header whose value is finite; `step` is found by its name, the value is the last column."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if not lines or "step" not in lines[0].split("\t"):
+        return []
+    step = lines[0].split("\t").index("step")
+    points = []
+    for line in lines[1:]:
+        fields = line.split("\t")
+        try:
+            point = float(fields[step]), float(fields[-1])
+        except (ValueError, IndexError):
+            continue
+        if all(map(math.isfinite, point)):
+            points.append(point)
+    return points
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most POINTS points: the means of stretches of equal length."""
+    if len(points) <= POINTS:
+        return list(points)
+    size = math.ceil(len(points) / POINTS)
+    stretches = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in stretches]

@@ -1,0 +1,123 @@
+"""Example queries on which the best model beats the reference, and on which it loses to it."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.records import DOCUMENTS, QRELS, QUERIES
+from tasks.core.tables import read_batches
+from tasks.core.text import Text, document_text
+from tasks.report.systems import System
+
+SHOWN = 5  # examples of each kind
+CHARACTERS = 320  # of a document's text
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one system did: its document at rank 1 (None: nothing found), whether it is relevant, the rank of the first relevant one."""
+
+    system: str
+    document: str | None
+    relevant: bool
+    rank: int | None
+    value: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """One query; documents are ids, texts stand in `Examples.texts`."""
+
+    query: str
+    relevant: tuple[str, ...]
+    model: Found
+    reference: Found
+
+
+@dataclass(frozen=True)
+class Examples:
+    """`texts` holds every document that is named: (title, text)."""
+
+    split: str
+    won: tuple[Example, ...]
+    lost: tuple[Example, ...]
+    texts: Mapping[str, tuple[str, str]]
+
+
+def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[str], list[str]]:
+    """Up to SHOWN won and lost query ids, drawn uniformly by `seed`."""
+    differences = model.values[split] - reference.values[split]
+    pick = random.Random(seed)
+    kinds = []
+    for sign in (1, -1):
+        pool = [query for query, value in zip(model.queries[split], sign * differences, strict=True) if value > 1e-9]
+        kinds.append(sorted(pick.sample(pool, min(SHOWN, len(pool)))))
+    return kinds[0], kinds[1]
+
+
+def load_examples(model: System, reference: System, split: str, seed: int, runs: Path, corpus: Path, text: Text) -> Examples:
+    """Examples with their texts. Runs and documents are read once, line by line; only what is shown is kept."""
+    won, lost = draw(model, reference, split, seed)
+    wanted = set(won + lost)
+    relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), wanted)
+    questions = _texts(read_batches(corpus / "queries" / f"{split}.parquet", QUERIES, ["id", "text"]), wanted)
+    found = {system.name: ranked_first(runs / system.name / f"{split}.trec", relevant) for system in (model, reference)}
+
+    def example(query: str) -> Example:
+        sides = []
+        for system in (model, reference):
+            first, rank = found[system.name].get(query, (None, None))
+            value = float(system.values[split][system.queries[split].index(query)])
+            sides.append(Found(system.name, first, first in relevant[query], rank, value))
+        return Example(questions.get(query, query), tuple(relevant[query][:2]), sides[0], sides[1])
+
+    chosen = [[example(query) for query in queries] for queries in (won, lost)]
+    shown = {doc for kind in chosen for e in kind for doc in (*e.relevant, e.model.document, e.reference.document) if doc}
+    texts = document_texts(corpus / "documents.parquet", shown, text)
+    return Examples(split, tuple(chosen[0]), tuple(chosen[1]), texts)
+
+
+def relevant_documents(qrels: Iterable[pa.RecordBatch], wanted: set[str]) -> dict[str, list[str]]:
+    """Documents of grade > 0 for each wanted query, highest grade first, then by id."""
+    rows: dict[str, list[tuple[int, str]]] = {query: [] for query in wanted}
+    for batch in qrels:
+        for query, doc, grade in zip(*(batch[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
+            if query in wanted and grade > 0:
+                rows[query].append((-grade, doc))
+    return {query: [doc for _, doc in sorted(found)] for query, found in rows.items()}
+
+
+def ranked_first(path: Path, relevant: Mapping[str, Sequence[str]]) -> dict[str, tuple[str | None, int | None]]:
+    """For each query of `relevant` in a TREC run: the document at rank 1, and the rank of the first relevant one."""
+    found: dict[str, tuple[str | None, int | None]] = {}
+    with path.open(encoding="utf-8") as handle:
+        for line in handle:
+            query, _, doc, rank, _, _ = line.split()
+            if query not in relevant:
+                continue
+            first, hit = found.get(query, (None, None))
+            found[query] = (doc if rank == "1" else first, hit if hit or doc not in relevant[query] else int(rank))
+    return found
+
+
+def _texts(batches: Iterable[pa.RecordBatch], wanted: set[str]) -> dict[str, str]:
+    ids = pa.array(sorted(wanted), pa.string())
+    rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in batches)
+    return {row["id"]: row["text"] for part in rows for row in part}
+
+
+def document_texts(path: Path, wanted: set[str], text: Text) -> dict[str, tuple[str, str]]:
+    """Title and text of the wanted documents, the text as the systems saw it and cut to CHARACTERS."""
+    ids = pa.array(sorted(wanted), pa.string())
+    rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in read_batches(path, DOCUMENTS))
+    return {row["id"]: (row["title"], cut(document_text("", row["text"], text))) for part in rows for row in part}
+
+
+def cut(text: str) -> str:
+    """At most CHARACTERS characters of `text`, ending at a word."""
+    text = " ".join(text.split())
+    return text if len(text) <= CHARACTERS else text[:CHARACTERS].rsplit(" ", 1)[0] + " …"

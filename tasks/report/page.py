@@ -1,0 +1,105 @@
+"""The page: everything that the report knows, laid out by page.html, in one file that needs nothing else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from tasks.report import plots
+from tasks.report.curves import Curve
+from tasks.report.examples import Examples
+from tasks.report.params import Report
+from tasks.report.significance import Pair, mean_interval
+from tasks.report.systems import System
+from tasks.report.table import Table
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All that the page shows. `duel` are the best model and the system it is held against; None where there is but one."""
+
+    dataset: str
+    encoder: str
+    titles: bool
+    statistics: Mapping[str, Any]
+    params: Report
+    systems: Sequence[System]
+    best: System
+    chosen_on: str
+    table: Table
+    letters: Mapping[str, str]
+    pairs: Mapping[str, Sequence[Pair]]
+    duel: tuple[System, System] | None
+    curves: Mapping[str, Sequence[Curve]]
+    indexes: Mapping[str, Mapping[str, Any]]
+    examples: Examples | None
+
+
+def render(contents: Contents) -> str:
+    """The page as HTML; every text from outside is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"p": p_value, "figure": figure, "signed": lambda value: f"{value:+.4f}"}
+    split, names = contents.table.split, [curve.name for curves in contents.curves.values() for curve in curves]
+    order = list(dict.fromkeys(names))
+    return environment.get_template("page.html").render(
+        c=contents,
+        confidence=f"{1 - contents.params.alpha:.0%}",
+        queries={name: len(next(s.queries[name] for s in contents.systems if name in s.queries)) for name in contents.pairs},
+        dots=dots(contents, split),
+        duel=_duel(contents, split),
+        charts=[plots.line_chart(metric, curves, order) for metric, curves in contents.curves.items()],
+        legend=[(name, plots.line_style(place)) for place, name in enumerate(order)],
+        index_columns=list(dict.fromkeys(key for figures in contents.indexes.values() for key in figures)),
+        headline=next(
+            (p for p in contents.pairs[split] if contents.duel and {p.system, p.baseline} == {s.name for s in contents.duel}), None
+        ),
+    )
+
+
+def dots(contents: Contents, split: str) -> Any:
+    """Means of the report's metric with intervals, as a chart."""
+    metric, alpha = contents.params.metric, contents.params.alpha
+    shown = [system for system in contents.systems if split in system.values]
+    drawn = [
+        plots.Dot(s.name, s.metrics[split][metric], *mean_interval(s.values[split], alpha), s.name == contents.best.name) for s in shown
+    ]
+    return plots.dot_plot(drawn, metric, f"{1 - alpha:.0%}")
+
+
+def _duel(contents: Contents, split: str) -> dict[str, Any] | None:
+    if not contents.duel or any(split not in system.values for system in contents.duel):
+        return None
+    model, reference = contents.duel
+    differences = model.values[split] - reference.values[split]
+    won, lost = int((differences > 1e-9).sum()), int((differences < -1e-9).sum())
+    return {
+        "won": won,
+        "lost": lost,
+        "tied": len(differences) - won - lost,
+        "median": float(np.median(np.abs(differences[np.abs(differences) > 1e-9]))) if won + lost else 0.0,
+        "bar": plots.share_bar(won, len(differences) - won - lost, lost),
+        "curve": plots.difference_curve(differences, (model.name, reference.name)),
+    }
+
+
+def p_value(p: float) -> str:
+    """A p-value as papers print it."""
+    return "<\u00a00.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def figure(value: object) -> str:
+    """A number or text of a JSON file, for a table cell."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4f}" if abs(value) <= 1 else f"{value:,.2f}"

@@ -1,0 +1,96 @@
+"""What the report is about: every system with its means, its values per query and a line that says what it is."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+from tasks.core.tables import read_table
+
+Floats = npt.NDArray[np.float64]
+SPLITS = ("test", "dev")  # the first that is there is the one reported; dev, where it is there, chooses
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of every table. `values[split]` are the report's metric for each query, in the order of `queries[split]`."""
+
+    name: str
+    recipe: str
+    metrics: Mapping[str, Mapping[str, float]]
+    queries: Mapping[str, list[str]]
+    values: Mapping[str, Floats]
+
+
+def load_systems(metrics: Path, runs: Path, metric: str, sections: Mapping[str, Any]) -> list[System]:
+    """Every system with a JSON file in `metrics`, in the table's order; UserError where files do not belong together."""
+    names = ordered({path.stem for path in metrics.glob("*.json")}, sections)
+    if not names:
+        raise UserError(f"{metrics}: found no JSON file, expected one for each system; run evaluate first")
+    systems = [_load(name, metrics, runs, metric, sections) for name in names]
+    for split in SPLITS:
+        present = [system for system in systems if split in system.queries]
+        for system in present[1:]:
+            if system.queries[split] != present[0].queries[split]:
+                raise UserError(
+                    f"{runs}: {system.name} and {present[0].name} have other {split} queries, expected the same; run evaluate again"
+                )
+    return systems
+
+
+def _load(name: str, metrics: Path, runs: Path, metric: str, sections: Mapping[str, Any]) -> System:
+    means: dict[str, dict[str, float]] = read_json(metrics / f"{name}.json")
+    tables: dict[str, pa.Table] = {}
+    for split, measured in means.items():
+        if metric not in measured:
+            raise UserError(f"params.yaml: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measured)}")
+        schema = pa.schema([("query", pa.string()), *((measure, pa.float64()) for measure in measured)])
+        tables[split] = read_table(runs / name / f"{split}.parquet", schema, ["query", metric])
+    queries = {split: table["query"].to_pylist() for split, table in tables.items()}
+    return System(name, recipe(name, sections), means, queries, {split: table[metric].to_numpy() for split, table in tables.items()})
+
+
+def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
+    """bm25 first, then as params.yaml lists its rounds and query towers, then the rest by name."""
+    known = ["bm25", *(sections.get("rounds") or {}), *(sections.get("adore") or {})]
+    return [name for name in known if name in names] + sorted(names - set(known))
+
+
+def recipe(name: str, sections: Mapping[str, Any]) -> str:
+    """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`."""
+    values = sections.get("bm25") if name == "bm25" else (sections.get("rounds") or {}).get(name) or (sections.get("adore") or {}).get(name)
+    words = {"init": "from"} if name != "bm25" else {}
+    return ", ".join(f"{words.get(key, key)} {_plain(value)}" for key, value in (values or {}).items())
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def reported_split(systems: list[System]) -> str:
+    """The split whose figures head the report: test, or dev where no system has test."""
+    return next(split for split in SPLITS if any(split in system.metrics for system in systems))
+
+
+def best(systems: list[System], metric: str) -> tuple[System, str]:
+    """The system with the highest mean on dev (the first of equals), and the split that chose it: dev, or test where there is no dev."""
+    split = "dev" if any("dev" in system.metrics for system in systems) else "test"
+    return max((s for s in systems if split in s.metrics), key=lambda s: s.metrics[split][metric]), split
+
+
+def opponents(systems: list[System], chosen: System, baselines: Sequence[str], metric: str, split: str) -> tuple[System, System] | None:
+    """The best model and what it is held against: the first baseline in the table, or the next best system where it is that itself."""
+    others = [system for system in systems if system is not chosen and split in system.values]
+    if not others or split not in chosen.values:
+        return None
+    named = {system.name: system for system in systems}
+    first = next((name for name in baselines if name in named), chosen.name)
+    rival = named[first] if named[first] in others else best(others, metric)[0]
+    return chosen, rival

@@ -1,0 +1,120 @@
+"""The one table: systems as rows, measures as columns, letters for what is significantly above which baseline."""
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tasks.report.significance import Pair
+from tasks.report.systems import System
+
+
+@dataclass(frozen=True)
+class Row:
+    """`letter` names the system as a baseline; `above` and `below` are letters of baselines it differs from significantly."""
+
+    name: str
+    recipe: str
+    letter: str
+    cells: tuple[str, ...]
+    above: str
+    below: str
+    chooser: str
+    best: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """Means on `split`; the report's metric is the first column. `chooser` is the dev metric's heading, or empty."""
+
+    split: str
+    columns: tuple[str, ...]
+    chooser: str
+    rows: tuple[Row, ...]
+    top: tuple[str, ...]  # the highest cell of every column
+
+
+def letters(baselines: Sequence[str], systems: Sequence[System]) -> dict[str, str]:
+    """A letter for each baseline that is in the table, in the table's order; none where there is nothing to compare."""
+    if len(systems) < 2:
+        return {}
+    present = [system.name for system in systems if system.name in baselines]
+    names = [a + b for a in ["", *string.ascii_lowercase] for b in string.ascii_lowercase]
+    return dict(zip(present, names, strict=False))
+
+
+def build(systems: Sequence[System], metric: str, split: str, chosen: str, pairs: Sequence[Pair], lettered: Mapping[str, str]) -> Table:
+    """The table on `split`, with the marks of `pairs`; `chosen` is the best model's name."""
+    measured = next(system.metrics[split] for system in systems if split in system.metrics)
+    columns = (metric, *(name for name in measured if name != metric))
+    with_dev = split != "dev" and any("dev" in system.metrics for system in systems)
+    rows = tuple(_row(system, columns, metric, split, chosen, pairs, lettered) for system in systems)
+    top = tuple(max(row.cells[place] for row in rows if row.cells[place] != "-") for place in range(len(columns)))
+    return Table(split, columns, f"dev {metric}" if with_dev else "", rows, top)
+
+
+def _row(
+    system: System, columns: Sequence[str], metric: str, split: str, chosen: str, pairs: Sequence[Pair], lettered: Mapping[str, str]
+) -> Row:
+    differences = {pair.baseline: pair.difference for pair in pairs if pair.system == system.name and pair.significant}
+    differences |= {pair.system: -pair.difference for pair in pairs if pair.baseline == system.name and pair.significant}
+    marks = [(letter, differences[name]) for name, letter in lettered.items() if name in differences]
+    return Row(
+        system.name,
+        system.recipe,
+        lettered.get(system.name, ""),
+        tuple(_cell(system, split, column) for column in columns),
+        "".join(letter for letter, difference in marks if difference > 0),
+        "".join(letter for letter, difference in marks if difference < 0),
+        _cell(system, "dev", metric),
+        system.name == chosen,
+    )
+
+
+def _cell(system: System, split: str, measure: str) -> str:
+    value = system.metrics.get(split, {}).get(measure)
+    return "-" if value is None else f"{value:.4f}"
+
+
+def text(table: Table, caption: str, legend: str) -> str:
+    """The table for a terminal."""
+    head = ["", "system", table.columns[0], "", *table.columns[1:], *([table.chooser] if table.chooser else [])]
+    lines = [
+        [
+            row.letter,
+            row.name + (" *" if row.best else ""),
+            row.cells[0],
+            marks(row),
+            *row.cells[1:],
+            *([row.chooser] if table.chooser else []),
+        ]
+        for row in table.rows
+    ]
+    widths = [max(len(line[place]) for line in [head, *lines]) for place in range(len(head))]
+    left = {0, 1, 3}
+    drawn = [
+        "  ".join(
+            cell.ljust(width) if place in left else cell.rjust(width) for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in [head, *lines]
+    ]
+    rule = "-" * max(map(len, drawn))
+    return "\n".join(line.rstrip() for line in [caption, rule, drawn[0], rule, *drawn[1:], rule, legend])
+
+
+def marks(row: Row) -> str:
+    """`ab -c`: significantly above a and b, and below c."""
+    return " ".join(part for part in (row.above, f"-{row.below}" if row.below else "") if part)
+
+
+def caption(dataset: str, documents: int, titles: bool, split: str, queries: int) -> str:
+    """What was run, in a line."""
+    return f"{dataset}, {documents:,} documents, titles {'on' if titles else 'off'}; {split}, {queries:,} queries"
+
+
+def legend(metric: str, alpha: float, chosen_on: str, pairs: int) -> str:
+    """How to read the marks."""
+    best = f"*: best {metric} on {chosen_on}"
+    if not pairs:
+        return best
+    tests = f"paired two-sided t-tests on {metric}, Holm over {pairs} pairs, level {alpha:g}"
+    return f"{best}\na letter: significantly above that system, -letter: below ({tests})"
