@@ -4,12 +4,13 @@ from pathlib import Path
 
 from tasks.base.params import Base, EncoderSource
 from tasks.base.shape import shaped_towers
-from tasks.core.encoder import load_tokenizer, save_towers
+from tasks.core.encoder import save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder
 from tasks.core.params import load
 from tasks.core.sources import parse_encoder
+from tasks.core.tokenizers import load_tokenizer
 
 
 def encoder_folder(source: str) -> Path:

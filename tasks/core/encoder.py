@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 from transformers.utils import logging as transformers_logging
 
 from tasks.core.errors import UserError
@@ -122,17 +122,6 @@ def load_transformer(folder: Path) -> Any:
         raise UserError(
             f"{folder}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json and model.safetensors"
         ) from None
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The fast tokenizer of a local folder; UserError where there is none."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: no tokenizer ({str(error).strip().splitlines()[0]}); expected tokenizer.json") from None
-    if not tokenizer.is_fast or tokenizer.pad_token_id is None:
-        raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
-    return tokenizer
 
 
 def load_towers(folder: Path, shape: Shape | None = None) -> Towers:

@@ -8,12 +8,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
-from tasks.core.encoder import load_tokenizer, load_towers
+from tasks.core.encoder import load_towers
 from tasks.core.encoding import encode_texts
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.faiss_index import open_index, search_index
 from tasks.core.search import ranked_tables
+from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens
 
 WIDTH = 110  # of a printed text

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tasks.core.encoder import load_tokenizer
 from tasks.core.entry import parser, stage
 from tasks.core.files import folder_digest, new_folder
 from tasks.core.params import load
 from tasks.core.records import DOCUMENTS, QUERIES, SPLITS
 from tasks.core.tables import read_batches
 from tasks.core.text import Text, document_text
+from tasks.core.tokenizers import load_tokenizer
 from tasks.tokenize.params import Tokenize
 from tasks.tokenize.store import write_tokens
 

@@ -5,12 +5,13 @@ import shutil
 from torch import nn
 
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
-from tasks.core.encoder import load_tokenizer, load_towers, save_towers
+from tasks.core.encoder import load_towers, save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
 from tasks.core.optimizers import make_optimizer
 from tasks.core.params import load
 from tasks.core.scratch import code_digest, scratch_folder, work_digest
+from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens
 from tasks.core.training import Schedule, fit, save_state
 from tasks.train.batches import read_training_set, steps_of

@@ -1,0 +1,19 @@
+"""The tokenizer of a model folder."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from tasks.core.errors import UserError
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The fast tokenizer of a local folder; UserError where there is none."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: no tokenizer ({str(error).strip().splitlines()[0]}); expected tokenizer.json") from None
+    if not tokenizer.is_fast or tokenizer.pad_token_id is None:
+        raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
+    return tokenizer
