@@ -1,0 +1,126 @@
+"""The layout that DESIGN draws: imports run downward, few modules open files, names say what is in them, files stay small."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted(file for folder in ("flows", "tasks") for file in (ROOT / folder).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+ALL = [*SOURCES, *TESTS, *sorted((ROOT / "benchmarks").rglob("*.py"))]
+
+LINES = 400  # of a file at most
+LONG: dict[str, int] = {}  # files that may be longer, with their own limit and the reason in a comment
+
+# Calls that open a file themselves, by the last part of the called name.
+OPENERS = {
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "tofile", "fromfile", "memmap",
+    "ParquetFile", "ParquetWriter", "read_index", "write_index", "safe_open", "load_file", "save_file",
+}  # fmt: skip
+NUMPY = {"load", "save", "savez", "loadtxt", "savetxt"}  # only as np.X: the names are too common alone
+# Who may in tasks/, beside the entries (`__main__.py` loads and saves). Everybody else goes through tasks.core.files and tasks.core.tables.
+MAY_OPEN = {
+    # core: what opens each artifact
+    "tasks/core/embeddings.py", "tasks/core/encoder.py", "tasks/core/faiss_index.py", "tasks/core/files.py", "tasks/core/params.py",
+    "tasks/core/sources.py", "tasks/core/tables.py", "tasks/core/tokens.py", "tasks/core/training.py",
+    # stages: readers of foreign formats, and writers that stream
+    "tasks/encode/shards.py", "tasks/evaluate/runs.py", "tasks/prepare/corpus.py", "tasks/prepare/demo.py", "tasks/prepare/lines.py",
+    "tasks/prepare/negatives.py", "tasks/report/curves.py", "tasks/report/examples.py", "tasks/tokenize/store.py",
+}  # fmt: skip
+NOT_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
+# Tests of the whole, which mirror no folder.
+WHOLE = {"test_graph", "test_layout", "test_security", "test_smoke"}
+
+
+def relative(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def openings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of every call that opens a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Attribute):
+                numpy = isinstance(function.value, ast.Name) and function.value.id in ("np", "numpy") and function.attr in NUMPY
+                if function.attr in OPENERS or numpy:
+                    yield node.lineno, function.attr
+            elif isinstance(function, ast.Name) and function.id in OPENERS - {"write_text"}:  # write_text(...) is tasks.core.files'
+                yield node.lineno, function.id
+
+
+def test_imports_run_downward() -> None:
+    command = [Path(sys.executable).with_name("lint-imports"), "--config", ROOT / "pyproject.toml", "--no-cache"]
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_import_contracts_name_every_stage() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    folders = {f"tasks.{path.name}" for path in (ROOT / "tasks").iterdir() if (path / "__init__.py").is_file()} - {"tasks.core"}
+    named = [set(contract.get("forbidden_modules", contract.get("modules"))) for contract in settings]
+    for contract, modules in zip(settings, named, strict=True):
+        if modules != {"flows"}:
+            assert folders == modules, f"pyproject.toml: contract {contract['name']!r}: differs from tasks/ in {sorted(folders ^ modules)}"
+
+
+def test_only_named_modules_open_files() -> None:
+    found = {
+        relative(file): list(openings(ast.parse(file.read_text(encoding="utf-8"))))
+        for file in SOURCES
+        if file.parts[len(ROOT.parts)] == "tasks" and file.name != "__main__.py"
+    }
+    strangers = [f"{name}:{line}: {call}" for name, calls in found.items() if name not in MAY_OPEN for line, call in calls]
+    assert not strangers, "go through tasks.core.files or tasks.core.tables: " + ", ".join(strangers)
+    idle = {name for name in MAY_OPEN if not found.get(name)}
+    assert not idle, f"MAY_OPEN: take out {sorted(idle)}"
+
+
+def test_the_search_for_openings_sees_each_kind() -> None:
+    text = "open(p)\np.open()\np.read_text()\nnp.save(p, a)\npq.ParquetFile(p)\nwrite_text(p, t)\nload(Model, 'x')\nlive.save()\n"
+    assert [line for line, _ in openings(ast.parse(text))] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("file", ALL, ids=relative)
+def test_names_and_sizes(file: Path) -> None:
+    assert not NOT_NAMES.intersection((*file.relative_to(ROOT).parts[:-1], file.stem)), f"{relative(file)}: name it after what is in it"
+    count = len(file.read_text(encoding="utf-8").splitlines())
+    assert count <= LONG.get(relative(file), LINES), f"{relative(file)}: {count} lines; cut it in two"
+
+
+def test_tests_mirror_the_tree() -> None:
+    for file in TESTS:
+        folder = file.relative_to(ROOT / "tests").parent.as_posix()
+        if folder == ".":
+            assert file.stem in WHOLE, f"{relative(file)}: put it into the folder of what it tests"
+        else:
+            assert folder == "flows" or (ROOT / "tasks" / folder / "__init__.py").is_file(), f"{relative(file)}: no such folder in tasks/"
+    tested = {file.parent.name for file in TESTS}
+    folders = {path.name for path in (ROOT / "tasks").iterdir() if (path / "__init__.py").is_file()} | {"flows"}
+    folders -= {"search"}  # an entry over core, run by test_smoke
+    assert folders <= tested, f"without a test: {sorted(folders - tested)}"
+
+
+def test_no_file_names_a_place_of_one_machine() -> None:
+    wrong = ["/" + "work/", "/" + "root/", "/" + "home/", "." + "library", "pypi" + ".org", "ghcr" + ".io"]
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    for name in filter(None, listed):
+        file = ROOT / name
+        if file.is_file() and file.suffix in ("", ".py", ".md", ".toml", ".yaml", ".txt", ".html", ".cfg"):
+            text = file.read_text(encoding="utf-8")
+            assert not [place for place in wrong if place in text], f"{name}: names a place that only one machine has"
+
+
+def test_stages_parse_load_compute_and_save_only_when_run() -> None:
+    for file in SOURCES:
+        if file.name == "__main__.py":
+            last = ast.parse(file.read_text(encoding="utf-8")).body[-1]
+            guarded = isinstance(last, ast.If) and "__main__" in ast.dump(last.test)
+            assert guarded, f"{relative(file)}: end with if __name__ == '__main__' (workers import this file again)"
