@@ -1,0 +1,74 @@
+"""Gradient caching gives the gradients of one plain forward and backward over the whole batch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tasks.core.encoder import Encoder, Shape, load_transformer
+from tasks.core.gradcache import Side, cached_backward
+from tasks.core.tokens import Tokens
+
+CPU = torch.device("cpu")
+
+
+def tokens_of(lengths: list[int], seed: int) -> Tokens:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.random.default_rng(seed).integers(5, 1000, size=offsets[-1]).astype(np.int32)
+    return Tokens(flat, offsets, np.arange(len(lengths), dtype=np.int32), Path(), 0, 64, "", "")
+
+
+@pytest.fixture
+def tower(tiny_encoder: Path) -> Encoder:
+    return Encoder(load_transformer(tiny_encoder), Shape(pooling="mean", similarity="cosine"))
+
+
+def contrast(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+    loss = F.cross_entropy(queries @ documents.T / 0.05, torch.arange(len(queries)))
+    return loss, {"rows": float(len(documents))}
+
+
+def run(tower: Encoder, batch_tokens: int, graph_tokens: int) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    tower.zero_grad(set_to_none=True)
+    sides = [
+        Side(tower, tokens_of([4, 9, 3, 5], 1), np.array([2, 0, 3, 1])),
+        Side(tower, tokens_of([12, 30, 7, 22, 5, 17, 40], 2), np.array([6, 1, 0, 3, 2, 5])),
+    ]
+    metrics = cached_backward(sides, contrast, batch_tokens, graph_tokens, CPU, torch.float32, (1, 2, 3))
+    return metrics, {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 45, 80, 10_000])
+def test_equals_a_plain_backward(tower: Encoder, batch_tokens: int) -> None:
+    """Without dropout the chunks do not matter: any cut gives the direct gradient."""
+    tower.eval()
+    queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22, 5, 17, 40], 2)
+    tower.zero_grad(set_to_none=True)
+    direct = contrast(tower(*queries.padded(np.array([2, 0, 3, 1]))), tower(*documents.padded(np.array([6, 1, 0, 3, 2, 5]))))[0]
+    direct.backward()
+    wanted = {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
+    metrics, found = run(tower, batch_tokens, 0)
+    assert metrics == {"loss": pytest.approx(float(direct.detach()), rel=1e-5), "rows": 6.0}
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("graph_tokens", [40, 90, 10_000])
+def test_kept_graphs_change_nothing_with_dropout(tower: Encoder, graph_tokens: int) -> None:
+    """The second pass must draw the first one's dropout: else encoding twice differs from keeping the graph."""
+    tower.train()
+    cached, kept = run(tower, 45, 0), run(tower, 45, graph_tokens)
+    assert cached[0] == kept[0]
+    for name, gradient in cached[1].items():
+        assert torch.equal(gradient, kept[1][name]), name
+
+
+def test_dropout_is_on_and_drawn_from_the_key(tower: Encoder) -> None:
+    tower.eval()
+    still = run(tower, 45, 0)[0]["loss"]
+    tower.train()
+    first, again = run(tower, 45, 0)[0]["loss"], run(tower, 45, 0)[0]["loss"]
+    assert first == again != still

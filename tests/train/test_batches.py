@@ -1,0 +1,142 @@
+"""What a step trains on: masks, order, draws; each against plain Python over dictionaries."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tasks.core.errors import UserError
+from tasks.core.records import QRELS, RANKED
+from tasks.core.tables import write_table
+from tasks.core.tokens import IDS, Tokens
+from tasks.train.batches import TrainingSet, draw_batch, lists_of, read_training_set, steps_of
+from tasks.train.params import Round
+from tasks.train.step import batch_loss
+
+DOCUMENTS = 40
+POSITIVES = {0: [3, 7], 1: [7], 2: [1], 4: [2, 5, 9], 5: [11], 6: [12]}  # query 3 has none
+NEGATIVES = {0: [8, 9, 1], 1: [3, 20, 21, 22], 2: [7, 30], 4: [31], 5: []}
+
+
+def pairs(lists: dict[int, list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    flat = [(q, d) for q, ds in lists.items() for d in ds]
+    return np.array([q for q, _ in flat]), np.array([d for _, d in flat])
+
+
+@pytest.fixture
+def data() -> TrainingSet:
+    positives = lists_of(*pairs(POSITIVES), 7)
+    return TrainingSet(np.flatnonzero(positives.counts), positives, lists_of(*pairs(NEGATIVES), 7), DOCUMENTS)
+
+
+def round_of(**values: object) -> Round:
+    return Round.model_validate({"init": "base", "negatives": "bm25", "batch_queries": 4, "hard_negatives": 2, **values})
+
+
+@pytest.mark.parametrize("step", range(25))
+def test_every_known_positive_is_masked(data: TrainingSet, step: int) -> None:
+    """Also where it is another query's positive, or another query's hard negative (document 3 is both)."""
+    batch = draw_batch(data, round_of(), step)
+    candidates = batch.documents[batch.slots]
+    for row, query in enumerate(batch.queries.tolist()):
+        assert candidates[row] in POSITIVES[query]
+        for slot, document in enumerate(candidates.tolist()):
+            assert batch.positive[row, slot] == (document in POSITIVES[query])
+            assert batch.own[row, slot] == (4 + 2 * row <= slot < 4 + 2 * row + 2)
+
+
+@pytest.mark.parametrize("step", range(10))
+@pytest.mark.parametrize("loss", ["nll", "ranknet"])
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_loss_never_pushes_a_known_positive_away(data: TrainingSet, step: int, loss: str, in_batch: bool) -> None:
+    params = round_of(loss=loss, in_batch=in_batch, temperature=1.0)
+    batch = draw_batch(data, params, step)
+    queries = torch.eye(4, requires_grad=True)
+    documents = torch.randn(len(batch.documents), 4, requires_grad=True)
+    batch_loss(queries, documents, batch, params)[0].backward()
+    assert documents.grad is not None
+    for row, query in enumerate(batch.queries.tolist()):  # query `row` is axis `row`: the gradient there is its own
+        for place, document in enumerate(batch.documents.tolist()):
+            if document in POSITIVES[query]:
+                assert documents.grad[place, row] <= 0
+
+
+def test_an_epoch_takes_every_query_once(data: TrainingSet) -> None:
+    taken = np.concatenate([draw_batch(data, round_of(batch_queries=2), step).queries for step in range(6)])
+    assert sorted(taken[:6]) == sorted(taken[6:]) == sorted(POSITIVES)
+    assert taken[:6].tolist() != taken[6:].tolist()
+
+
+def test_draws_depend_on_seed_and_step_alone(data: TrainingSet) -> None:
+    def same(a: object, b: object) -> bool:
+        return all(np.array_equal(x, y) for x, y in zip(vars(a).values(), vars(b).values(), strict=True))
+
+    assert same(draw_batch(data, round_of(), 5), draw_batch(data, round_of(), 5))
+    assert not same(draw_batch(data, round_of(), 5), draw_batch(data, round_of(), 6))
+    assert not same(draw_batch(data, round_of(), 5), draw_batch(data, round_of(seed=43), 5))
+
+
+def test_positives_and_negatives_are_drawn_uniformly(data: TrainingSet) -> None:
+    positives: dict[int, int] = {}
+    negatives: dict[int, int] = {}
+    draws = 0
+    for step in range(1500):
+        batch = draw_batch(data, round_of(), step)
+        candidates = batch.documents[batch.slots]
+        for row in np.flatnonzero(batch.queries == 4):
+            positives[candidates[row]] = positives.get(candidates[row], 0) + 1
+        for row in np.flatnonzero(batch.queries == 1):
+            draws += 1
+            own = candidates[batch.own[row]].tolist()
+            assert len(set(own)) == 2, "no repetition where there are enough"
+            for document in own:
+                negatives[document] = negatives.get(document, 0) + 1
+    assert set(positives) == {2, 5, 9}
+    assert all(abs(n / sum(positives.values()) - 1 / 3) < 0.05 for n in positives.values())
+    assert set(negatives) == set(NEGATIVES[1])
+    assert all(abs(n / draws - 1 / 2) < 0.06 for n in negatives.values())
+
+
+def test_too_few_negatives_repeat_and_none_become_random(data: TrainingSet) -> None:
+    seen = set()
+    for step in range(200):
+        batch = draw_batch(data, round_of(), step)
+        candidates = batch.documents[batch.slots]
+        for row in np.flatnonzero(batch.queries == 4):
+            assert candidates[batch.own[row]].tolist() == [31, 31]
+        for row in np.flatnonzero(batch.queries == 5):
+            seen |= set(candidates[batch.own[row]].tolist())
+    assert len(seen) > DOCUMENTS * 0.8
+
+
+def test_steps(data: TrainingSet) -> None:
+    assert steps_of(data, round_of(batch_queries=4, epochs=2)) == 3
+    assert steps_of(data, round_of(steps=17)) == 17
+
+
+def token_folder(folder: Path, ids: list[str]) -> Tokens:
+    write_table(folder / "ids.parquet", IDS, [pa.table([ids], schema=IDS)])
+    return Tokens(np.empty(0), np.zeros(1, dtype=np.int64), np.arange(len(ids), dtype=np.int32), folder, 0, 8, "", "")
+
+
+def test_read_by_id_within_the_window(tmp_path: Path) -> None:
+    queries, documents = token_folder(tmp_path / "q", ["b", "a", "c"]), token_folder(tmp_path / "d", ["x", "y", "z", "w"])
+    qrels, negatives = tmp_path / "qrels.parquet", tmp_path / "negatives.parquet"
+    rows = [("a", "z", 1), ("a", "x", 0), ("b", "w", 2), ("c", "gone", 1), ("a", "w", 1)]
+    write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
+    rows = [("a", "x", 1, 3.0), ("a", "y", 2, 2.0), ("b", "x", 3, 1.0), ("b", "y", 4, 0.5)]
+    write_table(negatives, RANKED, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=RANKED)])
+    data = read_training_set(queries, documents, qrels, negatives, (2, 3))
+    assert data.queries.tolist() == [0, 1]
+    assert (data.positives.offsets.tolist(), data.positives.values.tolist()) == ([0, 1, 3, 3], [3, 2, 3])
+    assert (data.negatives.offsets.tolist(), data.negatives.values.tolist()) == ([0, 1, 2, 2], [0, 1])
+
+
+def test_nothing_to_train_on_is_one_line(tmp_path: Path) -> None:
+    queries, documents = token_folder(tmp_path / "q", []), token_folder(tmp_path / "d", ["x"])
+    for name, schema in (("qrels", QRELS), ("negatives", RANKED)):
+        write_table(tmp_path / f"{name}.parquet", schema, [])
+    with pytest.raises(UserError, match="no training query has a relevant document"):
+        read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "negatives.parquet", (1, 200))
