@@ -1,0 +1,143 @@
+"""The command line: `retemper run | search | evaluate | serve`. Everything heavy is imported where it is used."""
+
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tasks.core.errors import one_line_errors
+
+PARAMS = Path("params.yaml")
+EXAMPLES = """\
+examples:
+  retemper run                                            bring the report up to date: only what changed runs
+  retemper run --set dataset.source=beir:../scifact       another dataset (demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID)
+  retemper run --set rounds.star.lr=1e-5                  one knob; the edit of params.yaml lasts
+  retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup    a new round; `--set rounds.x=` takes it away
+  retemper run --dry-run                                  which stages may run
+  retemper search "capital of France"                     the best model's top ten
+  retemper evaluate --model data/encoders/star --data beir:../nfcorpus     any model on any dataset, zero-shot
+  retemper serve --cron "0 3 * * *"                       run every night at three
+
+Interrupted runs go on where they stood: finished stages are kept.
+"""
+
+
+def build_parser() -> ArgumentParser:
+    """The whole command line."""
+    parser = ArgumentParser(
+        prog="retemper",
+        description="Retrains dense retrievers as a cached and orchestrated pipeline; run it in the project's folder.",
+        epilog=EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="bring the report up to date", epilog=EXAMPLES, formatter_class=RawDescriptionHelpFormatter)
+    run.add_argument(
+        "targets", nargs="*", metavar="STAGE", help="stop at these stages of dvc.yaml (train@star, or train for all); default: report"
+    )
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="edit params.yaml, lastingly: section.key=value (YAML 1.2); no value takes the key away",
+    )
+    run.add_argument("--dry-run", action="store_true", help="name the stages that may run, and change nothing")
+    run.set_defaults(work=_run)
+
+    search = commands.add_parser("search", help="search the corpus with a trained model")
+    search.add_argument("text", help="the query")
+    search.add_argument("-k", type=int, default=10, help="hits shown (default: %(default)s)")
+    search.add_argument("--model", help="a round; default: the best on dev by report.metric")
+    search.set_defaults(work=_search)
+
+    evaluate = commands.add_parser("evaluate", help="evaluate any model folder on any dataset, zero-shot; data/ stays as it is")
+    evaluate.add_argument("--model", required=True, help="a folder with an encoder, or another form of encoder.source")
+    evaluate.add_argument("--data", required=True, metavar="SPEC", help="demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID")
+    evaluate.add_argument("--out", type=Path, help="also write the metrics to this JSON file")
+    evaluate.set_defaults(work=_evaluate)
+
+    serve = commands.add_parser("serve", help="run again and again, on a schedule")
+    when = serve.add_mutually_exclusive_group(required=True)
+    when.add_argument("--cron", metavar="EXPR", help='cron expression, such as "0 3 * * *"')
+    when.add_argument("--interval", type=int, metavar="SECONDS", help="seconds between two runs")
+    serve.set_defaults(work=_serve)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | None = None) -> int:
+    """Carry out a command line; returns the exit status: 0 only when all that was asked is done, 2 for a user's mistake."""
+    options = build_parser().parse_args(arguments)
+    try:
+        with one_line_errors():
+            from flows.plan import project_folder
+
+            project_folder()
+            return int(options.work(options, check))
+    except KeyboardInterrupt as stopped:
+        number = stopped.args[0] if stopped.args else 2
+        print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
+        return 128 + int(number)
+
+
+def _run(options: Namespace, check: Callable[[], None] | None) -> int:
+    from flows import run, settings
+    from flows.plan import check_parameters
+    from tasks.core.files import write_text
+
+    check = check or check_parameters
+    former = settings.apply(options.set, PARAMS, _check_sections) if options.set else None
+
+    def check_or_undo() -> None:
+        try:
+            check()
+        except BaseException:
+            if former is not None:
+                write_text(PARAMS, former)
+            raise
+
+    if options.dry_run:
+        try:
+            names = run.dry_run(options.targets, check_or_undo)
+        finally:
+            if former is not None:
+                write_text(PARAMS, former)
+        print("\n".join([*names, f"{len(names)} stages may run (fewer, where outputs come out the same or are in the cache)"]))
+        return 0
+    try:
+        run.run(options.targets, check_or_undo)
+    except run.StagesFailed as failed:
+        for problem in failed.problems:
+            print(f"retemper: {problem}", file=sys.stderr)
+        return failed.status
+    return 0
+
+
+def _search(options: Namespace, _: object) -> int:
+    from flows.search import search
+
+    return search(options.text, options.k, options.model)
+
+
+def _evaluate(options: Namespace, _: object) -> int:
+    from flows.zero_shot import evaluate
+
+    return evaluate(options.model, options.data, options.out)
+
+
+def _serve(options: Namespace, _: object) -> int:
+    from flows.schedule import serve
+
+    return serve(options.cron, options.interval)
+
+
+def _check_sections(sections: dict[str, object]) -> None:
+    from flows.checks import check
+
+    check(sections)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,81 @@
+"""What a run says: one line per stage, its output under its name, a table at the end."""
+
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["Ran", "Cached", "Failed", "Skipped"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a stage ended. `problem` is one line for the user, where it failed; `status` the exit status it ended with."""
+
+    state: State
+    seconds: float = 0.0
+    status: int = 0
+    problem: str = ""
+
+
+class Display:
+    """Prints whole lines from many threads."""
+
+    def __init__(self, stages: Iterable[str] = ()) -> None:
+        self._guard = threading.Lock()
+        self._width = max(map(len, stages), default=0)
+
+    def line(self, text: str = "") -> None:
+        with self._guard:
+            print(text, flush=True)
+
+    def warn(self, text: str) -> None:
+        with self._guard:
+            print(f"retemper: warning: {text}", file=sys.stderr, flush=True)
+
+    def output(self, stage: str, text: str) -> None:
+        """A line of a stage's own output."""
+        self.line(f"{stage:{self._width}} | {text}")
+
+    def ended(self, stage: str, outcome: Outcome) -> None:
+        self.line(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}")
+
+
+def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: float) -> str:
+    """The table of stages, and how many of them ran."""
+    shown = [(name, outcomes.get(name, Outcome("Skipped"))) for name in order]
+    rows = [(name, outcome.state, clock(outcome.seconds) if outcome.state in ("Ran", "Failed") else "") for name, outcome in shown]
+    counts: dict[str, int] = {"executed": 0, "cached": 0, "failed": 0, "skipped": 0}
+    for _, outcome in shown:
+        counts["executed" if outcome.state == "Ran" else outcome.state.lower()] += 1
+    told = ", ".join(f"{key} {count}" for key, count in counts.items() if count or key in ("executed", "cached"))
+    return f"{text_table(('stage', 'state', 'time'), rows)}\n{told}, in {clock(seconds)}"
+
+
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns side by side: the first flush left, numbers flush right."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    right = [
+        column > 0 and all(not line[column] or line[column][0] in "-0123456789" for line in lines[1:]) for column in range(len(header))
+    ]
+
+    def cell(text: str, column: int) -> str:
+        return text.rjust(widths[column]) if right[column] else text.ljust(widths[column])
+
+    return "\n".join("  ".join(cell(text, column) for column, text in enumerate(line)).rstrip() for line in lines)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The same as Markdown."""
+    lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def clock(seconds: float) -> str:
+    """12.3 s, 4m05s, 2h03m."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{rest:02d}s"

@@ -1,0 +1,83 @@
+"""The Prefect flow: each stage one task run named after it, independent branches at the same time.
+
+Import after `flows.server.set_environment`. Only names pass between task runs; what a stage computes passes through DVC.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+from prefect.states import Completed, Failed
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+from flows import metrics
+from flows.display import Display, Outcome, markdown_table
+from flows.plan import Plan
+from flows.processes import Processes, Stopped, stopping_on_signals
+from flows.stages import Slots, find_devices, run_stage
+
+
+def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
+    """Run the plan as a Prefect flow run; how every stage ended, by name."""
+    outcomes: dict[str, Outcome] = {}
+    stages = plan.graph.stages
+    slots = {slot: Slots(find_devices()) for stage in stages.values() if (slot := stage.slot)}
+
+    def take_slot(name: str) -> AbstractContextManager[dict[str, str]]:
+        slot = stages[name].slot
+        return slots[slot].take() if slot else nullcontext({})
+
+    @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
+    def bring_up_to_date(name: str) -> State[None]:
+        logger = get_run_logger()
+
+        def tell(line: str) -> None:
+            logger.info(line)
+            display.output(name, line)
+
+        if name not in plan.changed:
+            outcome = Outcome("Cached")
+        else:
+            try:
+                with take_slot(name) as env:
+                    outcome = run_stage(name, processes, tell, plan.reached, env)
+            except Stopped:
+                return Failed(message="stopped")
+            display.ended(name, outcome)
+        outcomes[name] = outcome
+        if outcome.state == "Failed":
+            return Failed(message=outcome.problem)
+        return Completed(name="Cached") if outcome.state == "Cached" else Completed(message=f"{outcome.seconds:.1f} s")
+
+    @flow(
+        name="retemper",
+        task_runner=cast(
+            TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=len(stages) + 1)
+        ),  # a waiting task run holds a thread
+        persist_result=False,
+        validate_parameters=False,
+    )
+    def retemper() -> State[None]:
+        with stopping_on_signals(processes):  # in place of Prefect's own SIGTERM handler
+            futures: dict[str, PrefectFuture[Any]] = {}
+            for name, stage in stages.items():
+                futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=[futures[before] for before in stage.upstream])
+            for future in futures.values():
+                future.wait()
+            _metrics_artifact()
+        failed = [name for name, outcome in outcomes.items() if outcome.state == "Failed"]
+        return Failed(message=f"failed: {', '.join(failed)}") if failed else Completed()
+
+    retemper(return_state=True)
+    return outcomes
+
+
+def _metrics_artifact() -> None:
+    header, rows = metrics.rows(metrics.read_metrics())
+    if rows:
+        create_markdown_artifact(markdown_table(header, rows), key="metrics", description="metrics of every model, by split")

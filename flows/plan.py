@@ -1,0 +1,99 @@
+"""What a run has to do: everything that is settled before the first stage runs, and without Prefect."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows import leftovers, locks, sharing
+from flows.graph import DEFAULT_TARGET, Graph, read_graph
+from flows.processes import Processes
+from tasks.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stages that the targets need, and which of them DVC must look at: those that changed, and all that read from them."""
+
+    graph: Graph
+    changed: frozenset[str]
+    remote: str | None  # the team's remote
+    reached: bool  # whether it answered
+
+
+def check_parameters() -> None:
+    """The parameters are valid, and data/source.json says what stands outside."""
+    from flows.checks import check_file
+    from flows.source import write_source
+
+    check_file()
+    write_source()
+
+
+def make_plan(
+    targets: Sequence[str],
+    processes: Processes,
+    warn: Callable[[str], None],
+    check: Callable[[], None] = check_parameters,
+    dry: bool = False,
+) -> Plan:
+    """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
+    check()
+    locks.repair()
+    with dvc_errors(), repository() as repo:
+        whole = read_graph(repo)
+        graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
+        if not dry:
+            leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
+        status = repo.status(list(graph.stages))
+        remote = sharing.remote_name(repo)
+    reached = False
+    if remote and status and not dry:
+        missing = sharing.restorable(status)
+        reached = sharing.pull(processes, remote, missing, warn)
+        if reached and missing:
+            with dvc_errors(), repository() as repo:
+                status = repo.status(list(graph.stages))
+    return Plan(graph, graph.downstream_of(status), remote, reached)
+
+
+@contextmanager
+def repository() -> Iterator[Any]:
+    """DVC's view of the current folder."""
+    from dvc.repo import Repo
+
+    repo = Repo()
+    try:
+        yield repo
+    finally:
+        repo.close()
+
+
+@contextmanager
+def dvc_errors() -> Iterator[None]:
+    """DVC's refusals as a user's mistake: one line."""
+    from dvc.exceptions import DvcException
+
+    try:
+        yield
+    except DvcException as error:
+        cause = error.__cause__
+        detail = f" ({cause})" if cause and str(cause) not in str(error) else ""
+        raise UserError(f"dvc.yaml: {error}{detail}") from error
+
+
+def project_folder() -> None:
+    """UserError where the current folder is no project, or cannot be written."""
+    here = Path.cwd()
+    for name in ("dvc.yaml", "params.yaml", ".dvc"):
+        if not Path(name).exists():
+            raise UserError(f"{here}: no {name} here; run retemper in the project's folder")
+    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
+        raise UserError(f"{here}: not in a git repository, expected one (DVC needs it); run git init")
+    if not os.access(here, os.W_OK) or (Path("data").exists() and not os.access("data", os.W_OK)):
+        raise UserError(f"{here}: no permission to write here; run as its owner, or copy the project")
+    if sys.platform == "win32":
+        raise UserError("Windows: process groups are needed; run in WSL")

@@ -1,0 +1,48 @@
+"""DVC commands for a team's remote that its command line lacks: `python -m flows.remote runs | repro STAGE`.
+
+`dvc repro --pull` fetches the remote's whole run cache, every entry again, for every stage. Here the entries that are
+new are fetched once, and a stage then pulls only what its own restored run needs.
+"""
+
+import sys
+from typing import Any
+
+
+def fetch_runs() -> int:
+    """Copy run-cache entries that are not here from the remote: which run made what, not the outs themselves."""
+    from dvc.repo import Repo
+
+    repo = Repo()
+    remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
+    with repo.lock:
+        fetched = repo.stage_cache.transfer(remote, repo.cache.legacy, force=False)
+    print(f"{len(fetched)} runs fetched")
+    return 0
+
+
+def reproduce(stage: str) -> int:
+    """`dvc repro --single-item --pull STAGE`, less its fetch of the run cache."""
+    from dvc.cli import main
+    from dvc.stage.cache import StageCache
+
+    def fetched_before(*_: Any, **__: Any) -> list[tuple[str, str]]:
+        return []
+
+    StageCache.pull = fetched_before
+    return int(main(["--wait-for-lock", "repro", "--single-item", "--pull", stage]))
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["runs"]:
+        from dvc.exceptions import DvcException
+
+        try:
+            return fetch_runs()
+        except (DvcException, OSError) as error:
+            print(f"ERROR: {error}", file=sys.stderr)
+            return 1
+    return reproduce(arguments[1])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

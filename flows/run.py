@@ -1,0 +1,54 @@
+"""A run from beginning to end: plan, stages, push, tables. Prefect is imported only where something is to be done."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from flows import locks, metrics, server, sharing
+from flows.display import Display, Outcome, summary, text_table
+from flows.plan import Plan, check_parameters, make_plan
+from flows.processes import Processes, stopping_on_signals
+
+
+class StagesFailed(Exception):
+    """Some stages failed: one line each, and the exit status."""
+
+    def __init__(self, problems: Sequence[str], status: int) -> None:
+        super().__init__("; ".join(problems))
+        self.problems, self.status = tuple(problems), status
+
+
+def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters) -> dict[str, Outcome]:
+    """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran."""
+    started = time.monotonic()
+    processes = Processes()
+    with stopping_on_signals(processes), locks.only_run():
+        plan = make_plan(targets, processes, Display().warn, check)
+        display = Display(plan.graph.stages)
+        outcomes = _execute(plan, processes, display)
+        if plan.remote and not sharing.is_pushed(plan.remote):
+            sharing.push(processes, plan.remote, display.warn)
+    header, rows = metrics.rows(metrics.read_metrics())
+    if rows:
+        display.line(f"\n{text_table(header, rows)}")
+    display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
+    failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
+    if failed:
+        raise StagesFailed([outcome.problem for outcome in failed], 1 if any(outcome.status != 2 for outcome in failed) else 2)
+    return outcomes
+
+
+def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters) -> list[str]:
+    """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted."""
+    processes = Processes()
+    with stopping_on_signals(processes), locks.only_run():
+        plan = make_plan(targets, processes, Display().warn, check, dry=True)
+    return [name for name in plan.graph.stages if name in plan.changed]
+
+
+def _execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
+    if not plan.changed and not server.is_configured():
+        return {name: Outcome("Cached") for name in plan.graph.stages}
+    server.use_server(processes)
+    from flows.pipeline import execute
+
+    return execute(plan, processes, display)

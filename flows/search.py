@@ -1,0 +1,25 @@
+"""Searches the corpus with a served model. The model itself runs in a process of its own."""
+
+import subprocess
+import sys
+
+from flows.checks import check_file
+from flows.metrics import INDEXES, best_model, read_metrics
+from flows.processes import environment
+from tasks.core.errors import UserError
+
+
+def search(text: str, k: int, model: str | None) -> int:
+    """Print the `k` best documents for `text`; returns the exit status."""
+    if k < 1:
+        raise UserError(f"-k {k}: expected at least 1")
+    if not text.strip():
+        raise UserError("the query is empty; expected some text")
+    model = model or best_model(read_metrics(), check_file().report.metric)
+    if not (INDEXES / model).exists():
+        known = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
+        raise UserError(f"{INDEXES / model}: no index of model {model}, expected one of {', '.join(known) or 'none yet'}; run retemper run")
+    paths = ["--encoder", f"data/encoders/{model}", "--index", f"data/indexes/{model}"]
+    corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
+    command = [sys.executable, "-m", "tasks.search", "--model", model, *paths, *corpus, "--k", str(k), f"--query={text}"]
+    return subprocess.run(command, env=environment(), check=False).returncode

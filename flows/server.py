@@ -1,0 +1,101 @@
+"""Prefect without set-up: a small server of our own for as long as we live, quiet and offline. One that is configured is used instead."""
+
+import atexit
+import os
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from flows.processes import Processes, environment
+
+HOME = Path(".retemper/prefect")
+LOG = Path(".retemper/logs/prefect-server.log")
+START_SECONDS = 120
+SERVER = [
+    sys.executable,
+    "-m",
+    "uvicorn",
+    "--factory",
+    "prefect.server.api.server:create_app",
+    "--host",
+    "127.0.0.1",
+    "--log-level",
+    "error",
+]
+
+
+def is_configured() -> bool:
+    """Whether a Prefect server is set (PREFECT_API_URL)."""
+    return bool(os.environ.get("PREFECT_API_URL"))
+
+
+def set_environment() -> None:
+    """Settings that Prefect reads when it is imported: our home, no telemetry, and our lines in place of its log."""
+    if "prefect" in sys.modules:
+        return
+    ours = {
+        "PREFECT_HOME": str(HOME.absolute()),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+    }
+    for name, value in ours.items():
+        os.environ.setdefault(name, value)
+
+
+class Server:
+    """A server that starts while we do other things."""
+
+    def __init__(self, processes: Processes, schedules: bool = False) -> None:
+        set_environment()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/api"
+        services = "true" if schedules else "false"
+        env = environment(
+            PREFECT_UI_ENABLED="false",
+            PREFECT__SERVER_EPHEMERAL="1",
+            PREFECT__SERVER_FINAL="1",
+            PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED=services,
+            PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED=services,
+        )
+        LOG.parent.mkdir(parents=True, exist_ok=True)
+        self._processes = processes
+        self._process = processes.start([*SERVER, "--port", str(port)], env, LOG)
+
+    def wait(self) -> None:
+        """Until it answers. RuntimeError where it does not."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        raise RuntimeError(f"Prefect's server did not start within {START_SECONDS} s; its log: {LOG}")
+
+    def close(self) -> None:
+        """End it, at once."""
+        self._processes.end(self._process)
+
+
+def use_server(processes: Processes, schedules: bool = False) -> None:
+    """Make Prefect's API ready: the configured server's, or one of ours until we exit.
+
+    Prefect sends its last events and logs when the interpreter exits, and waits a minute for a server that is gone. So
+    ours is closed by an exit function that was registered before Prefect's own, and therefore runs after them.
+    """
+    set_environment()
+    if is_configured():
+        return
+    server = Server(processes, schedules)
+    atexit.register(server.close)
+    os.environ["PREFECT_API_URL"] = server.url
+    import prefect.main  # noqa: F401 - two seconds, while the server starts
+
+    server.wait()

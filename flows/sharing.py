@@ -1,0 +1,76 @@
+"""A team's remote: what others computed comes before, what we computed goes after. A remote that is away never costs work."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from flows.processes import Processes
+from tasks.core.files import file_digest, write_json
+
+DVC = [sys.executable, "-P", "-m", "dvc"]
+REMOTE = [sys.executable, "-m", "flows.remote"]
+PUSHED = Path(".retemper/pushed.json")
+LOCK = Path("dvc.lock")
+
+Warn = Callable[[str], None]
+
+
+def remote_name(repo: Any) -> str | None:
+    """The remote that this project shares by (`dvc remote add --default`), if any."""
+    name = repo.config["core"].get("remote")
+    return str(name) if name else None
+
+
+def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
+    """Fetch the record of others' runs, and the outs of `stages` that dvc.lock knows; False (and a warning) where the remote is away."""
+    if problem := _run(processes, [*REMOTE, "runs"]):
+        warn(f"remote {remote} is away, nothing is pulled: {problem}")
+        return False
+    stages = list(stages)
+    if stages and (problem := _run(processes, [*DVC, "pull", *stages])):
+        warn(f"remote {remote} has not everything that dvc.lock names; what is missing is computed: {problem}")
+    return True
+
+
+def push(processes: Processes, remote: str, warn: Warn) -> bool:
+    """Send outs and the record of runs to the remote; False (and a warning) where that failed. The next run tries again."""
+    if problem := _run(processes, [*DVC, "push", "--run-cache"]):
+        warn(f"remote {remote}: not everything was pushed, the next run tries again: {problem}")
+        return False
+    write_json(PUSHED, _state(remote))
+    return True
+
+
+def is_pushed(remote: str) -> bool:
+    """Whether the present dvc.lock was pushed to `remote` from here."""
+    try:
+        return bool(json.loads(PUSHED.read_text(encoding="utf-8")) == _state(remote))
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def restorable(status: dict[str, list[Any]]) -> list[str]:
+    """Stages of a `Repo.status` to which nothing happened but that their files are not here (a fresh clone)."""
+    return [name for name, changes in status.items() if all(_missing(change) for change in changes)]
+
+
+def _missing(change: Any) -> bool:
+    return isinstance(change, dict) and all(
+        kind in ("changed deps", "changed outs") and all(state in ("deleted", "not in cache") for state in files.values())
+        for kind, files in change.items()
+    )
+
+
+def _state(remote: str) -> dict[str, str]:
+    config = "".join(path.read_text() for path in (Path(".dvc/config"), Path(".dvc/config.local")) if path.exists())
+    return {"remote": remote, "config": config, "lock": file_digest(LOCK) if LOCK.exists() else ""}
+
+
+def _run(processes: Processes, command: list[str]) -> str:
+    """Run a command; the line that says what went wrong, or nothing."""
+    lines: list[str] = []
+    status = processes.run(command, lines.append)
+    problems = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
+    return "" if status == 0 else f"{problems[0].removeprefix('ERROR: ')} (status {status})"

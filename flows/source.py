@@ -1,0 +1,131 @@
+"""data/source.json: what stands outside the graph, by content. DVC tracks its two digests, so a source may move, or be away.
+
+{"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder": {likewise}}
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.core import sources
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest, write_json
+from tasks.core.params import read_yaml
+
+SOURCE = Path("data/source.json")
+MEMORY = Path(".retemper/digests.json")
+SLOW_BYTES = 1 << 30  # reading more than this is told
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A source as it stands here: its files by name, package versions, and what else its content follows from."""
+
+    files: dict[str, Path]
+    packages: dict[str, str]
+    identity: str  # of a source without files: an ir_datasets id, a Hugging Face id and commit; else how the files are read
+
+
+@dataclass
+class Memory:
+    """Digests of files by (path, size, mtime), and the last entry of every source seen from this folder."""
+
+    files: dict[str, list[Any]] = field(default_factory=dict)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def digest(self, path: Path) -> str:
+        """SHA-256 of a file, read only where its size or time of change is new."""
+        status = path.stat()
+        stamp = [status.st_size, status.st_mtime_ns]
+        known = self.files.get(str(path.resolve()))
+        if known is None or known[:2] != stamp:
+            known = [*stamp, file_digest(path)]
+            self.files[str(path.resolve())] = known
+        return str(known[2])
+
+
+def write_source(
+    params: Path = Path("params.yaml"), source: Path = SOURCE, memory: Path = MEMORY, warn: Callable[[str], None] | None = None
+) -> None:
+    """Bring `source` up to date with the sources that `params` names; written only where its content changes.
+
+    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen.
+    """
+    sections = read_yaml(params)
+    remembered = _read_memory(memory)
+    before = _read(source)
+    after = {}
+    for kind, listing in (("dataset", list_dataset), ("encoder", list_encoder)):
+        name = str(sections[kind]["source"])
+        try:
+            entry = describe(name, listing(name), remembered)
+        except (UserError, OSError) as error:
+            known = remembered.entries.get(f"{kind} {name}") or (before.get(kind) if before.get(kind, {}).get("source") == name else None)
+            if known is None:
+                raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
+            entry = known
+            (warn or _warn)(f"{params}: {kind}.source: {error}; going on with what is remembered of it")
+        remembered.entries[f"{kind} {name}"] = entry
+        after[kind] = entry
+    if after != before:
+        write_json(source, after)
+    _write_memory(memory, remembered)
+
+
+def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:
+    """The entry of a source: its digest is of content (file names and bytes), never of where it lies."""
+    unread = sum(path.stat().st_size for path in listing.files.values() if str(path.resolve()) not in memory.files)
+    if unread > SLOW_BYTES:
+        print(f"reading {unread / 1e9:,.1f} GB of {name} once, for its digest", file=sys.stderr)
+    files = {file: memory.digest(path) for file, path in sorted(listing.files.items())}
+    content = {"identity": listing.identity, "files": files, "packages": {} if files else listing.packages}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return {"source": name, "digest": digest, "files": files, "packages": listing.packages}
+
+
+def list_dataset(name: str) -> Listing:
+    """The files and versions behind a dataset SPEC; UserError where they are not here."""
+    spec = sources.parse_dataset(name)
+    files = sources.dataset_files(spec)
+    folder = spec.folder if spec.place and files else None
+    return Listing(_relative(files, folder), sources.dataset_versions(spec), spec.kind if files else str(spec))
+
+
+def list_encoder(name: str) -> Listing:
+    """The files and versions behind an encoder; UserError where they are not here."""
+    place = sources.parse_encoder(name)
+    files = sources.encoder_files(place)
+    return Listing(_relative(files, place.folder), sources.encoder_versions(place), "" if files else f"{place.name} {place.revision}")
+
+
+def _relative(files: Iterable[Path], folder: Path | None) -> dict[str, Path]:
+    """Files by their name below `folder`, or by their bare name."""
+    return {(file.relative_to(folder).as_posix() if folder else file.name): file for file in files}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read_memory(path: Path) -> Memory:
+    value = _read(path)
+    return Memory(dict(value.get("files", {})), dict(value.get("entries", {})))
+
+
+def _write_memory(path: Path, memory: Memory) -> None:
+    there = {name: known for name, known in memory.files.items() if Path(name).exists()}
+    value = {"files": there, "entries": memory.entries}
+    if value != _read(path):
+        write_json(path, value)
+
+
+def _warn(line: str) -> None:
+    print(f"retemper: warning: {line}", file=sys.stderr)

@@ -1,0 +1,132 @@
+"""Runs one stage: a DVC process of its own, its output read as it comes."""
+
+import os
+import queue
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from flows.display import Outcome
+from flows.processes import Processes, environment
+from flows.sharing import DVC, REMOTE
+from tasks.core.files import partial
+
+LOGS = Path(".retemper/logs")
+ATTEMPTS = 3
+BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
+EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")
+
+
+class Slots:
+    """What a stage may keep busy: each GPU by its number, or the one CPU. One stage at a time has each."""
+
+    def __init__(self, devices: list[str]) -> None:
+        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for device in devices:
+            self._free.put(device)
+
+    @contextmanager
+    def take(self) -> Iterator[dict[str, str]]:
+        """Wait for a free device; yields the environment that shows a stage no other."""
+        device = self._free.get()
+        try:
+            yield {"CUDA_VISIBLE_DEVICES": device} if device else {}
+        finally:
+            self._free.put(device)
+
+
+def find_devices() -> list[str]:
+    """The GPUs that we may use, by number or UUID; one nameless device where there is none, or just one."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        found = [device.strip() for device in visible.split(",") if device.strip()]
+    elif tool := shutil.which("nvidia-smi"):
+        asked = subprocess.run(
+            [tool, "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
+        )
+        found = asked.stdout.split() if asked.returncode == 0 else []
+    else:
+        found = []
+    return found if len(found) > 1 else [""]
+
+
+class Transcript:
+    """DVC's output, read line by line: what is the stage's own, and how it ended."""
+
+    def __init__(self) -> None:
+        self.ran = self.busy = False
+        self.exited: int | None = None
+        self.errors: list[str] = []
+        self.last_words = ""
+        self._inside = False
+
+    def read(self, line: str) -> str | None:
+        """Take in a line; returns it where it is the stage's own."""
+        if line.startswith("Running stage '") and not self.ran:
+            self.ran = True
+        elif self.ran and not self._inside and line.startswith("> "):
+            self._inside = True
+        elif self._inside and line in ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'"):
+            self._inside = False
+        elif line.startswith("ERROR: "):
+            self._inside = False
+            ended = EXITED.match(line)
+            self.exited = int(ended[1]) if ended else self.exited
+            self.errors.append(line.removeprefix("ERROR: "))
+            self.busy = any(word in line for word in BUSY)
+        elif self._inside:
+            self.last_words = line if line.startswith("retemper: ") else self.last_words
+            return line
+        return None
+
+
+def run_stage(
+    name: str, processes: Processes, tell: Callable[[str], None], pull: bool = False, env: dict[str, str] | None = None, logs: Path = LOGS
+) -> Outcome:
+    """Bring one stage up to date: run it, or let DVC find that it need not run. Its output goes to `tell` and to a log."""
+    command = [*REMOTE, "repro", name] if pull else [*DVC, "--wait-for-lock", "repro", "--single-item", name]
+    started = time.monotonic()
+    log = logs / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    new_log = partial(log)
+    for attempt in range(1, ATTEMPTS + 1):
+        transcript = Transcript()
+        with new_log.open("w", encoding="utf-8") as handle:
+            status = processes.run(command, _reader(transcript, handle, tell), environment(**(env or {})))
+        if transcript.ran or status:  # the log of a run is not overwritten by one that found nothing to do
+            new_log.replace(log)
+        else:
+            new_log.unlink()
+        if not (status and transcript.busy and not transcript.ran and attempt < ATTEMPTS):
+            break
+    seconds = time.monotonic() - started
+    if status == 0:
+        return Outcome("Ran" if transcript.ran else "Cached", seconds)
+    return Outcome("Failed", seconds, *_problem(name, transcript, status, log))
+
+
+def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
+    def read(line: str) -> None:
+        log.write(f"{line}\n")
+        log.flush()
+        own = transcript.read(line)
+        if own is not None:
+            tell(own)
+
+    return read
+
+
+def _problem(name: str, transcript: Transcript, status: int, log: Path) -> tuple[int, str]:
+    """Exit status and line of a failed stage: its own line, where the mistake is the user's."""
+    if transcript.exited == 2 and transcript.last_words:
+        return 2, transcript.last_words.removeprefix("retemper: ")
+    if transcript.exited is not None:
+        killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
+        return 1, f"{name}: failed with status {transcript.exited}{killed}; its log: {log}"
+    reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
+    return 1, f"{name}: {reason}; its log: {log}"
