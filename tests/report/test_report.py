@@ -1,0 +1,228 @@
+"""The stage from files to table, page and tests: with one system or twenty, with and without dev, hostile texts, twice the same."""
+
+import json
+import random
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest, write_json
+from tasks.core.records import DOCUMENTS, QRELS, QUERIES
+from tasks.report.__main__ import main
+from tasks.report.curves import POINTS, read_tsv, thinned
+from tasks.report.examples import cut, ranked_first
+from tasks.report.plots import ticks
+
+HOSTILE = '<script>alert("x")</script> & <b>'
+PARAMS = """
+dataset: {source: 'beir:<i>here</i>'}
+text: {titles: true}
+report: {metric: AP, baselines: [bm25, init]}
+rounds: {init: {init: base, negatives: none}, zeta: {init: base, negatives: bm25}, alpha: {init: zeta, negatives: bm25}}
+"""
+
+
+def table(path: Path, schema: pa.Schema, rows: list[tuple[object, ...]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema), path)
+
+
+def make_system(folder: Path, name: str, level: float, splits: tuple[str, ...], count: int = 40) -> None:
+    """A system whose AP of query i is a seeded draw around `level`; its runs name document q first."""
+    draw, metrics = random.Random(name), {}
+    for split in splits:
+        values = [(f"{split}{i:03}", min(1.0, max(0.0, level + draw.gauss(0, 0.1))), draw.random()) for i in range(count)]
+        table(
+            folder / "runs" / name / f"{split}.parquet",
+            pa.schema([("query", pa.string()), ("AP", pa.float64()), ("RR@10", pa.float64())]),
+            values,
+        )
+        lines = [f"{query} Q0 d{place} {place} {1 / place} {name}\n" for query, _, _ in values for place in (1, 2)]
+        (folder / "runs" / name / f"{split}.trec").write_text("".join(lines))
+        metrics[split] = {"AP": sum(row[1] for row in values) / count, "RR@10": sum(row[2] for row in values) / count}
+    write_json(folder / "metrics" / f"{name}.json", metrics)
+
+
+def make_corpus(folder: Path) -> None:
+    table(folder / "corpus" / "documents.parquet", DOCUMENTS, [("d1", HOSTILE, f"one {HOSTILE}"), ("d2", "", "two"), ("d3", "", "three")])
+    for split in ("dev", "test"):
+        queries = [f"{split}{i:03}" for i in range(40)]
+        table(folder / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
+        table(
+            folder / "corpus" / "qrels" / f"{split}.parquet",
+            QRELS,
+            [(query, "d2", 1) for query in queries] + [(query, "d3", 0) for query in queries],
+        )
+    write_json(folder / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {}})
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    make_corpus(tmp_path)
+    return tmp_path
+
+
+def report(monkeypatch: pytest.MonkeyPatch, out: str = "report") -> str:
+    arguments = [
+        part for name in ("metrics", "runs", "index-metrics", "curves", "corpus") for part in (f"--{name}", name.replace("-", "_"))
+    ]
+    monkeypatch.setattr("sys.argv", ["report", *arguments, "--out", out])
+    main()
+    return Path(out, "report.html").read_text()
+
+
+class Elements(HTMLParser):
+    """Names of all elements, and what would be fetched; open elements must be closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.fetched += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "srcset", "data", "xlink:href")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def self_contained(page: str) -> list[str]:
+    elements = Elements(page)
+    assert elements.open == []
+    assert elements.fetched == []
+    assert not {"script", "link", "iframe", "img", "object"} & set(elements.names)
+    assert not re.search(r"https?:|url\(|@import", page)
+    return elements.names
+
+
+def test_whole(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, level in (("alpha", 0.8), ("bm25", 0.5), ("zeta", 0.52), ("init", 0.2)):
+        make_system(project, name, level, ("dev", "test"))
+    train = project / "curves" / "alpha" / "plots" / "metrics" / "train"
+    train.mkdir(parents=True)
+    (train / "loss.tsv").write_text("step\tloss\n1\t2.5\n2\tnan\n3\t1.5\n")
+    write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat<8>", "rows": 3, "recall@100": 0.987654})
+    page = report(monkeypatch)
+    names = self_contained(page)
+    assert names.count("svg") == 3 + 1 + 1  # dots, shares, differences; one curve and its legend
+    assert "&lt;script&gt;alert" in page
+    assert "<script>" not in page
+    assert "beir:&lt;i&gt;here&lt;/i&gt;" in page
+    assert "Flat&lt;8&gt;" in page
+    assert "0.9877" in page
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "beir:<i>here</i>, 3 documents, titles on; test, 40 queries"
+    rows = [line.split() for line in printed[4:8]]
+    assert [row[0] if row[0] not in "ab" else row[1] for row in rows] == [
+        "bm25",
+        "init",
+        "zeta",
+        "alpha",
+    ]  # params' order, not the alphabet's
+    assert rows[3][:2] == ["alpha", "*"]
+    means = {name: json.loads((project / "metrics" / f"{name}.json").read_text()) for name in ("bm25", "alpha")}
+    assert f"{means['alpha']['test']['AP']:.4f}" in rows[3]
+    assert rows[3][3] == "ab"
+    assert rows[1][3] == "-a"
+    result = json.loads((project / "report" / "significance.json").read_text())
+    assert result["best"] == {"system": "alpha", "chosen_on": "dev"}
+    assert [len(pairs) for pairs in result["splits"].values()] == [5, 5]
+    pair = next(pair for pair in result["splits"]["test"] if (pair["system"], pair["baseline"]) == ("alpha", "bm25"))
+    assert pair["difference"] == pytest.approx(means["alpha"]["test"]["AP"] - means["bm25"]["test"]["AP"])
+    report(monkeypatch, "again")
+    assert folder_digest(project / "report") == folder_digest(project / "again")
+
+
+def test_dev_chooses_though_test_says_otherwise(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_system(project, "bm25", 0.5, ("dev", "test"))
+    make_system(project, "init", 0.4, ("dev", "test"))
+    metrics = json.loads((project / "metrics" / "init.json").read_text())
+    write_json(project / "metrics" / "init.json", metrics | {"test": {"AP": 0.99, "RR@10": 0.99}})
+    report(monkeypatch)
+    assert json.loads((project / "report" / "significance.json").read_text())["best"]["system"] == "bm25"
+
+
+@pytest.mark.parametrize(
+    ("splits", "shown", "chosen_on"), [(("dev",), "dev", "dev"), (("test",), "test", "test"), (("dev", "test"), "test", "dev")]
+)
+@pytest.mark.parametrize("names", [("bm25",), ("init",), ("bm25", "init")])
+def test_few_systems_and_splits(
+    project: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...], shown: str, chosen_on: str, names: tuple[str, ...]
+) -> None:
+    for level, name in enumerate(names, 1):
+        make_system(project, name, level / 3, splits)
+    page = report(monkeypatch)
+    self_contained(page)
+    assert f"Results on {shown}" in page
+    assert json.loads((project / "report" / "significance.json").read_text())["best"] == {"system": names[-1], "chosen_on": chosen_on}
+    assert ("query by query" in page) == (len(names) == 2)
+
+
+def test_twenty_systems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_system(project, "bm25", 0.5, ("dev", "test"))
+    for place in range(19):
+        name = f"round_with_a_long_name_{place}"
+        make_system(project, name, place / 20, ("dev", "test"))
+        folder = project / "curves" / name / "plots" / "metrics" / "train"
+        folder.mkdir(parents=True)
+        (folder / "loss.tsv").write_text("step\tloss\n" + "".join(f"{step}\t{1 / step}\n" for step in range(1, 1000)))
+    page = report(monkeypatch)
+    self_contained(page)
+    assert page.count("<polyline") == 19
+    assert len(page) < 500_000
+
+
+def test_mistakes_in_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="found no JSON file"):
+        report(monkeypatch)
+    make_system(project, "bm25", 0.5, ("test",))
+    make_system(project, "init", 0.5, ("test",), count=39)
+    with pytest.raises(UserError, match="init and bm25 have other test queries"):
+        report(monkeypatch)
+    (project / "params.yaml").write_text(PARAMS.replace("metric: AP", "metric: nDCG@10"))
+    with pytest.raises(UserError, match=r"report.metric: found 'nDCG@10', expected one of evaluate.measures: AP, RR@10"):
+        report(monkeypatch)
+    assert not (project / "report").exists()
+
+
+def test_first_ranks(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a Q0 x 1 3 t\na Q0 y 2 2 t\na Q0 z 3 1 t\nb Q0 x 1 1 t\nc Q0 x 1 1 t\n")
+    found = ranked_first(tmp_path / "run", {"a": ["z", "y"], "b": ["y"], "d": ["x"]})
+    assert found == {"a": ("x", 2), "b": ("x", None)}
+    assert cut("word " * 100).endswith("word …")
+    assert cut("short") == "short"
+
+
+def test_curves(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("step\tloss\n0\t1.5\n1\tinf\n2\t\n3\t0.5\n")
+    (tmp_path / "b.tsv").write_text("timestamp\tstep\tloss\n99\t7\t0.25\n")
+    (tmp_path / "c.tsv").write_text("")
+    assert read_tsv(tmp_path / "a.tsv") == [(0, 1.5), (3, 0.5)]
+    assert read_tsv(tmp_path / "b.tsv") == [(7, 0.25)]
+    assert read_tsv(tmp_path / "c.tsv") == []
+    long = [(float(x), 2.0 * x) for x in range(POINTS * 3)]
+    assert thinned(long)[:2] == [(1.0, 2.0), (4.0, 8.0)]
+    assert len(thinned(long)) == POINTS
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.61, 0.84), (0, 0), (-3e-5, 5e-5), (1, 12345), (0.99999, 1)])
+def test_ticks_span_the_data_and_are_few(low: float, high: float) -> None:
+    marks = ticks(low, high)
+    assert marks[0] <= low <= high <= marks[-1]
+    assert 2 <= len(marks) <= 8
