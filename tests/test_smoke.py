@@ -1,0 +1,167 @@
+"""The whole graph, as a user runs it: a fresh clone, a tiny corpus, a tiny encoder, the command line. Takes minutes.
+
+The clone knows no git identity, no DVC settings of the user's and no server.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[1]
+OF_STAR = {"train@star", "encode@star", "index@star", "evaluate@star", "report"}
+pytestmark = pytest.mark.slow
+
+
+class Project:
+    """A clone of the working tree, and `retemper` in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.params = folder / "params.yaml"
+
+    def retemper(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT", "DVC", "GIT"))}
+        environment |= {
+            "DVC_GLOBAL_CONFIG_DIR": str(self.folder.parent / "dvc"),
+            "DVC_NO_ANALYTICS": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "PYTHONPATH": str(self.folder),
+        }
+        command = [sys.executable, "-m", "flows.cli", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=800, check=False
+        )
+
+    def run(self, *settings: str) -> dict[str, str]:
+        """`retemper run` with `--set` for each of `settings`; the state of every stage in its closing table."""
+        done = self.retemper("run", *(part for setting in settings for part in ("--set", setting)))
+        assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+        table = done.stdout[done.stdout.rindex("\nstage ") :]
+        return dict(re.findall(r"^(\S+)\s+(Ran|Cached|Failed|Skipped)\b", table, re.MULTILINE))
+
+    def read(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+
+
+def executed(states: dict[str, str]) -> set[str]:
+    return {name for name, state in states.items() if state == "Ran"}
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A clone of HEAD with what is not committed yet laid over it."""
+    folder = tmp_path_factory.mktemp("smoke") / "retemper"
+    git("clone", "--quiet", str(ROOT), str(folder))
+    for name in filter(None, git("ls-files", "-z", "-co", "--exclude-standard").split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
+    return Project(folder)
+
+
+@pytest.fixture(scope="module")
+def first(project: Project, tiny_corpus: Any) -> dict[str, str]:
+    """States of the stages after the first run, which every test here begins with and leaves as it was."""
+    return project.run(f"dataset.source=beir:{tiny_corpus.beir}", "encoder.source=package:cognition/model")
+
+
+def test_the_first_run_executes_every_stage(first: dict[str, str], project: Project) -> None:
+    graph = read_yaml(project.folder / "dvc.yaml")["stages"]
+    params = read_yaml(project.params)
+    wanted = {name for name, stage in graph.items() if "foreach" not in stage}
+    wanted |= {f"{name}@{key}" for name, stage in graph.items() if "foreach" in stage for key in params[stage["foreach"][2:-1]]}
+    assert executed(first) == wanted
+    assert {path.suffix for path in (project.folder / "data" / "report").iterdir()} >= {".html"}
+
+
+@pytest.mark.parametrize("system", ["bm25", "init", "warmup", "star"])
+def test_metrics_are_those_of_the_run_files(first: dict[str, str], project: Project, tiny_corpus: Any, system: str) -> None:
+    """RR@10 of every query from the TREC run by a plain loop. Each query has one relevant document."""
+    assert first
+    for split in ("dev", "test"):
+        lines = (project.folder / "data" / "runs" / system / f"{split}.trec").read_text(encoding="utf-8").splitlines()
+        ranks: dict[str, float] = {}
+        for line in lines:
+            query, _, document, rank, _, _ = line.split()
+            if tiny_corpus.qrels[split][query] == document and int(rank) <= 10:
+                ranks[query] = 1 / int(rank)
+        value = sum(ranks.values()) / len(tiny_corpus.qrels[split])
+        measured = project.read(f"data/metrics/{system}.json")[split]
+        assert measured["RR@10"] == pytest.approx(value, abs=1e-6)
+        assert set(measured) >= {"nDCG@10", "RR@10", "R@100", "AP"}
+        if system == "bm25":
+            assert value > 0.7, "queries share words with their documents: BM25 finds them"
+
+
+def test_a_second_run_executes_nothing(first: dict[str, str], project: Project) -> None:
+    again = project.run()
+    assert set(again) == set(first)
+    assert executed(again) == set()
+
+
+def test_a_changed_round_runs_again_alone_and_set_back_nothing_runs(first: dict[str, str], project: Project) -> None:
+    assert first
+    metrics = project.read("data/metrics/star.json")
+    old = read_yaml(project.params)["rounds"]["star"]["lr"]
+    assert executed(project.run("rounds.star.lr=3e-3")) == OF_STAR
+    assert project.read("data/metrics/star.json") != metrics or old == 3e-3
+    assert executed(project.run(f"rounds.star.lr={old}")) == set()
+    assert project.read("data/metrics/star.json") == metrics
+
+
+def test_a_new_round_leaves_finished_ones_alone(first: dict[str, str], project: Project) -> None:
+    assert first
+    before = project.params.read_text(encoding="utf-8")
+    done = project.retemper("run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=warmup")
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split("\n")[:-2]) == {"train@more", "encode@more", "index@more", "evaluate@more", "report"}
+    assert project.params.read_text(encoding="utf-8") == before
+
+
+def test_search_prints_ranked_documents(first: dict[str, str], project: Project, tiny_corpus: Any) -> None:
+    assert first
+    done = project.retemper("search", "a novel of the jazz age", "-k", "3")
+    assert done.returncode == 0, done.stderr
+    hits = re.findall(r"^ *(\d+) +(-?[\d.]+) +(d\d\d)\b", done.stdout, re.MULTILINE)
+    assert [rank for rank, _, _ in hits] == ["1", "2", "3"]
+    scores = [float(score) for _, score, _ in hits]
+    assert scores == sorted(scores, reverse=True)
+    assert all(document in tiny_corpus.documents for _, _, document in hits)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("rounds.star.lr=fast", "rounds.star.lr"),
+        ("bm25.k9=1", "bm25.k9"),
+        ("rounds.star.init=nowhere", "nowhere"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_status_2(first: dict[str, str], project: Project, setting: str, named: str) -> None:
+    assert first
+    before = project.params.read_text(encoding="utf-8")
+    done = project.retemper("run", "--set", setting)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert named in done.stderr
+    assert project.params.read_text(encoding="utf-8") == before
