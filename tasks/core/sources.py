@@ -161,9 +161,11 @@ def msmarco_layout(folder: Path) -> Layout:
     qrels = {split: file for split in SPLITS if (file := _first(folder, _QRELS[split], only=split == "test"))}
     if not qrels:
         raise UserError(f"{folder}: no qrels there, expected {_either(_QRELS['train'] + _QRELS['dev'][:2])}; add one")
-    queries = {split: _need(folder, _QUERIES[split]) for split in qrels}
+    queries = {
+        split: _need(folder, sorted(_QUERIES[split], key=lambda name: _year(name) != _year(file.name))) for split, file in qrels.items()
+    }
     official = _plain_or_gz(folder, "qidpidtriples.train*.tsv") or _plain_or_gz(folder, "top1000.train*.tsv", "top1000.train*.txt")
-    return Layout(_need(folder, _COLLECTIONS), queries, qrels, tuple(official))
+    return Layout(_need(folder, _COLLECTIONS, only=True), queries, qrels, tuple(official))
 
 
 def parquet_files(folder: Path) -> tuple[Path, ...]:
@@ -245,13 +247,18 @@ def _first(folder: Path, names: list[str], only: bool = False) -> Path | None:
     return there[0][0]
 
 
-def _need(folder: Path, names: list[str]) -> Path:
-    file = _first(folder, names)
+def _need(folder: Path, names: list[str], only: bool = False) -> Path:
+    file = _first(folder, names, only)
     if file is None:
         packed = next((p for name in names for end in (".tar.gz", ".tgz") if (p := folder / f"{Path(name).stem}{end}").is_file()), None)
         remedy = f"unpack it: tar -xzf {packed}" if packed else "add it or mend the path"
         raise UserError(f"{folder / names[0]}: not there, expected {_either(names)}; {remedy}")
     return file
+
+
+def _year(name: str) -> str | None:
+    """2019 or 2020 in the name of a TREC DL file: its queries and qrels belong together."""
+    return next((year for year in ("2019", "2020") if year in name), None)
 
 
 def _either(names: Iterable[str]) -> str:
