@@ -21,5 +21,5 @@ def search(text: str, k: int, model: str | None) -> int:
         raise UserError(f"{INDEXES / model}: no index of model {model}, expected one of {', '.join(known) or 'none yet'}; run retemper run")
     paths = ["--encoder", f"data/encoders/{model}", "--index", f"data/indexes/{model}"]
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
-    command = [sys.executable, "-m", "tasks.search", "--model", model, *paths, *corpus, "--k", str(k), f"--query={text}"]
+    command = [sys.executable, "-m", "tasks.search", *paths, *corpus, "--k", str(k), f"--query={text}"]
     return subprocess.run(command, env=environment(), check=False).returncode
