@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,11 +82,12 @@ def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
     masks = {split: _known(judged[split], "doc", documents, empty, settings, tally) for split in SPLITS}
     queries = _write_queries(source, settings, folder / "queries", tally, judged, masks)
     kept = {split: _unique(judged[split], masks[split], tally) for split in SPLITS}
+    if not any(map(len, kept.values())):
+        raise UserError("the dataset has no qrels, or all were dropped; expected a line of train, dev or test at least, mend the source")
     for split, table in kept.items():
-        if len(table) and not pc.any(pc.greater(table["grade"], 0)).as_py():
-            raise UserError(
-                f"{judged[split].at(0).file}: no relevant document in split {split}, every grade is 0 or less; expected some above 0"
-            )
+        if len(judged[split].table) and not pc.any(pc.greater(table["grade"], 0)).as_py():
+            wrong = "every grade is 0 or less" if len(table) else "all its qrels were dropped"
+            raise UserError(f"{judged[split].at(0).file}: no relevant document in split {split}, {wrong}; expected grades above 0")
         write_table(folder / "qrels" / f"{split}.parquet", QRELS, [table])
     stats = corpus_stats(tally, kept)
     write_json(folder / "stats.json", stats)
@@ -112,13 +113,12 @@ def _write_documents(source: Source, settings: Prepare, path: Path, tally: Tally
     ids = Ids()
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for chunk in chunks(track(source.documents(), "documents")):
-            full = _full(chunk, "document", settings, tally, empty)
-            ids.add([document.id for document in full])
-            tally.documents.add(document.text for document in full)
-            tally.empty_titles += sum(not document.title.strip() for document in full)
-            tally.empty_texts += sum(not document.text.strip() for document in full)
-            yield _batch(DOCUMENTS, full)
+        for chunk in chunks(_full(track(source.documents(), "documents"), "document", settings, tally, empty)):
+            ids.add([document.id for document in chunk])
+            tally.documents.add(document.text for document in chunk)
+            tally.empty_titles += sum(not document.title.strip() for document in chunk)
+            tally.empty_texts += sum(not document.text.strip() for document in chunk)
+            yield _batch(DOCUMENTS, chunk)
 
     if not write_table(path, DOCUMENTS, batches()):
         raise UserError("the dataset has no document; expected one at least, mend the source")
@@ -131,44 +131,50 @@ def _write_queries(
 ) -> dict[str, Ids]:
     """Write the judged queries of every split; takes from `masks` the qrels whose query is unknown. Returns the ids written."""
     written = {split: Ids() for split in SPLITS}
+    pending: dict[str, list[Query]] = {split: [] for split in SPLITS}
+    folder.mkdir()
     with ExitStack() as stack:
-        folder.mkdir()
         writers = {s: stack.enter_context(pq.ParquetWriter(folder / f"{s}.parquet", QUERIES, compression="zstd")) for s in SPLITS}
+
+        def flush(split: str, least: int) -> None:
+            """Write row groups of BATCH_ROWS whatever the source's own blocks, so that equal tables are equal files."""
+            while len(pending[split]) >= least:
+                rows, pending[split] = pending[split][:BATCH_ROWS], pending[split][BATCH_ROWS:]
+                written[split].add([query.id for query in rows])
+                tally.queries[split].add(query.text for query in rows)
+                writers[split].write(_batch(QUERIES, rows))
+
         for key, read in source.queries.items():
             splits = [key] if key else list(SPLITS)
             wanted = {split: _ids(judged[split].table["query"].filter(pa.array(masks[split]))) for split in splits}
             empty: set[str] = set()
             seen = Ids()
-            for chunk in chunks(track(read(), f"queries {key}".rstrip())):
-                full = _full(chunk, "query", settings, tally, empty)
-                ids = [query.id for query in full]
+            for chunk in chunks(_full(track(read(), f"queries {key}".rstrip()), "query", settings, tally, empty)):
+                ids = [query.id for query in chunk]
                 seen.add(ids)
                 for split in splits:
-                    chosen = [query for query, keep in zip(full, wanted[split].contain(ids), strict=True) if keep]
-                    written[split].add([query.id for query in chosen])
-                    tally.queries[split].add(query.text for query in chosen)
-                    writers[split].write(_batch(QUERIES, chosen))
-            _refuse_repeated(seen, read(), "query")
+                    pending[split] += compress(chunk, wanted[split].contain(ids))
+                    flush(split, BATCH_ROWS)
             for split in splits:
+                flush(split, 1)
                 masks[split] &= _known(judged[split], "query", seen, empty, settings, tally, masks[split])
+            _refuse_repeated(seen, read(), "query")
     return written
 
 
-def _full(chunk: list[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> list[Text]:
-    """The records that hold a text, after their ids were checked; an empty one is refused, or counted and remembered."""
-    full = []
-    for record in chunk:
+def _full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
+    """The records that hold a text, their ids checked; an empty one is refused, or counted and its id remembered."""
+    for record in records:
         if not record.id or WHITE.search(record.id):
             raise UserError(f"{record.at}: found {what} id {record.id!r}, expected one without white space (run files are separated by it)")
         if record.text.strip() or (isinstance(record, Document) and record.title.strip()):
-            full.append(record)
+            yield record
         elif settings.empty_texts == "refuse":
             fields = "title and text" if what == "document" else "text"
             raise UserError(f"{record.at}: {what} {record.id} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
         else:
             tally.dropped[f"{what} without text"] += 1
             empty.add(record.id)
-    return full
 
 
 def _batch(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.RecordBatch:
@@ -234,7 +240,7 @@ def _known(
 def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Table:
     """The qrels of `mask`, each pair once; two grades for one pair are refused."""
     rows = np.flatnonzero(mask)
-    table = judged.table.take(pa.array(rows))
+    table = judged.table.take(pa.array(rows)).combine_chunks()
     ids = Ids()
     for batch in table.to_batches(BATCH_ROWS):
         ids.add(pairs(batch["query"].to_pylist(), batch["doc"].to_pylist()))
@@ -255,7 +261,7 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
             )
         keep[position] = earlier == position
     tally.dropped["qrels said twice"] += int((~keep).sum())
-    return table.filter(pa.array(keep))
+    return table.filter(pa.array(keep)).combine_chunks()
 
 
 def _refuse_repeated(ids: Ids, records: Iterable[Document | Query], what: str) -> None:

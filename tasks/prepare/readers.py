@@ -1,7 +1,7 @@
 """Which reader reads which kind of SPEC."""
 
 from tasks.core.sources import DatasetSpec
-from tasks.prepare import beir, demo
+from tasks.prepare import beir, demo, msmarco, parquet
 from tasks.prepare.source import Source
 
 
@@ -9,4 +9,8 @@ def read(spec: DatasetSpec) -> Source:
     """The dataset that `spec` names, as streams; UserError where a file is missing."""
     if spec.kind == "demo":
         return demo.read()
-    return beir.read(spec.folder)
+    if spec.kind == "irds":
+        from tasks.prepare import irds  # here: ir_datasets takes a while to import, and only this kind needs it
+
+        return irds.read(spec.place)
+    return {"beir": beir.read, "msmarco": msmarco.read, "parquet": parquet.read}[spec.kind](spec.folder)

@@ -1,0 +1,92 @@
+"""Datasets of ir_datasets: `beir/scifact` reads beir/scifact/train, /dev and /test where they exist, `beir/scifact/test` that split alone.
+
+A dataset that is judged itself and named after no split (vaswani) is a test set. ir_datasets downloads into its own
+cache (IR_DATASETS_HOME); where it cannot, that is one line.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import ir_datasets
+
+from tasks.core.errors import UserError
+from tasks.core.sources import SPLIT_NAMES
+from tasks.prepare.source import At, Document, Qrel, Query, Source
+
+BODIES = ("text", "body", "abstract", "contents")
+
+
+def read(name: str) -> Source:
+    """The dataset `name`; UserError where ir_datasets does not know it, or it has no documents or no qrels."""
+    dataset = _load(name)
+    if dataset is None:
+        raise UserError(f"irds:{name}: unknown to ir_datasets {ir_datasets.__version__}; its ids are listed at ir-datasets.com")
+    judged = _splits(name, dataset)
+    if not dataset.has_docs() or not judged:
+        lacking = "qrels with queries" if dataset.has_docs() else "documents"
+        raise UserError(f"irds:{name}: has no {lacking}, expected documents, and queries and qrels of it or of its /train, /dev or /test")
+    return Source(
+        documents=partial(documents, name, dataset),
+        queries={split: partial(queries, f"{name} {split}", part) for split, part in judged.items()},
+        qrels={split: partial(qrels, f"{name} {split}", part) for split, part in judged.items()},
+    )
+
+
+def documents(name: str, dataset: Any) -> Iterator[Document]:
+    """Title, and the first of BODIES that the document type has, else its default text (which holds the title)."""
+    for at, doc in _numbered(name, dataset.docs_iter):
+        body = next((getattr(doc, field) for field in BODIES if isinstance(getattr(doc, field, None), str)), None)
+        title = getattr(doc, "title", None) if body is not None else None
+        yield Document(at, doc.doc_id, title or "", doc.default_text() if body is None else body)
+
+
+def queries(name: str, dataset: Any) -> Iterator[Query]:
+    for at, query in _numbered(name, dataset.queries_iter):
+        yield Query(at, query.query_id, query.default_text(), [])
+
+
+def qrels(name: str, dataset: Any) -> Iterator[Qrel]:
+    for at, qrel in _numbered(name, dataset.qrels_iter):
+        yield Qrel(at, qrel.query_id, qrel.doc_id, int(qrel.relevance))
+
+
+def _splits(name: str, dataset: Any) -> dict[str, Any]:
+    own = SPLIT_NAMES.get(name.rpartition("/")[2])
+    if own is None:
+        children = {
+            split: found for child, split in SPLIT_NAMES.items() if (found := _load(f"{name}/{child}")) is not None and _is_judged(found)
+        }
+        if children:
+            return children
+    return {own or "test": dataset} if _is_judged(dataset) else {}
+
+
+def _is_judged(dataset: Any) -> bool:
+    return bool(dataset.has_queries() and dataset.has_qrels())
+
+
+def _load(name: str) -> Any | None:
+    try:
+        return ir_datasets.load(name)
+    except KeyError:
+        return None
+
+
+def _numbered(name: str, start: Any) -> Iterator[tuple[At, Any]]:
+    """The items of ir_datasets' iterator, counted from 1; whatever goes wrong inside it (a download, mostly) is one line."""
+    items: Iterator[Any] | None = None
+    number = 0
+    while True:
+        try:
+            items = iter(start()) if items is None else items
+            item = next(items)
+        except StopIteration:
+            return
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+            raise UserError(
+                f"irds:{name}: ir_datasets could not read it ({reason}); go online once, or put its files into its cache"
+            ) from None
+        number += 1
+        yield At(f"irds:{name}", number), item

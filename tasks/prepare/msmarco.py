@@ -1,0 +1,64 @@
+"""MS MARCO's own files, as tasks.core.sources.msmarco_layout finds them, plain or gzip.
+
+collection.tsv              passage id, passage                     msmarco-docs.tsv    document id, URL, title, body
+queries.SPLIT.tsv           query id, text
+qrels.SPLIT.tsv             query id, 0, document id, grade (tabs or spaces: TREC's form)
+qidpidtriples.train*.tsv    query id, positive, negative            (ready negatives)
+top1000.train*              query id, passage id, query, passage    (ready negatives, known positives apart)
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from tasks.core.errors import UserError
+from tasks.core.sources import msmarco_layout
+from tasks.prepare.lines import SHOWN, grade, read_columns, read_lines
+from tasks.prepare.source import Document, Negative, Qrel, Query, Source
+
+
+def read(folder: Path) -> Source:
+    """The MS MARCO files in `folder`: passages or documents."""
+    layout = msmarco_layout(folder)
+    return Source(
+        documents=partial(documents, layout.documents),
+        queries={split: partial(queries, file) for split, file in layout.queries.items()},
+        qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
+        negatives=partial(negatives, layout.official),
+    )
+
+
+def documents(file: Path) -> Iterator[Document]:
+    """Passages (two columns, no title), or documents where the file is msmarco-docs (four columns, the URL is not kept)."""
+    if file.name.startswith("msmarco-docs"):
+        for at, (doc, _, title, body) in read_columns(file, ("document id", "URL", "title", "body")):
+            yield Document(at, doc, title, body)
+    else:
+        for at, (doc, passage) in read_columns(file, ("passage id", "passage")):
+            yield Document(at, doc, "", passage)
+
+
+def queries(file: Path) -> Iterator[Query]:
+    for at, (query, text) in read_columns(file, ("query id", "query")):
+        yield Query(at, query, text, [])
+
+
+def qrels(file: Path) -> Iterator[Qrel]:
+    for at, line in read_lines(file):
+        cells = line.split()
+        if len(cells) != 4:
+            raise UserError(
+                f"{at}: found {len(cells)} columns ({line[:SHOWN]!r}), expected 4 (query id, 0, document id, grade); mend that line"
+            )
+        yield Qrel(at, cells[0], cells[2], grade(at, cells[3]))
+
+
+def negatives(files: tuple[Path, ...]) -> Iterator[Negative]:
+    """The third column of triples, the second of a top-1000 file, in the order of the files and their lines."""
+    for file in files:
+        if file.name.startswith("qidpidtriples"):
+            for at, (query, _, doc) in read_columns(file, ("query id", "positive id", "negative id")):
+                yield Negative(at, query, doc)
+        else:
+            for at, (query, doc, _, _) in read_columns(file, ("query id", "passage id", "query", "passage")):
+                yield Negative(at, query, doc)

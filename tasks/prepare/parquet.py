@@ -1,0 +1,168 @@
+"""Folders of Parquet files, and Hugging Face datasets saved on disk (`save_to_disk`), read in batches.
+
+    documents | corpus    documents.parquet, or a folder of shards, or a saved Dataset or DatasetDict (its splits in order)
+    queries               the same; by split where the shards or the DatasetDict's splits are named after splits
+    qrels | default       by split: qrels/{train,dev,test}.parquet, Hugging Face's train-00000-of-00001.parquet, a DatasetDict
+
+Columns, the first that is there: documents _id | id | docid | doc_id | pid, title (may be absent), text | passage | body;
+queries _id | id | qid | query_id | query-id, text | query, answers (a list of strings, may be absent); qrels query-id | query_id | qid
+| query, corpus-id | corpus_id | docid | doc_id | doc | pid, score | grade | relevance. Integers serve as ids. The corpus
+form that this stage writes is one of these, so that a prepared corpus can be read back.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.core.errors import UserError
+from tasks.core.sources import SPLIT_NAMES, parquet_files
+from tasks.core.tables import BATCH_ROWS
+from tasks.prepare.source import At, Document, Qrel, Query, Source
+
+Files: TypeAlias = tuple[Path, ...]
+DOCUMENT_ID, TITLE, TEXT = ("_id", "id", "docid", "doc_id", "pid"), ("title",), ("text", "passage", "body")
+QUERY_ID, QUERY_TEXT, ANSWERS = ("_id", "id", "qid", "query_id", "query-id"), ("text", "query"), ("answers",)
+QREL_QUERY = ("query-id", "query_id", "qid", "query")
+QREL_DOC = ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
+QREL_GRADE = ("score", "grade", "relevance")
+SHARD = re.compile(r"-\d+-of-\d+$")
+
+
+def read(folder: Path) -> Source:
+    """The tables in `folder`."""
+    parquet_files(folder)
+    corpus = tuple(file for files in _tables(folder, "documents", "corpus").values() for file in files)
+    texts = _by_split(_tables(folder, "queries"))
+    judged = _by_split(_tables(folder, "qrels", "default"))
+    if "" in judged:
+        raise UserError(
+            f"{judged[''][0]}: found qrels of no known split, expected qrels/train.parquet, dev.parquet or test.parquet; rename it"
+        )
+    missing = [split for split in judged if "" not in texts and split not in texts]
+    if missing:
+        raise UserError(f"{folder / 'queries'}: no queries of split {missing[0]}, whose qrels are there; add queries/{missing[0]}.parquet")
+    return Source(
+        documents=partial(documents, corpus),
+        queries={key: partial(queries, files) for key, files in texts.items() if key in {"", *judged}},
+        qrels={split: partial(qrels, files) for split, files in judged.items()},
+    )
+
+
+def documents(files: Files) -> Iterator[Document]:
+    for at, (doc, title, text) in _rows(files, [DOCUMENT_ID, TITLE, TEXT], optional=TITLE):
+        yield Document(at, _id(at, doc), "" if title is None else _string(at, "title", title), _string(at, "text", text))
+
+
+def queries(files: Files) -> Iterator[Query]:
+    for at, (query, text, answers) in _rows(files, [QUERY_ID, QUERY_TEXT, ANSWERS], optional=ANSWERS):
+        yield Query(at, _id(at, query), _string(at, "text", text), [_string(at, "answer", a) for a in answers or []])
+
+
+def qrels(files: Files) -> Iterator[Qrel]:
+    for at, (query, doc, grade) in _rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE]):
+        if isinstance(grade, bool) or not isinstance(grade, int | float) or grade != int(grade):
+            raise UserError(f"{at}: found grade {grade!r}, expected an integer (0 not relevant, 1 or more relevant); mend that row")
+        yield Qrel(at, _id(at, query), _id(at, doc), int(grade))
+
+
+def _tables(folder: Path, *names: str) -> dict[str, Files]:
+    """The files of the first of `names` that is there, by the name of their split or shard; "" where there is none."""
+    for name in names:
+        single, many = folder / f"{name}.parquet", folder / name
+        if single.is_file() and many.is_dir():
+            raise UserError(f"{single}: the folder {many.name}/ stands beside it, expected one of them; keep one")
+        if single.is_file():
+            return {"": (single,)}
+        if (many / "dataset_dict.json").is_file():
+            return {split: _saved(many / split) for split in _json(many / "dataset_dict.json")["splits"]}
+        if (many / "state.json").is_file():
+            return {"": _saved(many)}
+        grouped: dict[str, list[Path]] = {}
+        for file in sorted(many.glob("*.parquet")):
+            grouped.setdefault(SHARD.sub("", file.stem), []).append(file)
+        if grouped:
+            return {key: tuple(files) for key, files in grouped.items()}
+    raise UserError(f"{folder / names[0]}.parquet: not there, expected it, or {names[0]}/ with Parquet shards or a saved dataset; add one")
+
+
+def _by_split(tables: dict[str, Files]) -> dict[str, Files]:
+    """Keyed by split where every key names one, else all files under ""."""
+    if not set(tables) <= set(SPLIT_NAMES):
+        return {"": tuple(file for files in tables.values() for file in files)}
+    splits: dict[str, Files] = {}
+    for key, files in tables.items():
+        if SPLIT_NAMES[key] in splits:
+            raise UserError(f"{files[0]}: {splits[SPLIT_NAMES[key]][0].name} is {SPLIT_NAMES[key]} too; keep one of them")
+        splits[SPLIT_NAMES[key]] = files
+    return splits
+
+
+def _saved(folder: Path) -> Files:
+    """The Arrow files of a dataset saved on disk, in the order of its rows."""
+    state = _json(folder / "state.json")
+    if state.get("_indices_files") or state.get("_indices_data_files"):
+        raise UserError(f"{folder}: rows are selected by an index file; flatten_indices() and save the dataset again")
+    return tuple(folder / file["filename"] for file in state["_data_files"])
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not readable ({error}), expected what save_to_disk writes; save the dataset again") from None
+
+
+def _rows(files: Files, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, tuple[Any, ...]]]:
+    """The values of one column for each of `wanted` (its possible names), row by row; None for an `optional` one that is absent."""
+    for file in files:
+        row = 0
+        try:
+            for batch in _batches(file):
+                picked = [_column(file, batch, names, names == optional) for names in wanted]
+                for values in zip(*picked, strict=True):
+                    row += 1
+                    yield At(file, row), values
+        except FileNotFoundError:
+            raise UserError(f"{file}: not there; add it, or save the dataset again") from None
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            kind = "Arrow" if file.suffix == ".arrow" else "Parquet"
+            raise UserError(f"{file}: not a readable {kind} file of UTF-8 texts behind row {row} ({error}); write it again") from None
+
+
+def _batches(file: Path) -> Iterator[pa.RecordBatch]:
+    if file.suffix == ".arrow":
+        with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
+            for batch in stream:
+                for start in range(0, len(batch), BATCH_ROWS):
+                    yield batch.slice(start, BATCH_ROWS)
+    else:
+        with pq.ParquetFile(file) as table:
+            yield from table.iter_batches(BATCH_ROWS)
+
+
+def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional: bool) -> list[Any]:
+    found = next((name for name in names if name in batch.schema.names), None)
+    if found is not None:
+        values: list[Any] = batch.column(found).to_pylist()
+        return values
+    if optional:
+        return [None] * len(batch)
+    raise UserError(f"{file}: found columns {', '.join(batch.schema.names)}, expected {' or '.join(names)}; rename one")
+
+
+def _id(at: At, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise UserError(f"{at}: found id {value!r}, expected a string or an integer; mend that row")
+    return str(value)
+
+
+def _string(at: At, name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{at}: found {name} {value!r}, expected a string; mend that row")
+    return value
