@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import tasks
+from tasks.core.errors import UserError
 from tasks.core.files import file_digest, folder_digest
 
 ROOT = Path(".retemper")
@@ -17,6 +18,8 @@ def work_digest(*parts: object) -> str:
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, Path):
+            if not part.exists():
+                raise UserError(f"{part}: not there; run the stage that makes it")
             text = folder_digest(part) if part.is_dir() else file_digest(part)
         else:
             text = json.dumps(part, sort_keys=True, default=str)

@@ -72,3 +72,24 @@ def test_dropout_is_on_and_drawn_from_the_key(tower: Encoder) -> None:
     tower.train()
     first, again = run(tower, 45, 0)[0]["loss"], run(tower, 45, 0)[0]["loss"]
     assert first == again != still
+
+
+def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
+    """Vectors come out as float32, weights and gradients stay float32, and the gradient points the same way."""
+    tower.eval()
+    sides = [Side(tower, tokens_of([4, 9, 3, 5], 1), np.arange(4)), Side(tower, tokens_of([12, 30, 7, 22], 2), np.arange(4))]
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        tower.zero_grad(set_to_none=True)
+
+        def checked(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+            assert queries.dtype == documents.dtype == torch.float32
+            return contrast(queries, documents)
+
+        loss = cached_backward(sides, checked, 45, 0, CPU, dtype, (1, 2, 3))["loss"]
+        gradients = [p.grad for p in tower.parameters() if p.grad is not None]
+        assert all(g.dtype == torch.float32 for g in gradients)
+        found[dtype] = loss, torch.cat([g.flatten() for g in gradients])
+    assert found[torch.bfloat16][0] == pytest.approx(found[torch.float32][0], rel=0.1)
+    assert found[torch.bfloat16][0] != found[torch.float32][0], "bf16 was not used"
+    assert F.cosine_similarity(found[torch.bfloat16][1], found[torch.float32][1], dim=0) > 0.95

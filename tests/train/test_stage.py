@@ -1,0 +1,103 @@
+"""The stage as the pipeline runs it: its artifacts load, a kill costs nothing, a round of no steps changes nothing."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tasks.core.files import file_digest, folder_digest
+
+OUTS = ("encoder", "state", "curves")
+PARAMS = """
+text: {titles: false}
+tokenize: {query_length: 16, document_length: 32}
+bm25: {depth: 20}
+base: {similarity: cosine}
+rounds:
+  init: {init: base, negatives: none, steps: 0}
+  warmup: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
+  star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
+"""
+
+
+def stage(folder: Path, module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"tasks.{module}", *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def train_arguments(name: str, negatives: str, out: str) -> list[str]:
+    outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
+    return ["--name", name, "--init", "base", "--negatives", negatives, "--tokens", "tokens", "--corpus", "corpus", *outs]
+
+
+def run(folder: Path, module: str, *arguments: str) -> str:
+    process = stage(folder, module, *arguments)
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "params.yaml").write_text(PARAMS)
+    (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
+    shutil.copytree(tiny_corpus.records, folder / "corpus")
+    run(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
+    run(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
+    run(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
+    return folder
+
+
+def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
+    run(project, "train", *train_arguments("warmup", "negatives", "whole"))
+    process = stage(project, "train", *train_arguments("warmup", "negatives", "killed"))
+    deadline = time.monotonic() + 120
+    while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
+        assert process.poll() is None, "the training ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not any((project / "killed" / out).exists() for out in OUTS), "an out of a killed stage stands there"
+    output = run(project, "train", *train_arguments("warmup", "negatives", "killed"))
+    assert "going on from step" in output
+    for out in OUTS:
+        assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
+    assert not list(project.glob(".retemper/scratch/*/*")), "scratch is removed on success"
+    assert not list(project.glob("killed/.*")), "a killed stage left litter behind"
+
+
+def test_training_learns_and_keeps_its_curve(project: Path) -> None:
+    losses = [float(line.split("\t")[1]) for line in (project / "whole/curves/plots/metrics/train/loss.tsv").read_text().splitlines()[1:]]
+    assert len(losses) == 40
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    state = load_file(project / "whole/state/optimizer.safetensors")
+    assert json.loads((project / "whole/state/state.json").read_text()) == {"steps": 40}
+    assert {name.rsplit(".", 1)[1] for name in state} == {"exp_avg", "exp_avg_sq", "step"}
+
+
+def test_a_round_of_no_steps_is_the_encoder_as_it_came(project: Path) -> None:
+    run(project, "train", *train_arguments("init", "negatives", "init"))
+    assert file_digest(project / "init/encoder/model.safetensors") == file_digest(project / "base/model.safetensors")
+    assert json.loads((project / "init/encoder/sentence_bert_config.json").read_text())["max_seq_length"] == 32
+
+
+def test_star_as_written_with_lamb_runs(project: Path) -> None:
+    run(project, "train", *train_arguments("star", "negatives", "star"))
+    assert file_digest(project / "star/encoder/model.safetensors") != file_digest(project / "base/model.safetensors")
+
+
+def test_a_user_mistake_is_one_line(project: Path) -> None:
+    process = stage(project, "train", *train_arguments("warmup", "nowhere", "mistake"))
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 2, output
+    assert "Traceback" not in output
+    assert output.splitlines()[-1].startswith("retemper: nowhere")
