@@ -81,7 +81,7 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}:{number}: not UTF-8 at byte {error.start} of the line; save the file as UTF-8") from None
+        raise UserError(f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line; save the file as UTF-8") from None
 
 
 def _open(path: Path) -> BinaryIO:

@@ -1,0 +1,77 @@
+"""A source prepared in this process, and what came of it as plain Python values."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.records import SPLITS
+from tasks.core.sources import parse_dataset
+from tasks.prepare.corpus import write_corpus
+from tasks.prepare.negatives import write_official
+from tasks.prepare.params import Prepare
+from tasks.prepare.readers import read
+from tasks.prepare.source import Source
+
+
+@dataclass(frozen=True)
+class Prepared:
+    folder: Path
+    documents: list[tuple[Any, ...]]
+    queries: dict[str, list[tuple[Any, ...]]]
+    qrels: dict[str, list[tuple[Any, ...]]]
+    official: list[tuple[Any, ...]]
+    stats: dict[str, Any]
+    counts: Counter[str]
+
+
+Prepares = Callable[..., Prepared]
+
+
+def rows(path: Path) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path) -> Prepares:
+    """prepare("beir:PATH" or a Source, unknown_documents="drop", ...)"""
+
+    def run(source: str | Source, **settings: Any) -> Prepared:
+        folder = tmp_path / f"prepared{len(list(tmp_path.glob('prepared*')))}"
+        (folder / "corpus").mkdir(parents=True)
+        (folder / "official").mkdir()
+        stream = read(parse_dataset(source)) if isinstance(source, str) else source
+        parameters = Prepare(**settings)
+        corpus = write_corpus(stream, parameters, folder / "corpus")
+        counts = write_official(stream, corpus, folder / "corpus" / "queries" / "train.parquet", parameters, folder / "official")
+        assert [file.name for file in (folder / "official").iterdir()] == ["train.parquet"]
+        return Prepared(
+            folder / "corpus",
+            rows(folder / "corpus" / "documents.parquet"),
+            {split: rows(folder / "corpus" / "queries" / f"{split}.parquet") for split in SPLITS},
+            {split: rows(folder / "corpus" / "qrels" / f"{split}.parquet") for split in SPLITS},
+            rows(folder / "official" / "train.parquet"),
+            json.loads((folder / "corpus" / "stats.json").read_text(encoding="utf-8")),
+            counts,
+        )
+
+    return run
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
+    """Write files, by relative name, below a source folder; returns that folder."""
+
+    def write(files: dict[str, str | bytes]) -> Path:
+        for name, content in files.items():
+            file = tmp_path / "source" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return tmp_path / "source"
+
+    return write

@@ -1,0 +1,193 @@
+"""BEIR folders: what is read, and one line for each thing that can be wrong with one."""
+
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.errors import UserError
+
+CORPUS = """\
+{"_id": "d2", "title": "Fish", "text": "red fish"}
+{"_id": 1, "title": null, "text": "blue  fish"}
+{"_id": "d3", "title": "Only a title", "text": ""}
+{"_id": "d4", "text": "läuft — 鱼", "metadata": {"url": "x"}}
+"""
+QUERIES = """\
+{"_id": "q3", "text": "third"}
+{"_id": 7, "text": "seventh", "answers": ["seven", "VII"]}
+{"_id": "q1", "text": "first"}
+{"_id": "q9", "text": "never judged"}
+"""
+FILES: dict[str, str | bytes] = {
+    "corpus.jsonl": CORPUS,
+    "queries.jsonl": QUERIES,
+    "qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t1\n7\t1\t2\nq1\td4\t0\n",
+    "qrels/validation.tsv": "query-id\tcorpus-id\tscore\nq3\td3\t1\nq1\t1\t1\n",
+}
+DOCUMENTS = [("d2", "Fish", "red fish"), ("1", "", "blue  fish"), ("d3", "Only a title", ""), ("d4", "", "läuft — 鱼")]
+
+
+def test_reads_a_folder(prepare: Any, put: Any) -> None:
+    got = prepare(f"beir:{put(FILES)}")
+    assert got.documents == DOCUMENTS
+    assert got.queries == {
+        "train": [("7", "seventh", ["seven", "VII"]), ("q1", "first", [])],
+        "dev": [("q3", "third", []), ("q1", "first", [])],
+        "test": [],
+    }
+    assert got.qrels == {"train": [("q1", "d2", 1), ("7", "1", 2), ("q1", "d4", 0)], "dev": [("q3", "d3", 1), ("q1", "1", 1)], "test": []}
+    assert got.official == []
+    assert got.stats == {
+        "documents": {"count": 4, "words": {"mean": 1.75, "median": 2, "p95": 3}, "empty_titles": 2, "empty_texts": 1},
+        "splits": {
+            "train": {"queries": 2, "words": {"mean": 1.0, "median": 1, "p95": 1}, "qrels": 3, "positives": 2, "positives_per_query": 1.0},
+            "dev": {"queries": 2, "words": {"mean": 1.0, "median": 1, "p95": 1}, "qrels": 2, "positives": 2, "positives_per_query": 1.0},
+            "test": {"queries": 0, "words": {"mean": 0.0, "median": 0, "p95": 0}, "qrels": 0, "positives": 0, "positives_per_query": 0.0},
+        },
+        "dropped": {},
+    }
+
+
+def zipped(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    return {f"{name}.gz": gzip.compress(text.encode() if isinstance(text, str) else text) for name, text in files.items()}
+
+
+def windows(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    return {name: b"\xef\xbb\xbf" + str(text).replace("\n", "\r\n").encode() + b"\r\n\r\n" for name, text in files.items()}
+
+
+def bare(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    """No header, no line end at the end."""
+    return {name: str(text).removeprefix("query-id\tcorpus-id\tscore\n").removesuffix("\n") for name, text in files.items()}
+
+
+@pytest.mark.parametrize("form", [zipped, windows, bare])
+def test_every_form_gives_the_same_bytes(prepare: Any, put: Any, tmp_path: Path, form: Callable[..., Any]) -> None:
+    plain = prepare(f"beir:{put(FILES)}")
+    for file in sorted((tmp_path / "source").rglob("*.*")):
+        file.unlink()
+    other = prepare(f"beir:{put(form(FILES))}")
+    names = sorted(path.relative_to(plain.folder) for path in plain.folder.rglob("*") if path.is_file())
+    assert len(names) == 8
+    assert all((plain.folder / name).read_bytes() == (other.folder / name).read_bytes() for name in names)
+
+
+GZ = gzip.compress(b"".join(b'{"_id": "%d", "text": "%032x"}\n' % (i, i * 2**99 // 7) for i in range(5000)))
+WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
+    "no JSON": (
+        {"corpus.jsonl": CORPUS + "{'_id': 5}\n"},
+        r"corpus.jsonl:5: not JSON .*column 2.*expected an object with _id, title and text",
+    ),
+    "no object": ({"queries.jsonl": QUERIES + '["q", "text"]\n'}, r"queries.jsonl:5: found a JSON list, expected an object"),
+    "no _id": ({"corpus.jsonl": '\n{"id": "a", "text": "b"}\n'}, r"corpus.jsonl:2: no _id, found id, text"),
+    "true as _id": ({"corpus.jsonl": '{"_id": true, "text": "b"}\n'}, r"corpus.jsonl:1: found _id True, expected a string or an integer"),
+    "no text": ({"corpus.jsonl": '{"_id": "a", "title": "b"}\n'}, r"corpus.jsonl:1: no text"),
+    "a number as text": ({"queries.jsonl": '{"_id": "a", "text": 5}\n'}, r"queries.jsonl:1: found text 5, expected a string"),
+    "answers": ({"queries.jsonl": '{"_id": "a", "text": "b", "answers": "c"}\n'}, r"queries.jsonl:1: found answers 'c', expected a list"),
+    "id with a space": (
+        {"corpus.jsonl": '{"_id": "a b", "text": "c"}\n'},
+        r"corpus.jsonl:1: found document id 'a b', expected one without",
+    ),
+    "doubled document": (
+        {"corpus.jsonl": CORPUS + '{"_id": "1", "text": "x"}\n'},
+        r"corpus.jsonl:5: document id '1' came before, at .*:2;",
+    ),
+    "doubled query": ({"queries.jsonl": QUERIES + '{"_id": "q9", "text": "x"}\n'}, r"queries.jsonl:5: query id 'q9' came before, at .*:4;"),
+    "empty document": (
+        {"corpus.jsonl": CORPUS + '{"_id": "e", "title": " ", "text": "\\n"}\n'},
+        r"corpus.jsonl:5: document e has an empty title",
+    ),
+    "empty query": (
+        {"queries.jsonl": QUERIES + '{"_id": "e", "text": "  "}\n'},
+        r"queries.jsonl:5: query e has an empty text; .*empty_texts=drop",
+    ),
+    "half a character": (
+        {"corpus.jsonl": CORPUS + '{"_id": "e", "text": "a\\ud800"}\n'},
+        r"corpus.jsonl:5: the text holds half a character",
+    ),
+    "Latin 1": (
+        {"corpus.jsonl": CORPUS.encode() + '{"_id": "e", "text": "ä"}\n'.encode("latin1")},
+        r"corpus.jsonl:5: not UTF-8 at byte 23 of the line",
+    ),
+    "broken gzip": ({"corpus.jsonl": GZ[:-2000]}, r"corpus.jsonl:\d{4}: the gzip file breaks off"),
+    "damaged gzip": ({"corpus.jsonl": GZ[:4000] + b"x" * 100 + GZ[4100:]}, r"corpus.jsonl:\d+: "),
+    "empty corpus": ({"corpus.jsonl": ""}, r"no document"),
+    "no corpus": ({"corpus.jsonl": None}, r"corpus.jsonl: not there, expected corpus.jsonl \(or .gz\)"),
+    "no queries": ({"queries.jsonl": None}, r"queries.jsonl: not there"),
+    "two corpora": ({"corpus.jsonl.gz": GZ}, r"corpus.jsonl: corpus.jsonl.gz stands beside it"),
+    "unknown document": (
+        {"qrels/train.tsv": "q1\td2\t1\nq1\tnope\t1\n7\tno\t1"},
+        r"train.tsv:2: document 'nope' is not in .*\(2 such lines\); .*=drop",
+    ),
+    "unknown query": ({"qrels/test.tsv": "q1\td2\t1\nq5\td2\t1\n"}, r"test.tsv:2: query 'q5' is not in the dataset \(1 such"),
+    "grade": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t1.5\n"}, r"train.tsv:2: found grade '1.5', expected an integer"),
+    "two columns": (
+        {"qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\n"},
+        r"train.tsv:2: found 2 columns \('q1\\td2'\), expected 3 separated",
+    ),
+    "four columns": ({"qrels/train.tsv": "q1\t0\td2\t1\n"}, r"train.tsv:1: found 4 columns"),
+    "commas": (
+        {"qrels/train.tsv": "query-id,corpus-id,score\nq1,d2,1\n"},
+        r"train.tsv:1: found commas and no tab .*expected 3 separated by tabs",
+    ),
+    "nothing relevant": (
+        {"qrels/train.tsv": "q1\td2\t0\n7\td2\t-1\n"},
+        r"train.tsv: no relevant document in split train, every grade is 0",
+    ),
+    "two grades": (
+        {"qrels/train.tsv": "q1\td2\t1\n7\t1\t1\nq1\td2\t2\n"},
+        r"train.tsv:3: query 'q1' and document 'd2' have grade 2 here and 1 at .*:1;",
+    ),
+    "unknown split": ({"qrels/all.tsv": "q1\td2\t1\n"}, r"all.tsv: found qrels of no known split"),
+    "split twice": ({"qrels/dev.tsv": "q1\td2\t1\n"}, r"validation.tsv: dev.tsv stands beside it"),
+    "headers only": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\n", "qrels/validation.tsv": ""}, r"the dataset has no qrels"),
+    "no qrels": ({"qrels/train.tsv": None, "qrels/validation.tsv": None}, r"qrels: no qrels there"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_refuses(prepare: Any, put: Any, wrong: str) -> None:
+    change, message = WRONG[wrong]
+    folder = put({name: text for name, text in {**FILES, **change}.items() if text is not None})
+    with pytest.raises(UserError) as error:
+        prepare(f"beir:{folder}")
+    assert re.search(message, str(error.value)), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_drops_what_it_is_told_to_drop(prepare: Any, put: Any) -> None:
+    change = {
+        "corpus.jsonl": CORPUS + '{"_id": "e", "title": "", "text": " "}\n',
+        "queries.jsonl": QUERIES + '{"_id": "silent", "text": ""}\n',
+        "qrels/train.tsv": "q1\td2\t1\nq1\tnope\t1\nq5\td2\t1\nq9\tnope\t1\n7\te\t1\nsilent\td2\t1\nq1\td2\t1\n",
+    }
+    got = prepare(f"beir:{put({**FILES, **change})}", unknown_documents="drop", empty_texts="drop")
+    assert got.documents == DOCUMENTS
+    assert got.queries["train"] == [("q1", "first", [])]
+    assert got.qrels["train"] == [("q1", "d2", 1)]
+    assert got.stats["dropped"] == {
+        "document without text": 1,
+        "qrels of a document without text": 1,
+        "qrels of a query without text": 1,
+        "qrels of an unknown document": 2,
+        "qrels of an unknown query": 1,
+        "qrels said twice": 1,
+        "query without text": 1,
+    }
+
+
+def test_a_split_that_loses_all_its_qrels_is_refused(prepare: Any, put: Any) -> None:
+    folder = put({**FILES, "qrels/train.tsv": "q1\tnope\t1\n"})
+    with pytest.raises(UserError, match=r"train.tsv: no relevant document in split train, all its qrels were dropped"):
+        prepare(f"beir:{folder}", unknown_documents="drop")
+
+
+def test_real_folder(prepare: Any, shared_data: Path) -> None:
+    got = prepare(f"beir:{shared_data / 'squadshifts_all'}")
+    assert len(got.documents) == 5664
+    assert [len(got.queries[split]) for split in ("train", "dev", "test")] == [21642, 2762, 3222]
+    assert [len(got.qrels[split]) for split in ("train", "dev", "test")] == [21642, 2762, 3222]
