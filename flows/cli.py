@@ -2,10 +2,12 @@
 
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.core.errors import one_line_errors
+from tasks.core.files import write_text
 
 PARAMS = Path("params.yaml")
 EXAMPLES = """\
@@ -85,34 +87,44 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
 def _run(options: Namespace, check: Callable[[], None] | None) -> int:
     from flows import run, settings
     from flows.plan import check_parameters
-    from tasks.core.files import write_text
+    from flows.source import SOURCE
 
-    check = check or check_parameters
-    former = settings.apply(options.set, PARAMS, _check_sections) if options.set else None
+    with undone(PARAMS, SOURCE, always=options.dry_run) as keep:
+        settings.apply(options.set, PARAMS, _check_sections)
 
-    def check_or_undo() -> None:
+        def check_and_keep() -> None:
+            (check or check_parameters)()
+            keep()
+
+        if options.dry_run:
+            names = run.dry_run(options.targets, check or check_parameters)
+            print("\n".join([*names, f"{len(names)} stages may run (fewer, where outputs come out the same or are in the cache)"]))
+            return 0
         try:
-            check()
-        except BaseException:
-            if former is not None:
-                write_text(PARAMS, former)
-            raise
-
-    if options.dry_run:
-        try:
-            names = run.dry_run(options.targets, check_or_undo)
-        finally:
-            if former is not None:
-                write_text(PARAMS, former)
-        print("\n".join([*names, f"{len(names)} stages may run (fewer, where outputs come out the same or are in the cache)"]))
-        return 0
-    try:
-        run.run(options.targets, check_or_undo)
-    except run.StagesFailed as failed:
-        for problem in failed.problems:
-            print(f"retemper: {problem}", file=sys.stderr)
-        return failed.status
+            run.run(options.targets, check_and_keep)
+        except run.StagesFailed as failed:
+            for problem in failed.problems:
+                print(f"retemper: {problem}", file=sys.stderr)
+            return failed.status
     return 0
+
+
+@contextmanager
+def undone(*paths: Path, always: bool) -> Iterator[Callable[[], None]]:
+    """Set `paths` back to what they hold now, at the block's end if `always`, else only where `keep`, which is yielded, was not called."""
+    before = {path: path.read_text(encoding="utf-8") if path.exists() else None for path in paths}
+    kept = False
+
+    def keep() -> None:
+        nonlocal kept
+        kept = not always
+
+    try:
+        yield keep
+    finally:
+        for path, text in before.items():
+            if not kept and path.exists() and path.read_text(encoding="utf-8") != text:
+                write_text(path, text) if text is not None else path.unlink()
 
 
 def _search(options: Namespace, _: object) -> int:

@@ -48,6 +48,8 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
                     outcome = run_stage(name, processes, tell, plan.reached, env)
             except Stopped:
                 return Failed(message="stopped")
+            if processes.stopped:
+                return Failed(message="stopped")
             display.ended(name, outcome)
         outcomes[name] = outcome
         if outcome.state == "Failed":

@@ -15,7 +15,7 @@ from flows import tether
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
 GRACE_SECONDS = 0.5
-LAST_RESORT_SECONDS = 10.0
+LAST_RESORT_SECONDS = 5.0
 
 
 class Stopped(Exception):

@@ -48,7 +48,7 @@ def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_param
 def _execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
     if not plan.changed and not server.is_configured():
         return {name: Outcome("Cached") for name in plan.graph.stages}
-    server.use_server(processes)
+    server.use_server()
     from flows.pipeline import execute
 
     return execute(plan, processes, display)

@@ -50,7 +50,7 @@ def set_environment() -> None:
 class Server:
     """A server that starts while we do other things."""
 
-    def __init__(self, processes: Processes, schedules: bool = False) -> None:
+    def __init__(self, schedules: bool = False) -> None:
         set_environment()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -65,8 +65,8 @@ class Server:
             PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED=services,
         )
         LOG.parent.mkdir(parents=True, exist_ok=True)
-        self._processes = processes
-        self._process = processes.start([*SERVER, "--port", str(port)], env, LOG)
+        self._processes = Processes()  # of its own: it outlives the stages that a signal stops, to be told of that
+        self._process = self._processes.start([*SERVER, "--port", str(port)], env, LOG)
 
     def wait(self) -> None:
         """Until it answers. RuntimeError where it does not."""
@@ -84,7 +84,7 @@ class Server:
         self._processes.end(self._process)
 
 
-def use_server(processes: Processes, schedules: bool = False) -> None:
+def use_server(schedules: bool = False) -> None:
     """Make Prefect's API ready: the configured server's, or one of ours until we exit.
 
     Prefect sends its last events and logs when the interpreter exits, and waits a minute for a server that is gone. So
@@ -93,7 +93,7 @@ def use_server(processes: Processes, schedules: bool = False) -> None:
     set_environment()
     if is_configured():
         return
-    server = Server(processes, schedules)
+    server = Server(schedules)
     atexit.register(server.close)
     os.environ["PREFECT_API_URL"] = server.url
     import prefect.main  # noqa: F401 - two seconds, while the server starts
