@@ -30,7 +30,8 @@ MAY_OPEN = {
     "tasks/core/sources.py", "tasks/core/tables.py", "tasks/core/tokens.py", "tasks/core/training.py",
     # stages: readers of foreign formats, and writers that stream
     "tasks/encode/shards.py", "tasks/evaluate/runs.py", "tasks/prepare/corpus.py", "tasks/prepare/demo.py", "tasks/prepare/lines.py",
-    "tasks/prepare/negatives.py", "tasks/prepare/parquet.py", "tasks/report/curves.py", "tasks/report/examples.py", "tasks/tokenize/store.py",
+    "tasks/prepare/negatives.py", "tasks/prepare/parquet.py", "tasks/report/curves.py", "tasks/report/examples.py",
+    "tasks/tokenize/store.py",
 }  # fmt: skip
 NOT_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Tests of the whole, which mirror no folder.
