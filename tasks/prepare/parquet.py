@@ -66,7 +66,7 @@ def queries(files: Files) -> Iterator[Query]:
 
 def qrels(files: Files) -> Iterator[Qrel]:
     for at, (query, doc, grade) in _rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE]):
-        if isinstance(grade, bool) or not isinstance(grade, int | float) or grade != int(grade):
+        if isinstance(grade, bool) or not isinstance(grade, int | float) or not _small_integer(grade):
             raise UserError(f"{at}: found grade {grade!r}, expected an integer (0 not relevant, 1 or more relevant); mend that row")
         yield Qrel(at, _id(at, query), _id(at, doc), int(grade))
 
@@ -154,6 +154,10 @@ def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional:
     if optional:
         return [None] * len(batch)
     raise UserError(f"{file}: found columns {', '.join(batch.schema.names)}, expected {' or '.join(names)}; rename one")
+
+
+def _small_integer(grade: float) -> bool:
+    return float(grade).is_integer() and abs(grade) < 2**31
 
 
 def _id(at: At, value: object) -> str:

@@ -1,0 +1,120 @@
+"""The writer: bounded memory, row groups that do not depend on the source's, the set of ids against Python's."""
+
+import random
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.errors import UserError
+from tasks.prepare.corpus import write_corpus
+from tasks.prepare.ids import Ids
+from tasks.prepare.params import Prepare
+from tasks.prepare.source import At, Document, Qrel, Query, Source
+from tasks.prepare.stats import Lengths
+
+LARGE = 200_000
+
+
+def generated(documents: int, width: int = 20) -> Source:
+    """A corpus that never stands in memory: 1,000 judged queries among 20,000."""
+
+    def texts() -> Iterator[Document]:
+        return (Document(At("documents", i + 1), f"document-{i}", "", f"{i} " * width) for i in range(documents))
+
+    def queries() -> Iterator[Query]:
+        return (Query(At("queries", i + 1), f"query-{i}", f"{i} ?", []) for i in range(20_000))
+
+    def qrels() -> Iterator[Qrel]:
+        return (Qrel(At("qrels", i + 1), f"query-{i * 20}", f"document-{i * 7 % documents}", 1) for i in range(1000))
+
+    return Source(texts, {"": queries}, {"test": qrels})
+
+
+def peak(documents: int, folder: Path) -> int:
+    """Bytes at most that Python had allocated while the corpus was written."""
+    folder.mkdir()
+    tracemalloc.start()
+    write_corpus(generated(documents), Prepare(), folder)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+def test_memory_grows_by_the_ids_alone(tmp_path: Path) -> None:
+    large, small = peak(LARGE, tmp_path / "large"), peak(LARGE // 10, tmp_path / "small")
+    assert pq.ParquetFile(tmp_path / "large" / "documents.parquet").metadata.num_rows == LARGE
+    # 8 bytes an id, kept and sorted once and compared: 32 bytes a document at most, where the texts alone would be 140 and more
+    assert large - small < 32 * LARGE * 0.9, f"{large:,} against {small:,} bytes"
+
+
+def test_equal_tables_are_equal_files(prepare: Any) -> None:
+    """Queries arrive in one stream of all splits, or in one per split: the row groups are the same."""
+    source = generated(9000)
+    once, again = prepare(source), prepare(source)
+    judged = {row[0] for row in once.qrels["test"]}
+    alone = prepare(Source(source.documents, {"test": lambda: (q for q in source.queries[""]() if q.id in judged)}, source.qrels))
+    for name in ("documents", "queries/test", "queries/train", "qrels/test", "qrels/dev"):
+        contents = {(one.folder / f"{name}.parquet").read_bytes() for one in (once, again, alone)}
+        assert len(contents) == 1, name
+
+
+def test_order_is_the_sources(prepare: Any) -> None:
+    got = prepare(generated(9000, width=1))
+    assert [row[0] for row in got.documents] == [f"document-{i}" for i in range(9000)]
+    assert [row[0] for row in got.queries["test"]] == [f"query-{i * 20}" for i in range(1000)]
+    assert got.qrels["test"] == [(f"query-{i * 20}", f"document-{i * 7 % 9000}", 1) for i in range(1000)]
+
+
+def test_a_late_duplicate_names_both_lines(prepare: Any) -> None:
+    source = generated(20_000, width=1)
+    extra = Document(At("documents", 20_001), "document-3", "", "x")
+
+    def documents() -> Iterator[Document]:
+        yield from source.documents()
+        yield extra
+
+    with pytest.raises(UserError, match=r"documents:20001: document id 'document-3' came before, at documents:4;"):
+        prepare(Source(documents, source.queries, source.qrels))
+
+
+def test_a_collision_of_hashes_is_no_duplicate(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hashes of few values the second pass over the ids themselves decides."""
+    from tasks.prepare import corpus, ids
+
+    real = ids.hashes
+    monkeypatch.setattr(ids, "hashes", lambda names: real(names) // 2**56)
+    monkeypatch.setattr(corpus, "hashes", lambda names: real(names) // 2**56)
+    assert len(prepare(generated(9000, width=1)).documents) == 9000
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 1000])
+def test_ids_equal_pythons_set_and_list(size: int) -> None:
+    draw = random.Random(size)
+    names = [f"id{draw.randrange(10**6)}" for _ in range(size)]
+    names = list(dict.fromkeys(names))
+    ids = Ids()
+    for start in range(0, len(names), 7):
+        ids.add(names[start : start + 7])
+    asked = [*names[::3], "id", "other", ""]
+    draw.shuffle(asked)
+    assert len(ids) == len(names)
+    assert ids.contain(asked).tolist() == [name in set(names) for name in asked]
+    assert ids.ordinals(asked).tolist() == [names.index(name) if name in names else -1 for name in asked]
+    assert not ids.repeated()
+
+
+def test_lengths_equal_a_sorted_list() -> None:
+    draw = random.Random(1)
+    lengths, plain = Lengths(), []
+    for _ in range(501):
+        count = draw.randrange(1, 90)
+        lengths.add([" \n".join("w" * count)])
+        plain.append(count)
+    plain.sort()
+    assert lengths.mean() == pytest.approx(sum(plain) / 501)
+    assert lengths.percentile(50) == plain[250]
+    assert lengths.percentile(95) == plain[475]  # 476 of 501 texts are 95 %

@@ -1,0 +1,124 @@
+"""MS MARCO's files: passages, documents, TREC qrels, ready negatives out of order."""
+
+import gzip
+import random
+import re
+from typing import Any
+
+import pytest
+
+from tasks.core.errors import UserError
+
+FILES: dict[str, str | bytes] = {
+    "collection.tsv": "".join(f"{i}\tpassage number {i}\n" for i in range(20)),
+    "queries.train.tsv": "102\tsecond\n101\tfirst\n103\tthird, unjudged\n",
+    "queries.dev.tsv": "201\tfull dev\n202\tsmall dev\n",
+    "qrels.train.tsv": "101\t0\t3\t1\n102\t0\t5\t1\n101\t0\t4\t1\n",
+    "qrels.dev.small.tsv": "202 0 7 1\n202 0 8 0\n",
+    "qrels.dev.tsv": "201\t0\t6\t1\n202\t0\t7\t1\n",
+    "2020qrels-pass.txt": "301 0 9 3\n301 0 1 0\n",
+    "msmarco-test2019-queries.tsv": "999\tanother year\n",
+    "msmarco-test2020-queries.tsv.gz": gzip.compress(b"301\tgraded\n"),
+}
+
+
+def test_passages(prepare: Any, put: Any) -> None:
+    got = prepare(f"msmarco:{put(FILES)}")
+    assert got.documents == [(str(i), "", f"passage number {i}") for i in range(20)]
+    assert got.queries == {
+        "train": [("102", "second", []), ("101", "first", [])],
+        "dev": [("202", "small dev", [])],
+        "test": [("301", "graded", [])],
+    }
+    assert got.qrels["train"] == [("101", "3", 1), ("102", "5", 1), ("101", "4", 1)]
+    assert got.qrels["dev"] == [("202", "7", 1), ("202", "8", 0)]
+    assert got.qrels["test"] == [("301", "9", 3), ("301", "1", 0)]
+    assert got.official == []
+
+
+def test_documents_have_titles(prepare: Any, put: Any) -> None:
+    files = {
+        "msmarco-docs.tsv": "D1\thttp://x\tA title\tThe body\nD2\thttp://y\t\tAnother\n",
+        "msmarco-docdev-queries.tsv": "1\tquestion\n",
+        "msmarco-docdev-qrels.tsv.gz": gzip.compress(b"1 0 D2 1\n"),
+    }
+    got = prepare(f"msmarco:{put(files)}")
+    assert got.documents == [("D1", "A title", "The body"), ("D2", "", "Another")]
+    assert got.qrels["dev"] == [("1", "D2", 1)]
+
+
+@pytest.mark.parametrize("depth", [1, 4, 200])
+def test_triples_equal_a_plain_loop(prepare: Any, put: Any, depth: int) -> None:
+    draw = random.Random(depth)
+    queries = [str(q) for q in range(500)]
+    draw.shuffle(queries)
+    qrels = {query: {str(draw.randrange(20)) for _ in range(2)} for query in queries[:300]}
+    triples = [(draw.choice(queries), str(draw.randrange(20)), str(draw.randrange(20))) for _ in range(6000)]
+    folder = put(
+        {
+            **FILES,
+            "queries.train.tsv": "".join(f"{query}\tquery {query}\n" for query in queries),
+            "qrels.train.tsv": "".join(f"{query}\t0\t{doc}\t1\n" for query, docs in qrels.items() for doc in docs),
+            "qidpidtriples.train.full.2.tsv.gz": gzip.compress("".join("\t".join(triple) + "\n" for triple in triples).encode()),
+        }
+    )
+    expected = []
+    for query in queries[:300]:
+        kept: list[str] = []
+        for other, _, doc in triples:
+            if other == query and doc not in qrels[query] and doc not in kept:
+                kept.append(doc)
+        expected += [(query, doc, rank, 0.0) for rank, doc in enumerate(kept[:depth], 1)]
+    got = prepare(f"msmarco:{folder}", official_depth=depth)
+    assert got.official == expected
+    assert got.counts["kept"] == len(expected)
+    assert got.counts["of a query outside the training split"] == sum(query not in qrels for query, _, _ in triples)
+    assert got.counts["that are known positives"] == sum(doc in qrels.get(query, ()) for query, _, doc in triples)
+
+
+def test_top_1000_ranks_by_appearance(prepare: Any, put: Any) -> None:
+    lines = ["101\t9\tfirst\tx", "101\t3\tfirst\tpositive", "102\t2\tsecond\ty", "101\t0\tfirst\tz", "103\t1\tthird\tw"]
+    got = prepare(f"msmarco:{put({**FILES, 'top1000.train.txt': chr(10).join(lines)})}")
+    assert got.official == [("102", "2", 1, 0.0), ("101", "9", 1, 0.0), ("101", "0", 2, 0.0)]
+
+
+def test_negatives_outside_the_collection(prepare: Any, put: Any) -> None:
+    folder = put({**FILES, "qidpidtriples.train.small.tsv": "101\t3\t1\n101\t3\t77\n"})
+    with pytest.raises(UserError, match=r"qidpidtriples.train.small.tsv:2: document '77' is not in the dataset"):
+        prepare(f"msmarco:{folder}")
+    got = prepare(f"msmarco:{folder}", unknown_documents="drop")
+    assert got.official == [("101", "1", 1, 0.0)]
+    assert got.counts["of an unknown document"] == 1
+
+
+WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
+    "packed": ({"collection.tsv": None, "collection.tar.gz": b"x"}, r"collection.tsv: not there.*unpack it: tar -xzf .*collection.tar.gz"),
+    "no queries": (
+        {"queries.train.tsv": None},
+        r"queries.train.tsv: not there, expected queries.train.tsv or msmarco-doctrain-queries.tsv",
+    ),
+    "no qrels": (
+        {"qrels.train.tsv": None, "qrels.dev.small.tsv": None, "qrels.dev.tsv": None, "2020qrels-pass.txt": None},
+        r"no qrels there",
+    ),
+    "two test sets": ({"2019qrels-pass.txt": "1 0 1 1\n"}, r"2019qrels-pass.txt: 2020qrels-pass.txt stands beside it"),
+    "passages and documents": ({"msmarco-docs.tsv": "D\tu\tt\tb\n"}, r"collection.tsv: msmarco-docs.tsv stands beside it"),
+    "three columns": (
+        {"qrels.train.tsv": "101\t3\t1\n"},
+        r"qrels.train.tsv:1: found 3 columns .*expected 4 \(query id, 0, document id, grade\)",
+    ),
+    "no tab": (
+        {"collection.tsv": "1 a passage, with a comma\n"},
+        r"collection.tsv:1: found commas and no tab .*expected 2 .*\(passage id, passage\)",
+    ),
+    "a tab too many": ({"queries.train.tsv": "101\tfirst\tmore\n"}, r"queries.train.tsv:1: found 3 columns"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_refuses(prepare: Any, put: Any, wrong: str) -> None:
+    change, message = WRONG[wrong]
+    folder = put({name: text for name, text in {**FILES, **change}.items() if text is not None})
+    with pytest.raises(UserError) as error:
+        prepare(f"msmarco:{folder}")
+    assert re.search(message, str(error.value)), str(error.value)

@@ -1,0 +1,141 @@
+"""Parquet folders of other hands, Hugging Face datasets saved on disk, and our own form read back."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+
+from tasks.core.errors import UserError
+
+DOCUMENTS = {"_id": ["a", "b", "c"], "title": ["T", None, ""], "text": ["one", "two", "three"]}
+QUERIES = {"_id": [3, 1, 2], "text": ["third", "first", "second"]}
+TRAIN = {"query-id": [1, 3], "corpus-id": ["a", "c"], "score": [1.0, 2.0]}
+TEST = {"query-id": [2, 2], "corpus-id": ["b", "a"], "score": [1.0, 0.0]}
+EXPECTED = (
+    [("a", "T", "one"), ("b", "", "two"), ("c", "", "three")],
+    {"train": [("3", "third", []), ("1", "first", [])], "dev": [], "test": [("2", "second", [])]},
+    {"train": [("1", "a", 1), ("3", "c", 2)], "dev": [], "test": [("2", "b", 1), ("2", "a", 0)]},
+)
+
+
+def put_table(file: Path, columns: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), file)
+
+
+def put_plain(folder: Path) -> None:
+    put_table(folder / "corpus.parquet", DOCUMENTS)
+    put_table(folder / "queries.parquet", QUERIES)
+    put_table(folder / "qrels" / "train.parquet", TRAIN)
+    put_table(folder / "qrels" / "test.parquet", TEST)
+
+
+def put_shards(folder: Path) -> None:
+    """As on the Hugging Face hub, with other column names."""
+    put_table(folder / "documents" / "corpus-00000-of-00002.parquet", {"docid": ["a"], "title": ["T"], "passage": ["one"]})
+    put_table(folder / "documents" / "corpus-00001-of-00002.parquet", {"docid": ["b", "c"], "passage": ["two", "three"]})
+    put_table(folder / "queries" / "queries-00000-of-00001.parquet", {"qid": ["3", "1", "2"], "query": QUERIES["text"]})
+    put_table(folder / "qrels" / "train-00000-of-00002.parquet", {"qid": ["1"], "docid": ["a"], "relevance": [1]})
+    put_table(folder / "qrels" / "train-00001-of-00002.parquet", {"qid": ["3"], "docid": ["c"], "relevance": [2]})
+    put_table(folder / "qrels" / "test-00000-of-00001.parquet", {"query_id": ["2", "2"], "corpus_id": ["b", "a"], "grade": [1, 0]})
+
+
+def put_saved(folder: Path) -> None:
+    """Datasets saved on disk, in shards, with rows chosen by select()."""
+    turned = {name: [*reversed(values), values[0]] for name, values in DOCUMENTS.items()}
+    Dataset.from_dict(turned).select([2, 1, 0]).save_to_disk(str(folder / "corpus"), num_shards=2)
+    DatasetDict({"queries": Dataset.from_dict(QUERIES)}).save_to_disk(str(folder / "queries"))
+    qrels = {"train": Dataset.from_dict(TRAIN), "test": Dataset.from_dict(TEST)}
+    DatasetDict(qrels).save_to_disk(str(folder / "default"))
+
+
+def put_saved_together(folder: Path) -> None:
+    """One DatasetDict of corpus and queries, qrels in a folder of their own."""
+    DatasetDict({"corpus": Dataset.from_dict(DOCUMENTS), "queries": Dataset.from_dict(QUERIES)}).save_to_disk(str(folder))
+    DatasetDict({"train": Dataset.from_dict(TRAIN), "test": Dataset.from_dict(TEST)}).save_to_disk(str(folder / "qrels"))
+
+
+def put_by_split(folder: Path) -> None:
+    put_plain(folder)
+    (folder / "queries.parquet").unlink()
+    put_table(folder / "queries" / "train.parquet", {"_id": [3, 9, 1], "text": ["third", "unjudged", "first"]})
+    put_table(folder / "queries" / "test.parquet", {"_id": [2], "text": ["second"]})
+
+
+@pytest.mark.parametrize("put", [put_plain, put_shards, put_saved, put_saved_together, put_by_split])
+def test_forms(prepare: Any, tmp_path: Path, put: Any) -> None:
+    put(tmp_path / "in")
+    got = prepare(f"parquet:{tmp_path / 'in'}")
+    assert (got.documents, got.queries, got.qrels) == EXPECTED
+
+
+def test_our_own_form_read_back_is_the_same_bytes(prepare: Any, tmp_path: Path) -> None:
+    put_plain(tmp_path / "in")
+    put_table(tmp_path / "in" / "queries.parquet", {**QUERIES, "answers": [["x", "y"], None, []]})
+    first = prepare(f"parquet:{tmp_path / 'in'}")
+    second = prepare(f"parquet:{first.folder}")
+    assert first.queries["train"][0] == ("3", "third", ["x", "y"])
+    names = sorted(path.relative_to(first.folder) for path in first.folder.rglob("*") if path.is_file())
+    assert len(names) == 8
+    assert all((first.folder / name).read_bytes() == (second.folder / name).read_bytes() for name in names)
+
+
+def test_a_file_of_many_batches(prepare: Any, tmp_path: Path) -> None:
+    put_plain(tmp_path / "in")
+    ids = [f"d{i}" for i in range(20_000)]
+    put_table(tmp_path / "in" / "corpus.parquet", {"id": [*ids, "a", "b", "c"], "text": ["x"] * 20_003})
+    assert [row[0] for row in prepare(f"parquet:{tmp_path / 'in'}").documents] == [*ids, "a", "b", "c"]
+    put_table(tmp_path / "in" / "corpus.parquet", {"id": [*ids, None], "text": ["x"] * 20_001})
+    with pytest.raises(UserError, match=r"corpus.parquet:20001: found id None"):
+        prepare(f"parquet:{tmp_path / 'in'}")
+
+
+WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
+    "no documents": ("corpus.parquet", None, r"documents.parquet: not there, expected it, or documents/ with Parquet shards"),
+    "no queries": ("queries.parquet", None, r"queries.parquet: not there"),
+    "no Parquet": ("corpus.parquet", b"PAR1 or what", r"corpus.parquet: not a readable Parquet file"),
+    "other columns": ("queries.parquet", {"name": ["1"], "text": ["x"]}, r"queries.parquet: found columns name, text, expected _id or id"),
+    "half a grade": ("qrels/test.parquet", {**TEST, "score": [1.0, 0.5]}, r"test.parquet:2: found grade 0.5, expected an integer"),
+    "no grade": ("qrels/test.parquet", {**TEST, "score": [1.0, None]}, r"test.parquet:2: found grade None"),
+    "NaN": ("qrels/test.parquet", {**TEST, "score": [1.0, float("nan")]}, r"test.parquet:2: found grade nan"),
+    "too large": ("qrels/test.parquet", {**TEST, "score": [1, 2**31]}, r"test.parquet:2: found grade 2147483648"),
+    "a float as id": ("qrels/test.parquet", {**TEST, "query-id": [2.0, 2.5]}, r"test.parquet:1: found id 2.0"),
+    "qrels of no split": ("qrels/all.parquet", TEST, r"found qrels of no known split"),
+    "doubled corpus": ("corpus/a.parquet", DOCUMENTS, r"corpus.parquet: the folder corpus/ stands beside it"),
+    "queries of one split": ("queries/train.parquet", QUERIES, r"queries: no queries of split test"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_refuses(prepare: Any, tmp_path: Path, wrong: str) -> None:
+    name, content, message = WRONG[wrong]
+    put_plain(tmp_path / "in")
+    file = tmp_path / "in" / name
+    if wrong == "queries of one split":
+        (tmp_path / "in" / "queries.parquet").unlink()
+    if content is None:
+        file.unlink()
+    elif isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        put_table(file, content)
+    with pytest.raises(UserError) as error:
+        prepare(f"parquet:{tmp_path / 'in'}")
+    assert re.search(message, str(error.value)), str(error.value)
+
+
+def test_a_saved_dataset_without_its_data(prepare: Any, tmp_path: Path) -> None:
+    put_saved(tmp_path / "in")
+    next((tmp_path / "in" / "corpus").glob("*.arrow")).unlink()
+    with pytest.raises(UserError, match=r"data-0000\d-of-00002.arrow: not there"):
+        prepare(f"parquet:{tmp_path / 'in'}")
+
+
+def test_an_empty_folder(prepare: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(UserError, match=r"in: no Parquet or Arrow file there"):
+        prepare(f"parquet:{tmp_path / 'in'}")
