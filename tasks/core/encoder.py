@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
@@ -23,7 +24,12 @@ from tasks.core.errors import UserError
 from tasks.core.files import read_json
 
 MODULE = "sentence_transformers.models."
+IDENTITY = "torch.nn.modules.linear.Identity"
+CHAINS = [  # of modules.json: what a Shape can say
+    ["Transformer", "Pooling", *head, *normalize] for head in ([], ["Dense", "LayerNorm"]) for normalize in ([], ["Normalize"])
+]
 transformers_logging.disable_progress_bar()  # bars for a load of half a second are noise in a stage's log
+transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
 
 
 @dataclass(frozen=True)
@@ -89,56 +95,100 @@ def read_shape(folder: Path) -> Shape:
     """Pooling, head and similarity of a sentence-transformers folder; mean, none and dot where it is not one."""
     if not (folder / "modules.json").exists():
         return Shape()
-    kinds = {m["type"].rsplit(".", 1)[-1]: folder / m["path"] for m in read_json(folder / "modules.json")}
-    unknown = set(kinds) - {"Transformer", "Pooling", "Dense", "LayerNorm", "Normalize"}
-    if unknown:
-        raise UserError(f"{folder / 'modules.json'}: module {sorted(unknown)[0]} is not supported; found {', '.join(kinds)}")
-    pooling = read_json(kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
-    cls = pooling.get("pooling_mode", "") == "cls" or pooling.get("pooling_mode_cls_token", False)
-    mean = pooling.get("pooling_mode", "") == "mean" or pooling.get("pooling_mode_mean_tokens", not cls)
-    if cls == mean:
-        raise UserError(f"{kinds['Pooling'] / 'config.json'}: expected exactly one of cls and mean pooling")
+    modules = read_json(folder / "modules.json")
+    chain = [module["type"].rsplit(".", 1)[-1] for module in modules]
+    if chain not in CHAINS:
+        raise UserError(f"{folder / 'modules.json'}: found {', '.join(chain)}; expected one of " + " | ".join(", ".join(c) for c in CHAINS))
     texts = folder / "sentence_bert_config.json"
     max_length = read_json(texts).get("max_seq_length") if texts.exists() else None
     general = folder / "config_sentence_transformers.json"
-    prompts = (read_json(general).get("prompts") or {}) if general.exists() else {}
+    described = read_json(general) if general.exists() else {}
+    prompts = described.get("prompts") or {}
     return Shape(
-        pooling="cls" if cls else "mean",
-        head="linear_norm" if "Dense" in kinds else "none",
-        similarity="cosine" if "Normalize" in kinds else "dot",
+        pooling=_pooling(folder / modules[1]["path"] / "config.json"),
+        head="linear_norm" if "Dense" in chain else "none",
+        similarity="cosine" if "Normalize" in chain or described.get("similarity_fn_name") == "cosine" else "dot",
         max_length=max_length,
         query_prefix=prompts.get("query", ""),
         document_prefix=prompts.get("document", ""),
     )
 
 
+def _pooling(path: Path) -> str:
+    """cls or mean, of a Pooling module's configuration; UserError for any other mode."""
+    config = read_json(path)
+    old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # written until sentence-transformers 5
+    named = [old.get(key, key) for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    modes = config.get("pooling_mode", named or ["mean"])
+    pooling: str = modes if isinstance(modes, str) else modes[0] if len(modes) == 1 else "+".join(modes)
+    if pooling not in ("cls", "mean"):
+        raise UserError(f"{path}: found pooling {pooling}; expected cls or mean")
+    return pooling
+
+
 def load_transformer(folder: Path) -> Any:
-    """The transformer of a local folder, float32; UserError where there is none that can be loaded."""
+    """The transformer of a local folder, float32; UserError where it cannot be loaded, or not all of it.
+
+    A pooler that the folder does not bring is drawn alike every time: it is not used, but saved with the rest.
+    """
     if not (folder / "config.json").exists():
         raise UserError(f"{folder}: no config.json; expected a Hugging Face model folder")
     try:
-        return AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True)
-    except (OSError, ValueError, KeyError) as error:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            transformer, report = AutoModel.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(
             f"{folder}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json and model.safetensors"
         ) from None
+    lacking = sorted(
+        [str(key) for key in report["missing_keys"] if "pooler" not in key] + [str(key[0]) for key in report["mismatched_keys"]]
+    )
+    if lacking:
+        raise UserError(f"{folder}: model.safetensors does not fit config.json: {lacking[0]} is missing or of another size")
+    return transformer
 
 
 def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
     """Both towers of a model folder. `shape` overrides what the folder's module files say (for a bare transformer)."""
     shape = shape or read_shape(folder)
     encoder = Encoder(load_transformer(folder), shape)
-    dense = folder / "2_Dense" / "model.safetensors"
-    if encoder.head is not None and dense.exists():
-        linear, norm = load_file(dense), load_file(folder / "3_LayerNorm" / "model.safetensors")
-        encoder.head.linear.load_state_dict({"weight": linear["linear.weight"], "bias": linear["linear.bias"]})
-        encoder.head.norm.load_state_dict({"weight": norm["norm.weight"], "bias": norm["norm.bias"]})
+    if encoder.head is not None and read_shape(folder).head == "linear_norm":
+        _load_head(encoder.head, folder)
     encoder.eval()
     return Towers(encoder, encoder)
 
 
+def _load_head(head: Head, folder: Path) -> None:
+    """Fill `head` from a model folder; UserError where its Dense is not a plain linear map of the same width."""
+    path = folder / "2_Dense" / "config.json"
+    config = read_json(path)
+    width = head.linear.in_features
+    if (config["in_features"], config["out_features"], config.get("bias", True)) != (width, width, True):
+        raise UserError(f"{path}: expected in_features and out_features {width} and a bias")
+    if not str(config.get("activation_function", "")).endswith("Identity"):
+        raise UserError(f"{path}: found activation {config.get('activation_function')}; expected {IDENTITY}")
+    for module, name, prefix in ((head.linear, "2_Dense", "linear."), (head.norm, "3_LayerNorm", "norm.")):
+        weights = folder / name / "model.safetensors"
+        try:
+            module.load_state_dict({key.removeprefix(prefix): value for key, value in load_file(weights).items()})
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise UserError(
+                f"{weights}: cannot be loaded ({' '.join(str(error).split())}); expected {prefix}weight and {prefix}bias"
+            ) from None
+
+
 def save_towers(towers: Towers, tokenizer: Any, folder: Path, **texts: Any) -> None:
-    """Write both towers into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape."""
+    """Write both towers (shared weights) into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape."""
+    assert towers.shared, "two towers of different weights have no folder form yet"
     encoder = towers.document
     shape = replace(encoder.shape, **texts)
     encoder.transformer.save_pretrained(folder)
@@ -152,11 +202,8 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, **texts: Any) -> N
     })  # fmt: skip
     if encoder.head is not None:
         modules += [("2_Dense", "Dense"), ("3_LayerNorm", "LayerNorm")]
-        activation = "torch.nn.modules.linear.Identity"
-        _json(
-            folder / "2_Dense" / "config.json",
-            {"in_features": width, "out_features": width, "bias": True, "activation_function": activation},
-        )
+        dense = {"in_features": width, "out_features": width, "bias": True, "activation_function": IDENTITY}
+        _json(folder / "2_Dense" / "config.json", dense)
         linear, norm = encoder.head.linear, encoder.head.norm
         save_file({"linear.weight": linear.weight.data, "linear.bias": linear.bias.data}, folder / "2_Dense" / "model.safetensors")
         _json(folder / "3_LayerNorm" / "config.json", {"dimension": width})

@@ -14,6 +14,8 @@ def load_tokenizer(folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}: no tokenizer ({str(error).strip().splitlines()[0]}); expected tokenizer.json") from None
+    if not any((folder / name).is_file() for name in tokenizer.vocab_files_names.values()):
+        raise UserError(f"{folder}: no tokenizer; expected tokenizer.json")  # transformers makes one of five tokens up
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
     return tokenizer
