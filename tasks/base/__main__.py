@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from tasks.base.params import Base, EncoderSource
-from tasks.base.shape import shaped_towers
+from tasks.base.shape import fitted_tokenizer, shaped_towers
 from tasks.core.encoder import save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder
 from tasks.core.params import load
 from tasks.core.sources import parse_encoder
-from tasks.core.tokenizers import load_tokenizer
 
 
 def encoder_folder(source: str) -> Path:
@@ -36,7 +35,8 @@ def main() -> None:
     args = arguments.parse_args()
     params = load(Base, "base")
     folder = encoder_folder(args.source or load(EncoderSource, "encoder").source)
-    towers, tokenizer = shaped_towers(folder, params), load_tokenizer(folder)
+    towers = shaped_towers(folder, params)
+    tokenizer = fitted_tokenizer(folder, towers)
     with new_folder(args.tokenizer) as out:
         tokenizer.save_pretrained(out)
     with new_folder(args.encoder) as out:

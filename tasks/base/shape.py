@@ -2,18 +2,32 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from tasks.base.params import Base
 from tasks.core.encoder import Shape, Towers, load_towers, read_shape
+from tasks.core.errors import UserError
+from tasks.core.tokenizers import load_tokenizer
 
 
 def wanted_shape(folder: Path, params: Base) -> Shape:
     """What the source's own files say, where a parameter says nothing else."""
     named = {name: value for name in ("pooling", "head", "similarity") if (value := getattr(params, name)) != "source"}
     return replace(read_shape(folder), **named)
+
+
+def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
+    """The source's tokenizer, its longest text cut to the positions that the transformer has; UserError for tokens it has not."""
+    tokenizer, config = load_tokenizer(folder), towers.document.transformer.config
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the transformer {config.vocab_size}; expected a pair that fits"
+        )
+    tokenizer.model_max_length = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", tokenizer.model_max_length))
+    return tokenizer
 
 
 def shaped_towers(folder: Path, params: Base) -> Towers:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from tasks.core.entry import parser, stage
+from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, new_folder
 from tasks.core.params import load
 from tasks.core.records import DOCUMENTS, QUERIES, SPLITS
@@ -33,6 +34,10 @@ def main() -> None:
     arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
     tokenizer = load_tokenizer(arguments.tokenizer)
+    most = tokenizer.model_max_length
+    for name in ("query_length", "document_length"):
+        if getattr(params, name) > most:
+            raise UserError(f"params.yaml: tokenize.{name}: found {getattr(params, name)}, the model takes {most} tokens at most")
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"

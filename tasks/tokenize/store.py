@@ -18,7 +18,8 @@ Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
 def write_tokens(folder: Path, batches: Texts, tokenizer: Any, digest: str, max_length: int, prefix: str, total: int) -> None:
     """Tokenise (id, text) batches into `folder` (new). Rust threads of the tokenizer share a batch among the cores.
 
-    A text is cut to `max_length` tokens, special ones included. One row a text: passages are to come.
+    A text is cut to `max_length` tokens, special ones included; one without any stands as a single padding token, so that
+    every row has a vector. One row a text: passages are to come.
     """
     folder.mkdir(parents=True)
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.int32)
@@ -28,9 +29,8 @@ def write_tokens(folder: Path, batches: Texts, tokenizer: Any, digest: str, max_
     def flat() -> Iterator[pa.Table]:
         with (folder / "tokens.bin").open("wb") as out:
             for ids, texts in batches:
-                rows = tokenizer([prefix + t for t in texts], truncation=True, max_length=max_length, return_attention_mask=False)[
-                    "input_ids"
-                ]
+                found = tokenizer([prefix + t for t in texts], truncation=True, max_length=max_length, return_attention_mask=False)
+                rows = [row or [tokenizer.pad_token_id] for row in found["input_ids"]]
                 np.concatenate([np.asarray(row, dtype=dtype) for row in rows]).tofile(out)
                 lengths.append(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)))
                 progress.advance(len(rows))
