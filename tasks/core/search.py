@@ -52,6 +52,11 @@ def exact_search(
     return best.cpu().numpy(), best_rows.cpu().numpy()
 
 
+def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
+    """How many rows must be found so that `documents` different ones are among them: as if each brought all its passages."""
+    return documents * int(np.bincount(owners).max(initial=1))
+
+
 def id_order(ids: pa.Array) -> Ints:
     """The place of every document in the order of ids, [O]: what ties are broken by."""
     order = pc.sort_indices(ids).to_numpy()

@@ -20,6 +20,7 @@ from tasks.core.files import read_json
 from tasks.core.tables import read_table
 
 IDS = pa.schema([("id", pa.string())])
+ID_BATCH = 2**20
 Ints = npt.NDArray[np.int64]
 
 
@@ -64,11 +65,17 @@ def open_tokens(folder: Path) -> Tokens:
     meta = read_json(folder / "meta.json")
     flat_path = folder / "tokens.bin"
     dtype = np.dtype(meta["dtype"])
-    offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
-    if flat_path.stat().st_size != int(offsets[-1]) * dtype.itemsize:
-        raise UserError(f"{flat_path}: {flat_path.stat().st_size} bytes, expected {int(offsets[-1]) * dtype.itemsize}; run tokenize again")
-    flat: npt.NDArray[np.generic] = np.memmap(flat_path, dtype=dtype, mode="r") if int(offsets[-1]) else np.empty(0, dtype=dtype)
-    owners = np.load(folder / "owners.npy", mmap_mode="r", allow_pickle=False)
+    try:
+        offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
+        owners = np.load(folder / "owners.npy", mmap_mode="r", allow_pickle=False)
+        size, expected = flat_path.stat().st_size, int(offsets[-1]) * dtype.itemsize
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{folder}: not a whole token folder ({error}); run tokenize again") from None
+    if size != expected:
+        raise UserError(f"{flat_path}: {size} bytes, expected {expected}; run tokenize again")
+    if len(owners) != len(offsets) - 1:
+        raise UserError(f"{folder / 'owners.npy'}: {len(owners)} rows, expected {len(offsets) - 1}; run tokenize again")
+    flat: npt.NDArray[np.generic] = np.memmap(flat_path, dtype=dtype, mode="r") if size else np.empty(0, dtype=dtype)
     return Tokens(flat, offsets, owners, folder, meta["pad"], meta["max_length"], meta["prefix"], meta["tokenizer"])
 
 
@@ -85,7 +92,7 @@ def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
     wanted = unique.chunk(0).dictionary
     found = np.full(len(wanted), -1, dtype=np.int64)
     start = 0
-    for batch in pq.ParquetFile(path).iter_batches(2**20, columns=["id"]):
+    for batch in pq.ParquetFile(path).iter_batches(ID_BATCH, columns=["id"]):
         place = pc.index_in(wanted, value_set=batch["id"])
         here = place.is_valid().to_numpy(zero_copy_only=False)
         found[here] = place.drop_null().to_numpy() + start

@@ -11,7 +11,7 @@ from tasks.core.files import new_folder
 from tasks.core.params import load
 from tasks.core.queries import encode_queries, search_embeddings
 from tasks.core.records import QRELS, RANKED
-from tasks.core.search import ranked_tables
+from tasks.core.search import ranked_tables, rows_needed
 from tasks.core.tables import read_table, write_table
 from tasks.core.tokens import open_tokens, ordinals
 from tasks.mine.params import Mine
@@ -35,17 +35,17 @@ def main() -> None:
     judged = read_table(args.qrels, QRELS)
     judged = judged.filter(pc.greater(judged["grade"], 0))
     query, document = ordinals(judged["query"], args.queries / "ids.parquet"), ordinals(judged["doc"], args.documents / "ids.parquet")
-    total = len(documents.ids())
-    positives = (query * total + document)[(query >= 0) & (document >= 0)]
+    ids = documents.ids()
+    positives = (query * len(ids) + document)[(query >= 0) & (document >= 0)]
     most = int(np.bincount(query[query >= 0]).max()) if len(positives) else 0
     depth = params.depth + params.skip + most
     vectors = encode_queries(args.encoder, queries, params.precision, device)
     if params.search == "embeddings":
         scores, rows = search_embeddings(vectors, open_embeddings(args.vectors), depth, device)
     else:
-        scores, rows = search_index(open_index(args.vectors / "index.faiss"), vectors, depth)
+        scores, rows = search_index(open_index(args.vectors / "index.faiss"), vectors, rows_needed(depth, documents.owners))
     with new_folder(args.out) as out:
-        tables = ranked_tables(scores, rows, queries.ids(), documents.ids(), documents.owners, params.depth, params.skip, positives)
+        tables = ranked_tables(scores, rows, queries.ids(), ids, documents.owners, params.depth, params.skip, positives)
         write_table(out / "train.parquet", RANKED, tables)
 
 

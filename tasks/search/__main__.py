@@ -3,6 +3,7 @@
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -13,20 +14,23 @@ from tasks.core.encoding import encode_texts
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.faiss_index import open_index, search_index
-from tasks.core.search import ranked_tables
+from tasks.core.search import ranked_tables, rows_needed
 from tasks.core.tokenizers import load_tokenizer
-from tasks.core.tokens import open_tokens
+from tasks.core.tokens import open_tokens, ordinals
 
 WIDTH = 110  # of a printed text
 
 
-def texts_of(path: Path, ids: list[str]) -> dict[str, tuple[str, str]]:
-    """Title and text of a few documents, read from the corpus a part at a time."""
-    found: dict[str, tuple[str, str]] = {}
-    for batch in pq.ParquetFile(path).iter_batches(columns=["id", "title", "text"]):
-        for row in batch.filter(pc.is_in(batch["id"], pa.array(ids))).to_pylist():
-            found[row["id"]] = (row["title"], row["text"])
-    return found
+def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
+    """Title and text of a few documents; of the corpus no more is read than all ids and the row groups they stand in."""
+    rows = ordinals(ids, path)
+    if (rows < 0).any():
+        raise UserError(f"{path}: no document {ids[int(np.argmin(rows))]}; the index is of another corpus, run the pipeline")
+    with pq.ParquetFile(path) as file:
+        ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+        groups = np.unique(np.searchsorted(ends, rows, side="right")).tolist()
+        table = file.read_row_groups(groups, columns=["id", "title", "text"])
+    return {row["id"]: (row["title"], row["text"]) for row in table.filter(pc.is_in(table["id"], ids.combine_chunks())).to_pylist()}
 
 
 def main() -> None:
@@ -36,18 +40,19 @@ def main() -> None:
     arguments.add_argument("--query", required=True, help="what to search for")
     arguments.add_argument("--k", type=int, default=10, help="documents to show")
     args = arguments.parse_args()
-    if not args.query.strip():
+    query = args.query.encode(errors="surrogateescape").decode(errors="replace")  # a shell may pass bytes that are no UTF-8
+    if not query.strip():
         raise UserError("the query is empty; give some words")
     if args.k < 1:
-        raise UserError(f"-k {args.k}: expected at least 1")
+        raise UserError(f"--k {args.k}: expected at least 1")
     device = choose_device(read_runtime())
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     tower = load_towers(args.encoder).query.to(device, compute_dtype(device, "fp32"))
-    vector = encode_texts(tower, load_tokenizer(args.encoder), [queries.prefix + args.query], queries.max_length, device)
-    scores, rows = search_index(open_index(args.index / "index.faiss"), vector, args.k)
-    found = next(ranked_tables(scores, rows, pa.array(["query"]), documents.ids(), documents.owners, args.k)).to_pylist()
-    texts = texts_of(args.documents, [row["doc"] for row in found])
-    for row in found:
+    vector = encode_texts(tower, load_tokenizer(args.encoder), [queries.prefix + query], queries.max_length, device)
+    scores, rows = search_index(open_index(args.index / "index.faiss"), vector, rows_needed(args.k, documents.owners))
+    found = next(ranked_tables(scores, rows, pa.array(["query"]), documents.ids(), documents.owners, args.k))
+    texts = texts_of(args.documents, found["doc"])
+    for row in found.to_pylist():
         title, text = texts[row["doc"]]
         print(f"{row['rank']:>3}  {row['score']:.4f}  {row['doc']}" + (f"  {title}" if title and title != row["doc"] else ""))
         print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 3 * WIDTH, placeholder=" ..."), WIDTH), " " * 5))
