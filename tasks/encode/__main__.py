@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import torch
+import transformers
 
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
 from tasks.core.embeddings import Manifest, shard_name, write_manifest
@@ -14,7 +15,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, new_folder
 from tasks.core.params import load
 from tasks.core.progress import Progress
-from tasks.core.scratch import ROOT
+from tasks.core.scratch import ROOT, code_digest
 from tasks.core.tokens import open_tokens
 from tasks.encode.params import Encode
 from tasks.encode.shards import ShardStore, boundaries, shard_digest
@@ -34,12 +35,14 @@ def main() -> None:
         [
             weights,
             tokens.tokenizer,
+            code_digest("core", "encode"),
             str(compute),
             device.type,
             params.dtype,
             params.batch_tokens,
             torch.get_num_threads(),
             torch.__version__,
+            transformers.__version__,
         ]
     )
     tower = tower.to(device, compute)
@@ -54,10 +57,14 @@ def main() -> None:
                 progress.skip(end - first)
                 continue
             vectors = encode(tower, tokens, np.arange(first, end), params.batch_tokens, device, progress.advance)
-            if not np.isfinite(vectors).all():
-                raise UserError(f"{arguments.encoder}: vectors of rows {first} to {end - 1} hold NaN or infinity; train that model again")
-            store.keep(digest, vectors.astype(params.dtype))
-            np.save(path, vectors.astype(params.dtype))
+            with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused
+                stored = vectors.astype(params.dtype)
+            if not np.isfinite(stored).all():
+                raise UserError(
+                    f"{arguments.encoder}: rows {first} to {end - 1} give NaN or infinity as {params.dtype}; train that model again"
+                )
+            store.keep(digest, stored)
+            np.save(path, stored)
         shards = np.diff(cuts).tolist()
         manifest = Manifest(len(tokens), tower.width, params.dtype, shards, weights, tokens.tokenizer, tokens.max_length, tokens.prefix)
         write_manifest(out, manifest, arguments.tokens)

@@ -3,14 +3,15 @@
 import hashlib
 import shutil
 import zlib
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.encoding import Vectors
+from tasks.core.embeddings import Block
 from tasks.core.files import new_file
 from tasks.core.tokens import Ints, Tokens
 
@@ -22,7 +23,7 @@ def boundaries(ids: pa.Array, owners: npt.NDArray[np.int32], mean_rows: int = ME
     """First rows of the shards and the number of rows, [S + 1]: a shard ends behind a document whose id's CRC-32 says so.
 
     Content-defined, so documents appended, changed or deleted touch the shards they stand in and no other. A document's
-    passages stay together; a shard is cut at four times the mean at the latest.
+    passages stay together; a shard is cut at four times the mean at the latest (or holds one document longer than that).
     """
     ends = np.empty(len(ids), dtype=bool)
     for start in range(0, len(ids), CHUNK):
@@ -32,7 +33,9 @@ def boundaries(ids: pa.Array, owners: npt.NDArray[np.int32], mean_rows: int = ME
     cuts = [0]
     for cut in [*last.tolist(), len(owners)]:
         while cut - cuts[-1] > 4 * mean_rows:
-            cuts.append(int(np.searchsorted(owners, owners[cuts[-1] + 4 * mean_rows])))
+            document = owners[cuts[-1] + 4 * mean_rows]
+            before = int(np.searchsorted(owners, document))
+            cuts.append(before if before > cuts[-1] else int(np.searchsorted(owners, document, side="right")))
         if cut > cuts[-1]:
             cuts.append(cut)
     return np.array(cuts, dtype=np.int64)
@@ -52,31 +55,47 @@ class ShardStore:
 
     folder: Path
     limit_bytes: int
+    used: set[Path] = field(default_factory=set)  # kept or fetched by this encode
 
     def fetch(self, digest: str, to: Path) -> bool:
         """Copy a kept shard to `to`; False where it is not kept or its bytes are not what was stored."""
         kept = self.folder / f"{digest}.npy"
-        checksum = kept.with_suffix(".sha256")
         try:
-            if hashlib.sha256(kept.read_bytes()).hexdigest() != checksum.read_text():
+            if hashlib.sha256(kept.read_bytes()).hexdigest() != kept.with_suffix(".sha256").read_text(errors="replace"):
                 return False
             shutil.copyfile(kept, to)
             kept.touch()
         except FileNotFoundError:
             return False
+        self.used.add(kept)
         return True
 
-    def keep(self, digest: str, vectors: Vectors) -> None:
-        """Keep a shard, then let the least recently used go until the store fits its limit."""
+    def keep(self, digest: str, vectors: Block) -> None:
+        """Keep a shard where there is room for it.
+
+        The least recently used shards of other encodes make room, those of this one never do: the next encode asks for
+        them in the same order, and of a corpus larger than the store it would find none if the first had gone first.
+        """
         kept = self.folder / f"{digest}.npy"
-        with new_file(kept) as temporary, temporary.open("wb") as handle:
-            np.save(handle, vectors)
-        with new_file(kept.with_suffix(".sha256")) as temporary:
-            temporary.write_text(hashlib.sha256(kept.read_bytes()).hexdigest())
-        files = sorted(self.folder.glob("*.npy"), key=lambda f: f.stat().st_mtime, reverse=True)
-        total = 0
-        for file in files:
-            total += file.stat().st_size
-            if total > self.limit_bytes and file != kept:
+        if not self._make_room(vectors.nbytes):
+            return
+        with suppress(FileNotFoundError):  # another encode is keeping the same shard
+            with new_file(kept) as temporary, temporary.open("wb") as handle:
+                np.save(handle, vectors)
+            with new_file(kept.with_suffix(".sha256")) as temporary:
+                temporary.write_text(hashlib.sha256(kept.read_bytes()).hexdigest())
+        self.used.add(kept)
+
+    def _make_room(self, size: int) -> bool:
+        """Whether `size` bytes more fit the limit, once enough of what this encode has not used is gone."""
+        held: list[tuple[float, int, Path]] = []
+        for file in self.folder.glob("*.npy"):
+            with suppress(FileNotFoundError):  # another encode makes room too
+                held.append((file.stat().st_mtime, file.stat().st_size, file))
+        total = size + sum(bytes_held for _, bytes_held, _ in held)
+        for _, bytes_held, file in sorted(held):
+            if total > self.limit_bytes >= size and file not in self.used:
                 file.unlink(missing_ok=True)
                 file.with_suffix(".sha256").unlink(missing_ok=True)
+                total -= bytes_held
+        return total <= self.limit_bytes
