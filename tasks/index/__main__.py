@@ -40,10 +40,10 @@ def main() -> None:
             "bytes_per_vector": round(path.stat().st_size / len(embeddings), 1),
         }
     if len(tokens):
-        queries = encode_queries(arguments.encoder, tokens, "fp32", device)[:SAMPLE]
+        queries = encode_queries(arguments.encoder, tokens, "fp32", device, most=SAMPLE)
         k = min(params.recall_at, len(embeddings))
-        exact = search_embeddings(queries, embeddings, k, device)[1]
-        figures[f"recall@{k}"] = round(recall(search_index(index, queries, k)[1], exact, k), 6)
+        scores, rows = search_embeddings(queries, embeddings, k, device)
+        figures[f"recall@{k}"] = round(recall(search_index(index, queries, k)[1], scores, rows, k), 6)
     write_json(arguments.metrics, figures)
 
 

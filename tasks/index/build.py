@@ -9,8 +9,11 @@ from tasks.core.embeddings import Embeddings
 from tasks.core.encoding import Vectors
 from tasks.core.errors import UserError
 from tasks.core.progress import Progress
+from tasks.core.search import Floats
 from tasks.core.tokens import Ints
 from tasks.index.params import Index
+
+TIE = 1e-6  # relative difference of two fp32 scores that are the same
 
 
 def build(embeddings: Embeddings, params: Index) -> Any:
@@ -42,9 +45,10 @@ def build(embeddings: Embeddings, params: Index) -> Any:
 def set_effort(index: Any, params: Index) -> None:
     """Write nprobe or efSearch into the index itself, so that whoever opens the file searches as hard."""
     space = faiss.ParameterSpace()
+    inverted = faiss.try_extract_index_ivf(index)  # looks through transforms, id maps and refinements
     inner = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
-    if isinstance(inner, faiss.IndexIVF):
-        space.set_index_parameter(index, "nprobe", min(params.nprobe, inner.nlist))
+    if inverted is not None:
+        inverted.nprobe = min(params.nprobe, inverted.nlist)
     elif isinstance(inner, faiss.IndexHNSW):
         space.set_index_parameter(index, "efSearch", params.ef_search)
 
@@ -56,9 +60,13 @@ def training_sample(embeddings: Embeddings, size: int, seed: int) -> Vectors:
     return np.concatenate(parts).astype(np.float32)
 
 
-def recall(found_QK: Ints, exact_QK: Ints, k: int) -> float:
-    """Mean share of the exact top k rows that are among the found top k (faiss: intersection measure at k)."""
-    hits = [
-        len(np.intersect1d(f[f >= 0], e[e >= 0])) / max(1, (e >= 0).sum()) for f, e in zip(found_QK[:, :k], exact_QK[:, :k], strict=True)
-    ]
+def recall(found_QK: Ints, scores_QK: Floats, exact_QK: Ints, k: int) -> float:
+    """Mean share of the k best rows that are among the first k found (faiss: intersection measure at k); k <= rows.
+
+    `scores_QK` and `exact_QK` are an exact search's. Beyond rank k, what scores as the k-th does (to fp32 rounding: two
+    libraries add up in different orders) is as good as it, so that duplicates in a corpus count against no index.
+    """
+    last_Q1 = scores_QK[:, k - 1 : k]
+    best_QK = scores_QK >= last_Q1 - TIE * np.abs(last_Q1)
+    hits = [min(k, len(np.intersect1d(f, e[best]))) / k for f, e, best in zip(found_QK[:, :k], exact_QK, best_QK, strict=True)]
     return float(np.mean(hits))
