@@ -19,6 +19,7 @@ def search(text: str, k: int, model: str | None) -> int:
     if not (INDEXES / model).exists():
         known = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
         raise UserError(f"{INDEXES / model}: no index of model {model}, expected one of {', '.join(known) or 'none yet'}; run retemper run")
+    print(f"searching with {model}", file=sys.stderr)
     paths = ["--encoder", f"data/encoders/{model}", "--index", f"data/indexes/{model}"]
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *paths, *corpus, "--k", str(k), f"--query={text}"]

@@ -147,7 +147,7 @@ class Toy:
         found = []
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and int(entry.name) != os.getpid() and Path(os.readlink(entry / "cwd")) == self.folder:
+                if entry.name.isdigit() and int(entry.name) != os.getpid() and (entry / "cwd").readlink() == self.folder:
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                     if command and "State:\tZ" not in (entry / "status").read_text():
                         found.append(command)

@@ -1,0 +1,116 @@
+"""Refusals of params.yaml: one line each, with file and key."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.checks import check, check_file, check_names, find_cycle
+from tasks.core.errors import UserError
+from tasks.core.params import read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINED: dict[str, Any] = {"init": "base", "negatives": "bm25"}
+
+
+@pytest.fixture
+def sections() -> dict[str, Any]:
+    """The project's own, with rounds of our choosing."""
+    found = read_yaml(ROOT / "params.yaml")
+    found["rounds"] = {"warmup": dict(TRAINED), "star": {"init": "warmup", "negatives": "warmup"}}
+    found["mine"] = {"warmup": {"search": "embeddings"}}
+    return found
+
+
+def edited(sections: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    node = sections
+    *way, last = key.split(".")
+    for name in way:
+        node = node.setdefault(name, {})
+    node[last] = value
+    return sections
+
+
+def test_the_projects_own_parameters_pass() -> None:
+    assert "warmup" in check_file(ROOT / "params.yaml").rounds
+
+
+def test_what_passes(sections: dict[str, Any]) -> None:
+    assert check(sections).rounds["star"].init == "warmup"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("rounds.Star", TRAINED, "rounds.Star: found the name 'Star', expected lower-case letters, digits and _"),
+        ("rounds.a-b", TRAINED, "rounds.a-b: found the name 'a-b'"),
+        ("rounds.2nd", TRAINED, "rounds.2nd: found the name '2nd'"),
+        ("rounds.bm25", TRAINED, "rounds.bm25: the name bm25 is reserved"),
+        ("rounds.base", TRAINED, "rounds.base: the name base is reserved"),
+        ("mine.official", {"search": "embeddings"}, "mine.official: the name official is reserved"),
+        ("rounds.star.init", "stat", "rounds.star.init: found 'stat', expected one of base, star, warmup"),
+        ("rounds.star.negatives", "nowhere", "rounds.star.negatives: found 'nowhere', expected one of bm25, none, official, warmup"),
+        (
+            "rounds.warmup.negatives",
+            "star",
+            "rounds.warmup.negatives: found 'star', expected one of bm25, none, official, warmup; add mine.star",
+        ),
+        ("rounds.warmup.init", "star", "rounds.warmup: needs itself: warmup -> star -> warmup"),
+        ("rounds.warmup.negatives", "warmup", "rounds.warmup: needs itself: warmup -> warmup"),
+        ("mine.ance", {"search": "embeddings"}, "mine.ance: no round ance; negatives are mined with a round: warmup, star"),
+        ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
+        ("rounds.star.speed", 1, "rounds.star.speed: unknown key"),
+        ("bm25.b", 2, "bm25.b: found 2"),
+        ("nonsense", {}, "nonsense: unknown key"),
+        ("dataset.source", "beer:x", "dataset.source: dataset 'beer:x': unknown kind"),
+        ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
+        ("rounds", {}, "rounds: found {}"),
+        ("rounds.star", None, "rounds.star: found None"),
+    ],
+)
+def test_refusals(sections: dict[str, Any], key: str, value: Any, line: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        check(edited(sections, key, value))
+    assert str(refusal.value).startswith(f"params.yaml: {line}")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_section_and_a_missing_field(sections: dict[str, Any]) -> None:
+    del sections["rounds"]["star"]["init"]
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star.init: missing"):
+        check(sections)
+    del sections["bm25"]
+    with pytest.raises(UserError, match=r"^params.yaml: bm25: missing"):
+        check(sections)
+
+
+def test_a_name_in_two_sections_of_one_namespace() -> None:
+    with pytest.raises(UserError, match=r"^p: rounds.costa: the name costa is taken by pretrain.costa"):
+        check_names({"pretrain": {"costa": {}}, "rounds": {"costa": {}}}, "p")
+    with pytest.raises(UserError, match=r"^p: mix.warmup: the name warmup is taken by mine.warmup"):
+        check_names({"rounds": {"warmup": {}}, "mine": {"warmup": {}}, "mix": {"warmup": {}}}, "p")
+
+
+def test_a_name_twice_in_one_section(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text("rounds:\n  a: {}\n  a: {}\n")
+    with pytest.raises(UserError, match=rf"^{file}:\d+: not YAML"):
+        check_file(file)
+
+
+def test_cycles_are_found_exactly_where_there_are_some() -> None:
+    """Every graph of three names with up to two edges each, against the powers of its adjacency matrix."""
+    names = "abc"
+    choices = [list(edges) for size in range(3) for edges in itertools.combinations(names, size)]
+    for needs in itertools.product(choices, repeat=3):
+        graph = dict(zip(names, needs, strict=True))
+        reach = {(a, b) for a in names for b in graph[a]}
+        for _ in names:
+            reach |= {(a, d) for a, b in reach for c, d in reach if b == c}
+        cyclic = any((name, name) in reach for name in names)
+        path = find_cycle(graph)
+        assert bool(path) == cyclic, graph
+        if path:
+            assert path[0] == path[-1]
+            assert all(second in graph[first] for first, second in itertools.pairwise(path))

@@ -1,0 +1,161 @@
+"""The command line without a run: help, refusals, what is undone, what search and evaluate start."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import cli, search, zero_shot
+from tasks.core.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The project's own parameters and graph, without its code."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "data").mkdir()
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_help_is_at_once_and_has_examples(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = call(tmp_path, "--help")
+    assert time.monotonic() - started < 1
+    assert done.returncode == 0
+    assert all(f"retemper {command}" in done.stdout for command in ("run", "search", "evaluate", "serve"))
+
+
+def test_outside_a_project(tmp_path: Path, project: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert "no dvc.yaml here; run retemper in the project's folder" in refused(call(elsewhere, "run"))
+    shutil.rmtree(project / ".git")
+    assert "not in a git repository" in refused(call(project, "run"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_without_permission_to_write(project: Path) -> None:
+    project.chmod(0o555)
+    try:
+        assert "no permission to write here" in refused(call(project, "run"))
+    finally:
+        project.chmod(0o755)
+
+
+def test_a_refused_setting_changes_nothing(project: Path) -> None:
+    before = (project / "params.yaml").read_bytes()
+    assert "params.yaml: rounds.star.lr: found 'fast'" in refused(call(project, "run", "--set", "rounds.star.lr=fast"))
+    assert "nowhere: found nothing there" in refused(call(project, "run", "--set", "dataset.source=beir:nowhere"))
+    assert (project / "params.yaml").read_bytes() == before
+    assert not (project / "data/source.json").exists()
+
+
+def test_a_dry_run_names_stages_and_changes_nothing(project: Path) -> None:
+    before = (project / "params.yaml").read_bytes()
+    done = call(project, "run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=bm25", "train@more")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2] == "train@more"
+    assert "evaluate@more" not in done.stdout
+    assert (project / "params.yaml").read_bytes() == before
+    assert not (project / "data/source.json").exists()
+
+
+def test_dvcs_refusals_are_one_line(project: Path) -> None:
+    graph = (project / "dvc.yaml").read_text()
+    (project / "dvc.yaml").write_text(graph.replace("outs: [data/tokens]", "outs: [data/corpus]"))
+    assert "data/corpus" in refused(call(project, "run"))
+    (project / "dvc.yaml").write_text("stages: [")
+    assert "dvc.yaml" in refused(call(project, "run"))
+
+
+def test_search_asks_the_best_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    for model, value in (("bm25", 0.9), ("star", 0.8), ("init", 0.5)):
+        (project / "data/metrics").mkdir(exist_ok=True)
+        (project / f"data/metrics/{model}.json").write_text(json.dumps({"dev": {"nDCG@10": value}}))
+        if model != "bm25":
+            (project / f"data/indexes/{model}").mkdir(parents=True)
+    asked: list[list[str]] = []
+
+    def answer(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(search.subprocess, "run", answer)
+    assert cli.main(["search", "--", "-k of what?"]) == 0
+    assert asked[0][1:3] == ["-m", "tasks.search"]
+    assert dict(zip(asked[0][3:-1:2], asked[0][4:-1:2], strict=True)) == {
+        "--encoder": "data/encoders/star",
+        "--index": "data/indexes/star",
+        "--documents": "data/corpus/documents.parquet",
+        "--tokens": "data/tokens",
+        "--k": "10",
+    }
+    assert asked[0][-1] == "--query=-k of what?"
+    assert search.search("x", 3, "init") == 0
+    assert "data/encoders/init" in asked[1]
+    with pytest.raises(UserError, match="no index of model bm25, expected one of init, star"):
+        search.search("x", 3, "bm25")
+    with pytest.raises(UserError, match="expected at least 1"):
+        search.search("x", 0, None)
+
+
+def test_evaluate_runs_the_stages_beside_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each stage is stood in for by one that makes its outs; the last also writes metrics."""
+    monkeypatch.chdir(project)
+    stand_in = "import sys, pathlib; a = sys.argv; o = a[a.index({last!r}) + 1]; pathlib.Path(o).write_text({text!r}); print('did', o)"
+    seen: list[list[str]] = []
+
+    def commands(*arguments: Any) -> list[list[str]]:
+        found = zero_shot_commands(*arguments)
+        seen.extend(found)
+        return found
+
+    zero_shot_commands = zero_shot.commands
+    monkeypatch.setattr(zero_shot, "commands", commands)
+    last = {"prepare": "--out", "base": "--encoder", "tokenize": "--out", "encode": "--out", "evaluate": "--metrics"}
+    for stage, option in last.items():
+        (project / "tasks" / stage).mkdir(parents=True)
+        text = json.dumps({"test": {"nDCG@10": 0.25}})
+        (project / "tasks" / stage / "__main__.py").write_text(stand_in.format(last=option, text=text))
+    (project / "model").mkdir()
+    assert cli.main(["evaluate", "--model", "model", "--data", "beir:somewhere", "--out", "found.json"]) == 0
+    assert json.loads(Path("found.json").read_text()) == {"test": {"nDCG@10": 0.25}}
+    assert "0.2500" in capsys.readouterr().out
+    assert not list(Path(".retemper").glob("evaluate-*")), "the temporary folder is gone"
+    assert list(Path("data").iterdir()) == []
+    assert seen[0][:3] == ["tasks.prepare", "--source", "beir:somewhere"]
+    assert seen[1][:3] == ["tasks.base", "--source", "model"]
+
+    (project / "tasks/encode/__main__.py").write_text("import sys; sys.exit('retemper: model: no such tokenizer')")
+    assert cli.main(["evaluate", "--model", "model", "--data", "demo"]) == 1
+    (project / "tasks/encode/__main__.py").write_text("import sys; print('retemper: a: b', file=sys.stderr); sys.exit(2)")
+    capsys.readouterr()
+    assert cli.main(["evaluate", "--model", "model", "--data", "demo"]) == 2
+    assert capsys.readouterr().err == "retemper: a: b\n"
+    assert not list(Path(".retemper").glob("evaluate-*"))

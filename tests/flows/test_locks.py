@@ -1,0 +1,64 @@
+"""Locks: one run a folder, and what dead DVC processes left."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.locks import only_run, repair
+from tasks.core.errors import UserError
+
+
+def test_a_second_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    lock = tmp_path / ".retemper" / "run.lock"
+    with only_run(lock):
+        with pytest.raises(UserError, match=rf"a run is at work in this folder \(process {os.getpid()}\)"), only_run(lock):
+            pass
+        assert lock.read_text() == str(os.getpid()), "a refused run leaves the name of the one at work"
+    with only_run(lock):
+        pass
+
+
+@pytest.fixture
+def rwlock(tmp_path: Path) -> Path:
+    path = tmp_path / ".dvc" / "tmp" / "rwlock"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def held(process: int) -> str:
+    return json.dumps({"write": {"/data/x": {"pid": process, "cmd": "dvc repro"}}, "read": {}})
+
+
+@pytest.mark.parametrize("content", ["", '{"write": {"/da', "[]", held(2**22 + 1), held(os.getpid())])
+def test_a_stale_or_broken_record_is_removed(rwlock: Path, content: str) -> None:
+    """A process id may be another program's by now: ours is no DVC."""
+    rwlock.write_text(content)
+    assert repair(rwlock)
+    assert not rwlock.exists()
+
+
+def test_an_empty_record_or_none_is_left(rwlock: Path) -> None:
+    assert not repair(rwlock)
+    rwlock.write_text("{}")
+    assert not repair(rwlock)
+    assert rwlock.exists()
+
+
+def test_a_record_is_left_while_dvc_is_at_work_in_the_folder(rwlock: Path) -> None:
+    root = rwlock.parents[2]
+    rwlock.write_text("")
+    program = root / "dvc"
+    program.write_text("import time; print(flush=True); time.sleep(60)")
+    for folder, repaired in ((root, False), (root.parent, True)):
+        dvc = subprocess.Popen([sys.executable, str(program)], cwd=folder, stdout=subprocess.PIPE)
+        assert dvc.stdout is not None
+        dvc.stdout.readline()
+        time.sleep(0.05)
+        assert repair(rwlock) is repaired
+        dvc.kill()
+        dvc.wait()

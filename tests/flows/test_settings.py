@@ -1,0 +1,128 @@
+"""`--set`: what is edited, what stays as it was, what is refused."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from flows.settings import apply
+from tasks.core.errors import UserError
+
+TEXT = """\
+# The head.
+
+text:
+  titles: false # whether titles count
+  separator: " "
+
+rounds:
+  warmup:
+    lr: 5e-5 # peak
+    window: [1, 200]
+  star:
+    init: warmup # where from
+    lr: 5e-5
+
+# What follows.
+mine: {}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "params.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def accept(_: dict[str, Any]) -> None:
+    pass
+
+
+def value(path: Path) -> dict[str, Any]:
+    return YAML(typ="safe", pure=True).load(io.StringIO(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("assignments", "old", "new"),
+    [
+        (["rounds.star.lr=1e-05"], "    lr: 5e-5\n\n#", "    lr: 1e-05\n\n#"),
+        (["rounds.warmup.lr=3"], "    lr: 5e-5 # peak", "    lr: 3    # peak"),
+        (["text.titles=true"], "titles: false #", "titles: true  #"),  # comments keep their column
+        (["rounds.warmup.window=[1, 50]"], "[1, 200]", "[1, 50]"),
+        (["text.separator=': '"], 'separator: " "', "separator: ': '"),
+        (["rounds.star.steps=7"], "    lr: 5e-5\n\n#", "    lr: 5e-5\n    steps: 7\n\n#"),
+        (
+            ["rounds.x.init=star", "rounds.x.negatives=bm25"],
+            "    lr: 5e-5\n\n#",
+            "    lr: 5e-5\n  x:\n    init: star\n    negatives: bm25\n\n#",
+        ),
+        (["rounds.star="], "  star:\n    init: warmup # where from\n    lr: 5e-5\n", ""),
+        (["rounds.star.lr="], "    lr: 5e-5\n\n#", "\n#"),
+    ],
+)
+def test_only_the_named_lines_change(file: Path, assignments: list[str], old: str, new: str) -> None:
+    assert apply(assignments, file, accept) == TEXT
+    assert file.read_text() == TEXT.replace(old, new)
+
+
+def test_values_are_yaml_1_2(file: Path) -> None:
+    apply(["a.float=1e-05", "a.word=no", "a.list=[1, x]", "a.null=null", "a.spec=beir:../x", "a.text='1'"], file, accept)
+    assert value(file)["a"] == {"float": 1e-05, "word": "no", "list": [1, "x"], "null": None, "spec": "beir:../x", "text": "1"}
+
+
+def test_set_and_set_back_is_byte_for_byte(file: Path) -> None:
+    apply(["rounds.star.lr=1e-05"], file, accept)
+    apply(["rounds.star.lr=5e-5"], file, accept)
+    assert file.read_text() == TEXT
+    apply(["rounds.x.init=star"], file, accept)
+    apply(["rounds.x="], file, accept)
+    assert file.read_text() == TEXT
+
+
+@pytest.mark.parametrize(
+    "assignment", ["rounds.star.lr=0.00005", "text.titles=false", "rounds.nope=", "rounds.star.init=warmup", "mine={}"]
+)
+def test_what_changes_nothing_writes_nothing(file: Path, assignment: str) -> None:
+    before = file.stat().st_mtime_ns, file.stat().st_ino
+    assert apply([assignment], file, accept) is None
+    assert (file.stat().st_mtime_ns, file.stat().st_ino) == before
+    assert file.read_text() == TEXT
+
+
+def test_true_is_not_one(file: Path) -> None:
+    apply(["text.titles=0"], file, accept)
+    assert value(file)["text"]["titles"] == 0
+    assert value(file)["text"]["titles"] is not False
+
+
+@pytest.mark.parametrize(
+    ("assignment", "line"),
+    [
+        ("rounds", "--set rounds: expected section.key=value"),
+        (".=1", "--set .=1: expected section.key=value"),
+        ("rounds.star.lr.x=1", "--set rounds.star.lr.x=1: rounds.star.lr is no section"),
+        ("rounds.star.lr=[1", "--set rounds.star.lr=[1: the value is not YAML"),
+    ],
+)
+def test_refusals(file: Path, assignment: str, line: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        apply(["text.titles=true", assignment], file, accept)
+    assert str(refusal.value).startswith(line)
+    assert file.read_text() == TEXT
+
+
+def test_the_whole_is_checked_before_anything_is_written(file: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def refuse(sections: dict[str, Any]) -> None:
+        seen.append(sections)
+        raise UserError("no")
+
+    with pytest.raises(UserError, match=r"^no$"):
+        apply(["rounds.x.init=star", "rounds.x.lr=1"], file, refuse)
+    assert seen[0]["rounds"]["x"] == {"init": "star", "lr": 1}
+    assert file.read_text() == TEXT
+    assert [path.name for path in file.parent.iterdir()] == ["params.yaml"]

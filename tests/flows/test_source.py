@@ -1,0 +1,124 @@
+"""data/source.json: content by digest, wherever it lies, and remembered while it is away."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flows.source
+from flows.source import write_source
+from tasks.core.errors import UserError
+
+
+class Place:
+    """A project's folder with a small BEIR dataset and an encoder's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = folder / "data" / "source.json"
+        self.warnings: list[str] = []
+        (folder / "beir" / "qrels").mkdir(parents=True)
+        (folder / "beir" / "corpus.jsonl").write_text('{"_id": "d", "text": "t"}\n')
+        (folder / "beir" / "queries.jsonl").write_text('{"_id": "q", "text": "t"}\n')
+        (folder / "beir" / "qrels" / "test.tsv").write_text("q\td\t1\n")
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text("{}")
+
+    def write(self, dataset: str = "beir:beir", encoder: str = "model") -> dict[str, Any]:
+        Path("params.yaml").write_text(json.dumps({"dataset": {"source": dataset}, "encoder": {"source": encoder}}))
+        write_source(warn=self.warnings.append)
+        return json.loads(self.source.read_text())
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files whose content is read."""
+    names: list[str] = []
+    digest = flows.source.file_digest
+
+    def spy(path: Path) -> str:
+        names.append(path.name)
+        return digest(path)
+
+    monkeypatch.setattr(flows.source, "file_digest", spy)
+    return names
+
+
+def test_an_entry_holds_the_digests_of_its_files(place: Place) -> None:
+    entry = place.write()["dataset"]
+    assert entry["source"] == "beir:beir"
+    names = ["corpus.jsonl", "qrels/test.tsv", "queries.jsonl"]
+    assert entry["files"] == {name: hashlib.sha256(Path("beir", name).read_bytes()).hexdigest() for name in names}
+
+
+def test_a_digest_is_of_content_not_of_place(place: Place) -> None:
+    before = place.write()
+    Path("beir").rename("moved")
+    Path("model").rename("elsewhere")
+    after = place.write("beir:moved", f"{Path.cwd()}/elsewhere")
+    for kind in ("dataset", "encoder"):
+        assert after[kind]["digest"] == before[kind]["digest"]
+        assert after[kind]["source"] != before[kind]["source"]
+    Path("moved/corpus.jsonl").write_text('{"_id": "d", "text": "u"}\n')
+    changed = place.write("beir:moved", "elsewhere")
+    assert changed["dataset"]["digest"] != before["dataset"]["digest"]
+    assert changed["encoder"]["digest"] == before["encoder"]["digest"]
+    Path("moved/qrels/test.tsv").rename("moved/qrels/dev.tsv")
+    assert place.write("beir:moved", "elsewhere")["dataset"]["digest"] != changed["dataset"]["digest"]
+
+
+def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Place, read: list[str]) -> None:
+    place.write()
+    assert sorted(read) == ["config.json", "corpus.jsonl", "queries.jsonl", "test.tsv"]
+    written = place.source.stat().st_mtime_ns
+    read.clear()
+    place.write()
+    assert read == []
+    assert place.source.stat().st_mtime_ns == written
+    os.utime("beir/corpus.jsonl", ns=(1, 1))
+    place.write()
+    assert read == ["corpus.jsonl"], "a new time of change: read again, and found the same"
+    assert place.source.stat().st_mtime_ns == written
+
+
+def test_a_source_that_is_away_keeps_its_entry(place: Place) -> None:
+    before = place.write()
+    Path("other").mkdir()
+    shutil.copytree("beir", "other", dirs_exist_ok=True)
+    Path("other/corpus.jsonl").write_text('{"_id": "d", "text": "other"}\n')
+    other = place.write("beir:other")
+    shutil.rmtree("beir")
+    assert place.write() == before, "switched back while it is away"
+    assert "beir" in place.warnings[0]
+    assert place.write("beir:other") == other
+    assert len(place.warnings) == 1
+
+    shutil.rmtree(".retemper")  # a fresh clone: only source.json knows
+    shutil.rmtree("other")
+    assert place.write("beir:other") == other
+
+
+def test_a_source_never_seen_is_refused_and_nothing_is_written(place: Place) -> None:
+    before = place.write()
+    with pytest.raises(UserError, match=r"^nowhere: found nothing there"):
+        place.write("beir:nowhere")
+    with pytest.raises(UserError, match=r"encoder '\./nowhere'"):
+        place.write(encoder="./nowhere")
+    assert json.loads(place.source.read_text()) == before
+
+
+def test_a_source_without_files_is_known_by_its_id_and_its_reader(place: Place) -> None:
+    first, second = place.write("irds:vaswani")["dataset"], place.write("irds:cranfield")["dataset"]
+    assert first["files"] == {}
+    assert "ir_datasets" in first["packages"]
+    assert first["digest"] != second["digest"]
+    assert place.write("irds:vaswani")["dataset"] == first
