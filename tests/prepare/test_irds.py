@@ -1,0 +1,101 @@
+"""ir_datasets: its ids and splits, read from a dataset registered here; offline is one line."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ir_datasets
+import pytest
+from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
+from ir_datasets.util import Download
+
+from tasks.core.errors import UserError
+
+
+class Titled(NamedTuple):
+    doc_id: str
+    url: str
+    title: str
+    body: str
+
+
+class Bare(NamedTuple):
+    doc_id: str
+    said: str
+
+    def default_text(self) -> str:
+        return f"default {self.said}"
+
+
+class Local(Download):  # type: ignore[misc]
+    """A file that is there."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def path(self, force: bool = True) -> str:  # noqa: ARG002 (ir_datasets passes it)
+        return str(self.file)
+
+    def stream(self) -> Any:
+        return self.file.open("rb")
+
+
+class Away(Local):
+    def stream(self) -> Any:
+        raise ConnectionError("no name\nresolved")
+
+
+@pytest.fixture
+def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """register("name", docs=..., queries=..., qrels=...): parts are file contents."""
+    monkeypatch.setattr(ir_datasets.registry, "_registered", dict(ir_datasets.registry._registered))
+
+    def run(name: str, doc_type: Any = Titled, kind: Any = Local, **parts: str) -> None:
+        handlers = []
+        for part, text in parts.items():
+            file = tmp_path / f"{name.replace('/', '-')}-{part}"
+            file.write_text(text, encoding="utf-8")
+            forms = {
+                "docs": lambda f: TsvDocs(kind(f), doc_cls=doc_type),
+                "queries": lambda f: TsvQueries(kind(f), lang="en"),
+                "qrels": lambda f: TrecQrels(kind(f), {1: "yes"}),
+            }
+            handlers.append(forms[part](file))
+        ir_datasets.registry.register(name, ir_datasets.Dataset(*handlers))
+
+    return run
+
+
+DOCS = "d1\tu\tTitle\tbody one\nd2\tu\t\tbody two\n"
+
+
+def test_children_are_splits(prepare: Any, register: Any) -> None:
+    register("mine", docs=DOCS)
+    register("mine/train", docs=DOCS, queries="1\tfirst\n2\tunjudged\n", qrels="1 0 d2 1\n")
+    register("mine/validation", docs=DOCS, queries="3\tthird\n", qrels="3 0 d1 2\n3 0 d2 0\n")
+    got = prepare("irds:mine")
+    assert got.documents == [("d1", "Title", "body one"), ("d2", "", "body two")]
+    assert got.queries == {"train": [("1", "first", [])], "dev": [("3", "third", [])], "test": []}
+    assert got.qrels == {"train": [("1", "d2", 1)], "dev": [("3", "d1", 2), ("3", "d2", 0)], "test": []}
+    alone = prepare("irds:mine/validation")
+    assert alone.queries == {"train": [], "dev": [("3", "third", [])], "test": []}
+
+
+def test_a_judged_dataset_of_no_split_is_a_test_set(prepare: Any, register: Any) -> None:
+    register("plain", doc_type=Bare, docs="d1\tone\n", queries="1\tfirst\n", qrels="1 0 d1 1\n")
+    got = prepare("irds:plain")
+    assert got.documents == [("d1", "", "default one")]
+    assert got.queries["test"] == [("1", "first", [])]
+
+
+def test_refuses(prepare: Any, register: Any) -> None:
+    with pytest.raises(UserError, match=r"irds:nobody/knows: unknown to ir_datasets"):
+        prepare("irds:nobody/knows")
+    register("unjudged", docs=DOCS, queries="1\tfirst\n")
+    with pytest.raises(UserError, match=r"irds:unjudged: has no qrels with queries"):
+        prepare("irds:unjudged")
+    register("wordless", queries="1\tfirst\n", qrels="1 0 d1 1\n")
+    with pytest.raises(UserError, match=r"irds:wordless: has no documents"):
+        prepare("irds:wordless")
+    register("far", kind=Away, docs=DOCS, queries="1\tfirst\n", qrels="1 0 d1 1\n")
+    with pytest.raises(UserError, match=r"irds:far.*could not read it \(ConnectionError: no name resolved\); go online once"):
+        prepare("irds:far")

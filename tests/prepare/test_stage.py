@@ -1,0 +1,73 @@
+"""The entry: outs that are whole or absent, the same bytes every time, one line and status 2 for a mistake."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.files import folder_digest
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTS = ("corpus", "negatives/none", "negatives/official")
+
+
+def run(folder: Path, *arguments: str, seed: str = "0") -> subprocess.CompletedProcess[str]:
+    outs = [part for flag, name in zip(("--out", "--none", "--official"), OUTS, strict=True) for part in (flag, f"data/{name}")]
+    command = [sys.executable, "-m", "tasks.prepare", *outs, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny_corpus: Any) -> Path:
+    (tmp_path / "params.yaml").write_text(f"dataset: {{source: 'beir:{tiny_corpus.beir}'}}\nprepare: {{}}\n")
+    return tmp_path
+
+
+def test_source_of_params_gives_the_same_bytes_each_time(project: Path, tiny_corpus: Any) -> None:
+    digests = []
+    for seed in ("1", "2"):
+        done = run(project, seed=seed)
+        assert done.returncode == 0, done.stderr
+        digests.append([folder_digest(project / "data" / name) for name in OUTS])
+    assert digests[0] == digests[1]
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"beir:{tiny_corpus.beir}"
+    assert lines[1].split()[:2] == ["documents", "60"]
+    assert [line.split()[:2] for line in lines[3:]] == [["train", "40"], ["dev", "10"], ["test", "10"]]
+    assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives"]
+
+
+def test_source_of_the_command_line_stands_before_params(project: Path) -> None:
+    done = run(project, "--source", "beir:nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr.startswith("retemper: nowhere: found nothing there, expected a BEIR folder with corpus.jsonl")
+        and done.stderr.count("\n") == 1
+    )
+
+
+def test_a_late_mistake_leaves_no_out(project: Path, tmp_path: Path) -> None:
+    """The doubled line comes after 20,000 good ones, the bad negatives after a whole good corpus."""
+    folder = tmp_path / "msmarco"
+    folder.mkdir()
+    (folder / "collection.tsv").write_text("".join(f"{i}\tpassage {i}\n" for i in range(20_000)))
+    (folder / "queries.train.tsv").write_text("1\tquestion\n")
+    (folder / "qrels.train.tsv").write_text("1\t0\t1\t1\n")
+    (folder / "qidpidtriples.train.full.tsv").write_text("1\t1\t2\n1\t1\tx\n")
+    done = run(project, "--source", "msmarco:msmarco")
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert last.startswith("retemper: msmarco/qidpidtriples.train.full.tsv:2: document 'x' is not in the dataset; add it")
+    assert "Traceback" not in done.stderr
+    assert not [path for path in (project / "data").rglob("*") if path.is_file()]
+
+
+def test_an_unknown_key_is_refused(project: Path) -> None:
+    (project / "params.yaml").write_text("dataset: {source: demo}\nprepare: {unknown_document: drop}\n")
+    done = run(project)
+    assert done.returncode == 2
+    assert "params.yaml: prepare.unknown_document: unknown key; known are unknown_documents" in done.stderr
