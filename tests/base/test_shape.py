@@ -1,0 +1,111 @@
+"""The source's shape or the parameters', heads drawn from the seed, and the stage's entry."""
+
+import json
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from tasks.base.params import Base
+from tasks.base.shape import fitted_tokenizer, shaped_towers, wanted_shape
+from tasks.core.encoder import Shape, load_towers, read_shape
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
+from tasks.core.tokenizers import load_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("params", "bare", "default"),
+    [
+        ({}, Shape("mean", "none", "dot"), Shape("mean", "none", "cosine", 256)),
+        ({"pooling": "cls"}, Shape("cls", "none", "dot"), Shape("cls", "none", "cosine", 256)),
+        ({"similarity": "dot"}, Shape("mean", "none", "dot"), Shape("mean", "none", "dot", 256)),
+        (
+            {"head": "linear_norm", "similarity": "cosine"},
+            Shape("mean", "linear_norm", "cosine"),
+            Shape("mean", "linear_norm", "cosine", 256),
+        ),
+    ],
+)
+def test_what_a_parameter_names_replaces_what_the_source_says(
+    params: dict[str, str], bare: Shape, default: Shape, tiny_encoder: Path, minilm: Path
+) -> None:
+    assert wanted_shape(tiny_encoder, Base(**params)) == bare
+    assert wanted_shape(minilm, Base(**params)) == default
+
+
+def test_a_new_head_is_the_seeds_and_nothing_elses(tiny_encoder: Path) -> None:
+    heads = []
+    for number, seed in enumerate((1, 1, 2)):
+        torch.manual_seed(number)
+        head = shaped_towers(tiny_encoder, Base(head="linear_norm", seed=seed)).document.head
+        assert head is not None
+        heads.append(head)
+    weights = [head.linear.weight for head in heads]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    assert weights[0].std().item() == pytest.approx(0.02, rel=0.05) and abs(weights[0].mean().item()) < 1e-3
+    for head in heads:
+        assert not head.linear.bias.any() and (head.norm.weight == 1).all() and not head.norm.bias.any()
+
+
+def run(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch, base: str = "{}", *more: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "params.yaml").write_text(f"base: {base}\nencoder: {{source: '{source}'}}\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["base", "--encoder", "base", "--tokenizer", "tokenizer", *more])
+    import_module("tasks.base.__main__").main()
+    return folder / "base"
+
+
+def test_the_stage_gives_the_same_bits_every_time(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = "{pooling: cls, head: linear_norm, similarity: dot, seed: 7}"
+    digests = []
+    for number in range(2):
+        torch.manual_seed(number)
+        out = run(tmp_path / str(number), tiny_encoder, monkeypatch, params)
+        digests.append((folder_digest(out), folder_digest(out.parent / "tokenizer")))
+        assert sorted(file.name for file in out.parent.iterdir()) == ["base", "params.yaml", "tokenizer"]
+    assert digests[0] == digests[1]
+    assert read_shape(out) == Shape("cls", "linear_norm", "dot")
+    theirs, ours = AutoModel.from_pretrained(tiny_encoder).state_dict(), load_towers(out).document.transformer.state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items() if "pooler" not in name)
+    text = "what the stage writes tokenises as the source does"
+    assert load_tokenizer(tmp_path / "0" / "tokenizer")(text).input_ids == load_tokenizer(tiny_encoder)(text).input_ids
+
+
+def test_a_saved_head_is_kept_or_taken_off(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(tmp_path / "first", tiny_encoder, monkeypatch, "{head: linear_norm, seed: 3}")
+    second = run(tmp_path / "second", tiny_encoder, monkeypatch, "{head: linear_norm, seed: 4}", "--source", str(first))
+    assert folder_digest(second) == folder_digest(first)  # the seed draws only what is new
+    third = run(tmp_path / "third", first, monkeypatch, "{head: none}")
+    assert read_shape(third).head == "none" and not (third / "2_Dense").exists()
+
+
+def test_texts_are_no_longer_than_the_model_has_positions(tiny_encoder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())
+    for key in ("model_max_length", "max_length"):
+        config.pop(key)
+    (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps(config))
+    assert load_tokenizer(tmp_path / "m").model_max_length > 10**6
+    assert fitted_tokenizer(tmp_path / "m", load_towers(tmp_path / "m")).model_max_length == 512
+
+
+def test_a_tokenizer_of_another_model_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "m")
+    tokenizer = load_tokenizer(tiny_encoder)
+    tokenizer.add_tokens(["retemper-new-word"])
+    tokenizer.save_pretrained(tmp_path / "m")
+    with pytest.raises(UserError, match="the tokenizer has 30523 tokens, the transformer 30522"):
+        fitted_tokenizer(tmp_path / "m", load_towers(tmp_path / "m"))
+
+
+def test_an_encoder_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="encoder") as refused:
+        run(tmp_path / "x", Path("nobody/has-such-a-model"), monkeypatch)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "x" / "base").exists() and not (tmp_path / "x" / "tokenizer").exists()

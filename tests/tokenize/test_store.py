@@ -1,0 +1,121 @@
+"""Token folders equal the tokenizer's own output text by text; the stage's entry from corpus to folders."""
+
+import random
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
+from tasks.core.records import QUERIES
+from tasks.core.tables import write_table
+from tasks.core.tokenizers import load_tokenizer
+from tasks.core.tokens import open_tokens
+from tasks.tokenize.store import write_tokens
+
+LETTERS = "abcdefghij    éüñßøłżЖдщ東京日本語한글🙂👩‍👩‍👧\u200b\u0301\t\n-.,'[]"
+
+
+def random_texts(count: int) -> list[str]:
+    draw = random.Random(count)
+    texts = ["".join(draw.choices(LETTERS, k=draw.choice([1, 3, 20, 100, 700]))) for _ in range(count - 5)]
+    return [*texts, "", " ", "\u200b", "[CLS] [SEP] [PAD]", "long " * 900]
+
+
+def by_hand(tokenizer: Any, text: str, max_length: int) -> list[int]:
+    """Cut by ourselves: the special tokens stay at both ends."""
+    whole = tokenizer(text, verbose=False)["input_ids"]
+    return whole if len(whole) <= max_length else [*whole[: max_length - 1], tokenizer.sep_token_id]
+
+
+@pytest.mark.parametrize(("prefix", "max_length", "batch"), [("", 16, 7), ("passage: ", 64, 1000), ("", 3, 1)])
+def test_equals_the_tokenizer_text_by_text(prefix: str, max_length: int, batch: int, tiny_encoder: Path, tmp_path: Path) -> None:
+    tokenizer, texts = load_tokenizer(tiny_encoder), random_texts(60)
+    ids = [f"d{n}" for n in range(len(texts))]
+    parts = ((ids[n : n + batch], texts[n : n + batch]) for n in range(0, len(texts), batch))
+    write_tokens(tmp_path / "t", parts, tokenizer, "digest", max_length, prefix, len(texts))
+    tokens = open_tokens(tmp_path / "t")
+    again = load_tokenizer(tiny_encoder)
+    found = [tokens.flat[first:end].tolist() for first, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
+    assert found == [by_hand(again, prefix + text, max_length) for text in texts]
+    assert max(map(len, found)) == max_length
+    assert tokens.flat.dtype == np.uint16
+    assert tokens.ids().to_pylist() == ids and tokens.owners.tolist() == list(range(len(texts)))
+    assert (tokens.pad, tokens.max_length, tokens.prefix, tokens.tokenizer) == (0, max_length, prefix, "digest")
+
+
+class Numbers:
+    """A tokenizer of numbers, none of its own added, with a vocabulary of `size`."""
+
+    pad_token_id = 1
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __call__(self, texts: list[str], max_length: int, **_: object) -> dict[str, list[list[int]]]:
+        return {"input_ids": [list(map(int, text.split()))[:max_length] for text in texts]}
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(100, "uint16"), (65536, "uint16"), (65537, "int32"), (250002, "int32")])
+def test_every_id_of_the_vocabulary_fits(size: int, dtype: str, tmp_path: Path) -> None:
+    batches = [(["a", "b", "c"], [f"0 {size - 1}", "", "7"])]
+    write_tokens(tmp_path / "t", batches, Numbers(size), "", 5, "", 3)
+    tokens = open_tokens(tmp_path / "t")
+    assert tokens.flat.dtype == np.dtype(dtype)
+    assert tokens.flat.tolist() == [0, size - 1, 1, 7]  # a text without tokens stands as one of padding
+    assert tokens.offsets.tolist() == [0, 2, 3, 4]
+
+
+def run(folder: Path, tokenizer: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, tokenize: str, titles: str = "false") -> Path:
+    (folder / "params.yaml").write_text(f"text: {{titles: {titles}, separator: ' | '}}\ntokenize: {tokenize}\n")
+    monkeypatch.chdir(folder)
+    argv = ["tokenize", "--corpus", str(corpus), "--tokenizer", str(tokenizer), "--out", "tokens"]
+    monkeypatch.setattr(sys, "argv", argv)
+    import_module("tasks.tokenize.__main__").main()
+    return folder / "tokens"
+
+
+def test_the_stage_tokenises_documents_and_every_split(
+    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = "{query_length: 8, document_length: 24, query_prefix: 'query: ', document_prefix: 'passage: '}"
+    out = run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, params, titles="true")
+    tokenizer = load_tokenizer(tiny_encoder)
+    documents = open_tokens(out / "documents")
+    texts = [f"passage: {title} | {text}" for title, text in tiny_corpus.documents.values()]
+    assert documents.ids().to_pylist() == list(tiny_corpus.documents)
+    assert documents.flat.tolist() == [token for text in texts for token in by_hand(tokenizer, text, 24)]
+    assert documents.tokenizer == folder_digest(tiny_encoder)
+    for split, queries in tiny_corpus.queries.items():
+        tokens = open_tokens(out / "queries" / split)
+        assert tokens.ids().to_pylist() == list(queries)
+        assert tokens.flat.tolist() == [token for text in queries.values() for token in by_hand(tokenizer, "query: " + text, 8)]
+        assert tokens.prefix == "query: "
+    first = folder_digest(out)
+    assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, params, titles="true")) == first
+
+
+def test_a_split_without_queries(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
+    write_table(tmp_path / "corpus" / "queries" / "dev.parquet", QUERIES, [QUERIES.empty_table()])
+    out = run(tmp_path, tiny_encoder, tmp_path / "corpus", monkeypatch, "{}")
+    assert len(open_tokens(out / "queries" / "dev")) == 0
+    assert open_tokens(out / "queries" / "dev").ids().equals(pa.array([], pa.string()))
+
+
+@pytest.mark.parametrize("name", ["query_length", "document_length"])
+def test_more_tokens_than_the_model_has_positions(
+    name: str, tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=rf"tokenize\.{name}: found 513, the model takes 512 tokens at most"):
+        run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, f"{{{name}: 513}}")
+    assert not (tmp_path / "tokens").exists()
