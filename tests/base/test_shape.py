@@ -18,6 +18,11 @@ from tasks.core.files import folder_digest
 from tasks.core.tokenizers import load_tokenizer
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these tensors are too small to share
+
+
 @pytest.mark.parametrize(
     ("params", "bare", "default"),
     [

@@ -38,6 +38,11 @@ SHAPES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these tensors are too small to share
+
+
 def saved(source: Path, folder: Path, shape: Shape) -> Path:
     """`source` with `shape` on top as a model folder; a head gets weights that are not those of its making."""
     towers = load_towers(source, shape)

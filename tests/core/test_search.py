@@ -18,6 +18,11 @@ CPU = torch.device("cpu")
 Lists = dict[str, list[tuple[str, int, float]]]  # query id: (document id, rank, score)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these tensors are too small to share
+
+
 def blocks(vectors: np.ndarray, *cuts: int) -> Iterator[tuple[int, np.ndarray]]:
     """`vectors` cut before the rows `cuts`."""
     edges = [0, *cuts, len(vectors)]

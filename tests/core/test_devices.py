@@ -1,0 +1,77 @@
+"""The one place that chooses device and arithmetic: every kind of hardware, by its probes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.core.devices import Runtime, choose_device, compute_dtype, read_runtime
+from tasks.core.errors import UserError
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+
+
+def hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = False, gpus: int = 0, gpu_bf16: bool = False) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+    def supported(including_emulation: bool = True) -> bool:
+        return including_emulation or gpu_bf16  # every GPU emulates it
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+
+
+@pytest.mark.parametrize(
+    ("device", "probes", "expected"),
+    [
+        (CPU, {}, torch.float32),  # AVX2: bf16 would be 50 times slower
+        (CPU, {"avx512": True}, torch.bfloat16),
+        (CPU, {"amx": True}, torch.bfloat16),
+        (CPU, {"gpus": 1, "gpu_bf16": True}, torch.float32),
+        (GPU, {"gpus": 1, "gpu_bf16": True}, torch.bfloat16),
+        (GPU, {"gpus": 1, "amx": True}, torch.float32),  # a GPU that only emulates bf16
+    ],
+)
+def test_bf16_where_the_hardware_has_units_for_it(
+    device: torch.device, probes: dict[str, Any], expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hardware(monkeypatch, **probes)
+    assert compute_dtype(device, "bf16") == expected
+    assert compute_dtype(device, "fp32") == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "expected"), [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda:1", 2, "cuda:1")]
+)
+def test_the_device_that_is_asked_for(asked: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware(monkeypatch, gpus=gpus)
+    assert choose_device(Runtime(device=asked)) == torch.device(expected)
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(("asked", "gpus"), [("cuda", 0), ("cuda:2", 2)])
+def test_a_device_that_is_not_there(asked: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware(monkeypatch, gpus=gpus)
+    with pytest.raises(UserError, match=f"device {asked}: found {gpus} GPUs"):
+        choose_device(Runtime(device=asked))
+
+
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    choose_device(Runtime(device="cpu"))
+    choose_device(Runtime(device="cpu", threads=3))
+    assert set_to == [3]
+
+
+def test_the_runtime_file(tmp_path: Path) -> None:
+    assert read_runtime(tmp_path / "none.yaml") == Runtime()
+    (tmp_path / "r.yaml").write_text("device: cpu\nthreads: 1\n")
+    assert read_runtime(tmp_path / "r.yaml") == Runtime(device="cpu", threads=1)
+    for text, words in (("device: tpu", "device"), ("speed: 9", "unknown key"), ("threads: 0", "threads")):
+        (tmp_path / "r.yaml").write_text(text)
+        with pytest.raises(UserError, match=words):
+            read_runtime(tmp_path / "r.yaml")

@@ -1,0 +1,214 @@
+"""Where shards end, and the store of finished ones, against plain loops and by harm done to files."""
+
+import hashlib
+import os
+import zlib
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.core.tokens import Tokens
+from tasks.encode import shards
+from tasks.encode.shards import ShardStore, boundaries, shard_digest
+
+MEAN = 16
+
+
+def shards_of(ids: list[str], passages: list[int] | None = None, mean: int = MEAN) -> list[tuple[str, ...]]:
+    """The documents of every shard; a document's passages never part."""
+    counts = [1] * len(ids) if passages is None else passages
+    owners = np.repeat(np.arange(len(ids), dtype=np.int32), counts)
+    cuts = boundaries(pa.array(ids, pa.string()), owners, mean)
+    assert cuts[0] == 0 and cuts[-1] == len(owners) and (np.diff(cuts) > 0).all()
+    parts = [owners[first:end] for first, end in pairwise(cuts)]
+    found = [tuple(ids[owner] for owner in dict.fromkeys(part.tolist())) for part in parts]
+    assert [document for part in found for document in part] == ids
+    return found
+
+
+def names(count: int, prefix: str = "d") -> list[str]:
+    """Ids that a CRC of few bits does not find regular, as it does d0, d1, d2."""
+    return [hashlib.md5(f"{prefix}{n}".encode()).hexdigest()[:8] for n in range(count)]
+
+
+def ends(document: str, mean: int = MEAN) -> bool:
+    return zlib.crc32(document.encode()) % mean == 0
+
+
+def test_a_shard_ends_where_the_id_says_so_or_at_four_times_the_mean() -> None:
+    expected: list[list[str]] = [[]]
+    for document in names(3000):
+        if len(expected[-1]) == 4 * MEAN:
+            expected.append([])
+        expected[-1].append(document)
+        if ends(document):
+            expected.append([])
+    assert shards_of(names(3000)) == [tuple(part) for part in expected if part]
+    assert max(map(len, expected)) == 4 * MEAN  # it did come to that
+
+
+def test_chunks_of_ids_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = shards_of(names(500))
+    monkeypatch.setattr(shards, "CHUNK", 7)
+    assert shards_of(names(500)) == whole
+
+
+@pytest.mark.parametrize(("what", "touched"), [("append", 3), ("delete", 3), ("insert", 3), ("rename", 3)])
+def test_a_change_touches_the_shards_it_stands_in(what: str, touched: int) -> None:
+    ids = names(4000)
+    before = set(shards_of(ids))
+    assert len(before) > 150
+    for place in (0, 1, 777, 2500, 3999):
+        changed = ids.copy()
+        if what == "append":
+            changed += names(place % 20, "new")
+        elif what == "delete":
+            del changed[place]
+        elif what == "insert":
+            changed.insert(place, "new")
+        else:
+            changed[place] = "new"
+        # shards that are not as they were: what stands between two ends, and pieces that the cap cuts there
+        assert len(set(shards_of(changed)) - before) <= touched
+
+
+def test_passages_stay_together_and_a_document_longer_than_the_cap_stands_alone() -> None:
+    draw = np.random.default_rng(0)
+    passages = draw.integers(1, 5, size=800).tolist()
+    for place in (5, 6, 300, 799):
+        passages[place] = 5 * MEAN  # more than four times the mean
+    parts = shards_of(names(800), passages)
+    rows = dict(zip(names(800), passages, strict=True))
+    for part in parts:
+        assert sum(rows[document] for document in part) <= 4 * MEAN or len(part) == 1
+        assert not any(ends(document) for document in part[:-1])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_the_smallest_corpora(count: int) -> None:
+    owners = np.arange(count, dtype=np.int32)
+    assert boundaries(pa.array(names(count), pa.string()), owners, 1 << 30).tolist() == sorted({0, count})
+
+
+def test_a_digest_knows_tokens_their_cuts_and_who_made_them() -> None:
+    def tokens(*rows: list[int]) -> Tokens:
+        offsets = np.cumsum([0, *map(len, rows)])
+        return Tokens(np.concatenate(rows).astype(np.uint16), offsets, np.arange(len(rows), dtype=np.int32), Path(), 0, 8, "", "")
+
+    same = shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "a")
+    assert shard_digest(tokens([9], [1, 2], [3, 4]), 1, 3, "a") == same  # wherever it stands
+    others = [
+        shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "b"),
+        shard_digest(tokens([1], [2, 3, 4]), 0, 2, "a"),
+        shard_digest(tokens([1, 2], [3, 5]), 0, 2, "a"),
+        shard_digest(tokens([1, 2], [3, 4], [5]), 0, 3, "a"),
+    ]
+    assert same not in others and len(set(others)) == 4
+
+
+def vectors(value: int, rows: int = 100) -> np.ndarray:
+    return np.full((rows, 10), value, dtype=np.float32)  # 4000 bytes
+
+
+def fetched(store: ShardStore, digest: str, folder: Path) -> np.ndarray | None:
+    (folder / "to").unlink(missing_ok=True)
+    if not store.fetch(digest, folder / "to"):
+        assert not (folder / "to").exists()
+        return None
+    return np.load(folder / "to")
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    store = ShardStore(tmp_path / "store", 10**6)
+    assert fetched(store, "a", tmp_path) is None
+    store.keep("a", vectors(1))
+    store.keep("a", vectors(1))
+    assert np.array_equal(fetched(store, "a", tmp_path), vectors(1))
+    assert np.array_equal(fetched(ShardStore(tmp_path / "store", 10**6), "a", tmp_path), vectors(1))
+    assert sorted(file.name for file in (tmp_path / "store").iterdir()) == ["a.npy", "a.sha256"]
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "empty", "no sum", "half a sum", "bytes for a sum"])
+def test_a_harmed_shard_is_not_used_and_can_be_kept_again(harm: str, tmp_path: Path) -> None:
+    store = ShardStore(tmp_path / "store", 10**6)
+    store.keep("a", vectors(1))
+    shard, total = tmp_path / "store" / "a.npy", tmp_path / "store" / "a.sha256"
+    whole = bytearray(shard.read_bytes())
+    if harm == "flip":
+        whole[2000] ^= 1
+        shard.write_bytes(whole)
+    elif harm in ("cut", "empty"):
+        shard.write_bytes(whole[: 1000 * (harm == "cut")])
+    elif harm == "no sum":
+        total.unlink()
+    else:
+        total.write_bytes(total.read_bytes()[:30] if harm == "half a sum" else b"\xff\xfe")
+    assert fetched(store, "a", tmp_path) is None
+    store.keep("a", vectors(1))
+    assert np.array_equal(fetched(store, "a", tmp_path), vectors(1))
+
+
+def aged(store: ShardStore, **days: int) -> None:
+    for digest, age in days.items():
+        os.utime(store.folder / f"{digest}.npy", (10**9 - age * 86400,) * 2)
+
+
+def kept(store: ShardStore) -> set[str]:
+    assert {file.stem for file in store.folder.glob("*.npy")} == {file.stem for file in store.folder.glob("*.sha256")}
+    return {file.stem for file in store.folder.glob("*.npy")}
+
+
+def test_the_least_recently_used_of_other_encodes_make_room(tmp_path: Path) -> None:
+    earlier = ShardStore(tmp_path / "store", 10**6)
+    for digest in "abcd":
+        earlier.keep(digest, vectors(1))
+    aged(earlier, a=1, b=4, c=3, d=2)
+    store = ShardStore(tmp_path / "store", 17_000)  # four shards with their headers
+    store.keep("e", vectors(2))
+    assert kept(store) == {"a", "c", "d", "e"}
+    assert fetched(store, "c", tmp_path) is not None  # used, so it is the newest
+    store.keep("f", vectors(2))
+    assert kept(store) == {"a", "c", "e", "f"}
+    assert sum(file.stat().st_size for file in store.folder.glob("*.npy")) <= 17_000
+
+
+def test_a_corpus_larger_than_the_store_keeps_its_first_shards(tmp_path: Path) -> None:
+    order = [f"s{n}" for n in range(12)]
+
+    def encode_all(store: ShardStore) -> int:
+        computed = 0
+        for digest in order:
+            if fetched(store, digest, tmp_path) is None:
+                computed += 1
+                store.keep(digest, vectors(1))
+        return computed
+
+    ShardStore(tmp_path / "store", 10**6).keep("old", vectors(1))
+    assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 12
+    assert kept(ShardStore(tmp_path / "store", 0)) == set(order[:5])
+    assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 7  # as many are left to do, every time
+    assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 7
+
+
+@pytest.mark.parametrize("limit", [0, 3999])
+def test_a_store_with_no_room_keeps_nothing_and_gives_nothing_up(limit: int, tmp_path: Path) -> None:
+    ShardStore(tmp_path / "store", 10**6).keep("small", vectors(1, rows=1))
+    store = ShardStore(tmp_path / "store", limit)
+    store.keep("a", vectors(1))
+    assert kept(store) == {"small"}
+
+
+def test_two_encodes_that_keep_the_same_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, save = ShardStore(tmp_path / "store", 10**6), np.save
+
+    def meanwhile(handle: object, value: np.ndarray) -> None:
+        save(handle, value)
+        monkeypatch.setattr(np, "save", save)
+        other.keep("a", vectors(1))  # takes the temporary file away
+
+    monkeypatch.setattr(np, "save", meanwhile)
+    ShardStore(tmp_path / "store", 10**6).keep("a", vectors(1))
+    assert np.array_equal(fetched(other, "a", tmp_path), vectors(1))
