@@ -34,6 +34,7 @@ class Project:
             "DVC_NO_ANALYTICS": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_NOSYSTEM": "1",
+            "OMP_NUM_THREADS": "1",  # sixty documents: a second thread only waits
             "PYTHONPATH": str(self.folder),
         }
         command = [sys.executable, "-m", "flows.cli", *arguments]
