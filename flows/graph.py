@@ -72,3 +72,17 @@ def read_graph(repo: Any) -> Graph:
         )
     order = TopologicalSorter({name: stage.upstream for name, stage in stages.items()}).static_order()
     return Graph({name: stages[name] for name in order})
+
+
+def read_status(repo: Any, names: Iterable[str]) -> dict[str, list[Any]]:
+    """What DVC finds changed, by stage; stages without changes are left out.
+
+    The same as `Repo.status`, which reads dvc.yaml and dvc.lock anew for every stage (4 s rather than 0.3 s for 19).
+    """
+    wanted = set(names)
+    status: dict[str, list[Any]] = {}
+    with repo.lock:
+        for node in repo.index.stages:
+            if node.addressing in wanted:
+                status |= node.status()
+    return status

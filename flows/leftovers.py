@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from tasks.core.files import write_json
@@ -20,20 +21,21 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
     """
     root = Path.cwd()
     now = {_relative(out, root) for out in outs}
-    once = _remembered(memory) | _locked(lock)
+    remembered = _remembered(memory)
+    locked = cache(lambda: _locked(lock))  # slow to read, and rarely asked
     deleted = []
     for folder in sorted({out.parent for out in now if len(out.parent.parts) > 1}):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
             out = path.with_name(path.name.removeprefix(".").removesuffix(".partial")) if path.name.endswith(".partial") else path
             if path.name == ".gitignore" or any(kept.is_relative_to(out) or out.is_relative_to(kept) for kept in now):
                 continue
-            if out not in once:
+            if out not in remembered and out not in locked():
                 warn(f"{path}: no stage makes it, and it is read as if one did; move it away")
                 continue
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             deleted.append(path)
-    if now - once:
-        write_json(memory, sorted(str(out) for out in now | _remembered(memory)))
+    if now - remembered:
+        write_json(memory, sorted(str(out) for out in now | remembered))
     return deleted
 
 

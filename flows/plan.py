@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import leftovers, locks, sharing
-from flows.graph import DEFAULT_TARGET, Graph, read_graph
+from flows.graph import DEFAULT_TARGET, Graph, read_graph, read_status
 from flows.processes import Processes
 from tasks.core.errors import UserError
 
@@ -48,7 +48,7 @@ def make_plan(
         graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
         if not dry:
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
-        status = repo.status(list(graph.stages))
+        status = read_status(repo, graph.stages)
         remote = sharing.remote_name(repo)
     reached = False
     if remote and status and not dry:
@@ -56,7 +56,7 @@ def make_plan(
         reached = sharing.pull(processes, remote, missing, warn)
         if reached and missing:
             with dvc_errors(), repository() as repo:
-                status = repo.status(list(graph.stages))
+                status = read_status(repo, graph.stages)
     return Plan(graph, graph.downstream_of(status), remote, reached)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from flows import locks, metrics, server, sharing
 from flows.display import Display, Outcome, summary, text_table
+from flows.graph import DEFAULT_TARGET
 from flows.plan import Plan, check_parameters, make_plan
 from flows.processes import Processes, stopping_on_signals
 
@@ -28,7 +29,7 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
         if plan.remote and not sharing.is_pushed(plan.remote):
             sharing.push(processes, plan.remote, display.warn)
     header, rows = metrics.rows(metrics.read_metrics())
-    if rows:
+    if rows and outcomes.get(DEFAULT_TARGET, Outcome("Cached")).state != "Ran":  # else it has just said so itself
         display.line(f"\n{text_table(header, rows)}")
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]

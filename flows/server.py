@@ -13,7 +13,7 @@ from flows.processes import Processes, environment
 
 HOME = Path(".retemper/prefect")
 LOG = Path(".retemper/logs/prefect-server.log")
-START_SECONDS = 120
+START_SECONDS = 300  # 6 s of work, 13 s with a new database, and the machine may be busy
 SERVER = [
     sys.executable,
     "-m",

@@ -52,7 +52,7 @@ def is_pushed(remote: str) -> bool:
 
 
 def restorable(status: dict[str, list[Any]]) -> list[str]:
-    """Stages of a `Repo.status` to which nothing happened but that their files are not here (a fresh clone)."""
+    """Stages of a `read_status` to which nothing happened but that their files are not here (a fresh clone)."""
     return [name for name, changes in status.items() if all(_missing(change) for change in changes)]
 
 

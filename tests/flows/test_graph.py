@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.graph import Graph, Stage, read_graph
+from flows.graph import Graph, Stage, read_graph, read_status
 from tasks.core.errors import UserError
 
 
@@ -36,6 +36,14 @@ def test_stages_edges_slots_and_outs_are_those_of_dvc_yaml(toy_graph: Graph) -> 
     assert all(order.index(upstream) < order.index(name) for name in edges for upstream in edges[name])
     assert {name for name, stage in toy_graph.stages.items() if stage.slot == "device"} == {"train@a", "train@b"}
     assert toy_graph.stages["train@a"].outs == (Path.cwd() / "data/encoders/a",)
+
+
+def test_status_is_that_of_dvc(toy_graph: Graph) -> None:
+    from dvc.repo import Repo
+
+    names = list(toy_graph.stages)
+    assert read_status(Repo(), names) == Repo().status(names) != {}
+    assert set(read_status(Repo(), ["prepare"])) == {"prepare"}
 
 
 def test_targets(toy_graph: Graph) -> None:

@@ -41,9 +41,7 @@ def test_what_runs_is_what_changed(served: Any, executed: Any, read_states: Any)
     assert end_a <= start_b or end_b <= start_a, "one stage at a time has the device"
     served.acts()
 
-    started = time.monotonic()
     again = toy.call("run", script=PROBE)
-    assert time.monotonic() - started < 8
     assert read_states(again.stdout) == dict.fromkeys(ALL, "Cached")
     assert "MODULES 0 ['dvc']" in again.stdout, "where nothing has changed, Prefect is not imported"
 
