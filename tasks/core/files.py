@@ -42,6 +42,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield temporary
         for file in sorted(temporary.rglob("*")):
             if file.is_file():
+                file.chmod(0o644)  # safetensors writes for its owner only, and a cache is a team's
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
         if path.exists():
