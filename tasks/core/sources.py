@@ -175,9 +175,7 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
         sorted(f for f in folder.rglob("*") if f.suffix in (".parquet", ".arrow") or f.name in ("state.json", "dataset_dict.json"))
     )
     if not files:
-        raise UserError(
-            f"{folder}: no Parquet or Arrow file there, expected documents.parquet, queries.parquet and qrels/SPLIT.parquet; add them"
-        )
+        raise UserError(f"{folder}: no Parquet or Arrow file, expected documents.parquet, queries.parquet, qrels/SPLIT.parquet; add them")
     return files
 
 

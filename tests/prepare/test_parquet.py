@@ -137,5 +137,5 @@ def test_a_saved_dataset_without_its_data(prepare: Any, tmp_path: Path) -> None:
 
 def test_an_empty_folder(prepare: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    with pytest.raises(UserError, match=r"in: no Parquet or Arrow file there"):
+    with pytest.raises(UserError, match=r"in: no Parquet or Arrow file, expected documents"):
         prepare(f"parquet:{tmp_path / 'in'}")
