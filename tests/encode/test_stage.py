@@ -1,0 +1,263 @@
+"""The stage: killed and resumed, grown, harmed; always what an undisturbed encode gives, bit for bit."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tasks.core import embeddings, tokens
+from tasks.core.embeddings import open_embeddings
+from tasks.core.encoder import load_towers
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest, write_json
+from tasks.core.tables import write_table
+from tasks.encode.shards import boundaries
+
+MEAN_ROWS = 5
+Corpus = dict[str, list[list[int]]]  # a document's passages
+PARAMS = "encode: {{precision: fp32, dtype: {dtype}, batch_tokens: 512}}\n"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these tensors are too small to share
+
+
+def corpus(count: int = 60) -> Corpus:
+    """Documents of one to three passages."""
+    draw = np.random.default_rng(0)
+    return {
+        f"doc-{n * 7919 % 1009}": [draw.integers(1000, 30000, draw.integers(2, 24)).tolist() for _ in range(n % 3 + 1)]
+        for n in range(count)
+    }
+
+
+def write_corpus(folder: Path, documents: Corpus) -> None:
+    """A token folder, written without the code under test."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    rows = [row for passages in documents.values() for row in passages]
+    np.array([token for row in rows for token in row], dtype=np.uint16).tofile(folder / "tokens.bin")
+    np.save(folder / "offsets.npy", np.cumsum([0, *map(len, rows)]))
+    np.save(folder / "owners.npy", np.repeat(np.arange(len(documents), dtype=np.int32), [len(passages) for passages in documents.values()]))
+    write_table(folder / "ids.parquet", tokens.IDS, [pa.table([list(documents)], schema=tokens.IDS)])
+    write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 24, "prefix": "passage: ", "tokenizer": "abc"})
+
+
+class Project:
+    """A folder to run the stage in, with shards of MEAN_ROWS rows."""
+
+    def __init__(self, folder: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.encoder, self.monkeypatch = folder, encoder, monkeypatch
+        folder.mkdir()
+        self.params()
+        self.stage = import_module("tasks.encode.__main__")
+
+    def params(self, dtype: str = "float32") -> None:
+        (self.folder / "params.yaml").write_text(PARAMS.format(dtype=dtype))
+
+    def argv(self) -> list[str]:
+        return ["encode", "--tokens", "tokens", "--encoder", str(self.encoder), "--out", "out"]
+
+    def run(self) -> tuple[str, int]:
+        """The digest of what came out, and how many shards were computed."""
+        computed = []
+
+        def counted(*arguments: object) -> object:
+            computed.append(1)
+            return encode(*arguments)
+
+        with self.monkeypatch.context() as patch:
+            encode = self.stage.encode
+            patch.chdir(self.folder)
+            patch.setattr(sys, "argv", self.argv())
+            patch.setattr(self.stage, "encode", counted)
+            patch.setattr(self.stage, "boundaries", partial(boundaries, mean_rows=MEAN_ROWS))
+            self.stage.main()
+        return folder_digest(self.folder / "out"), len(computed)
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Project]:
+    def make(name: str, documents: Corpus | None = None, encoder: Path = tiny_encoder) -> Project:
+        made = Project(tmp_path / name, encoder, monkeypatch)
+        write_corpus(made.folder / "tokens", corpus() if documents is None else documents)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_row_has_the_vector_of_its_tokens(dtype: str, project: Callable[..., Project], tiny_encoder: Path) -> None:
+    made = project("p")
+    made.params(dtype)
+    computed = made.run()[1]
+    found = open_embeddings(made.folder / "out")
+    rows = [row for passages in corpus().values() for row in passages]
+    assert len(found) == len(rows) == 120 and computed == len(found.manifest.shards) > 5
+    tower = load_towers(tiny_encoder).document
+    with torch.no_grad():
+        alone = [tower(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
+    vectors = np.concatenate([block for _, block in found.blocks()])
+    assert vectors.dtype == np.dtype(dtype)
+    np.testing.assert_allclose(vectors, alone, atol=1e-5 if dtype == "float32" else 2e-3)
+    assert [first for first, _ in found.blocks()] == np.cumsum([0, *found.manifest.shards])[:-1].tolist()
+    assert found.ids().to_pylist() == list(corpus())
+    assert found.owners().tolist() == [n for n, passages in enumerate(corpus().values()) for _ in passages]
+    manifest = found.manifest
+    assert (manifest.width, manifest.weights, manifest.tokenizer) == (128, folder_digest(tiny_encoder), "abc")
+    assert (manifest.max_length, manifest.prefix) == (24, "passage: ")
+
+
+KILLED = """
+import os, signal, sys
+from functools import partial
+import torch
+import tasks.encode.__main__ as stage
+torch.set_num_threads(1)
+torch.utils.deterministic.fill_uninitialized_memory = True
+stage.boundaries = partial(stage.boundaries, mean_rows=int(sys.argv.pop(1)))
+save, saved = stage.np.save, []
+def die_after_three(path, vectors):
+    save(path, vectors)
+    saved.append(path)
+    if len(saved) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+stage.np.save = die_after_three
+stage.main()
+"""
+
+
+def test_a_killed_encode_resumes_and_equals_an_undisturbed_one(project: Callable[..., Project]) -> None:
+    whole, total = project("undisturbed").run()
+    made = project("killed")
+    command = [sys.executable, "-c", KILLED, str(MEAN_ROWS), *made.argv()[1:]]
+    done = subprocess.run(command, cwd=made.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    assert not (made.folder / "out").exists()
+    kept = len(list((made.folder / ".retemper" / "shards").glob("*.npy")))
+    assert 0 < kept < total
+    assert made.run() == (whole, total - kept)
+    assert not list(made.folder.glob(".*partial"))
+    assert made.run() == (whole, 0)  # DVC removes outs before a stage: all of it comes from the store
+
+
+def test_a_failure_leaves_no_out_and_the_manifest_comes_last(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project("p")
+    seen: list[list[str]] = []
+
+    def look_and_fail(path: Path, _: object) -> None:
+        seen.append(sorted(file.name for file in path.parent.iterdir()))
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(embeddings, "write_json", look_and_fail)
+        with pytest.raises(OSError, match="no space"):
+            made.run()
+    assert sorted(file.name for file in made.folder.iterdir()) == [".retemper", "params.yaml", "tokens"]
+    made.run()
+    assert seen == [sorted({file.name for file in (made.folder / "out").iterdir()} - {"manifest.json"})]
+
+
+def test_a_harmed_shard_in_the_store_is_computed_again(project: Callable[..., Project]) -> None:
+    made = project("p")
+    whole, total = made.run()
+    shard = sorted((made.folder / ".retemper" / "shards").glob("*.npy"))[0]
+    harmed = bytearray(shard.read_bytes())
+    harmed[-1] ^= 1
+    shard.write_bytes(harmed)
+    assert made.run() == (whole, 1)
+    assert made.run() == (whole, 0)
+    assert total > 1
+
+
+def changed(documents: Corpus, what: str) -> Corpus:
+    names = list(documents)
+    if what == "append":
+        return {**documents, "new-1": [[2000, 3000]], "new-2": [[4000], [5000, 6000]]}
+    if what == "delete":
+        return {name: rows for name, rows in documents.items() if name != names[30]}
+    if what == "text":
+        return {**documents, names[30]: [[7, 8, 9], *documents[names[30]][1:]]}
+    return {"new": [[2000, 3000]], **documents}  # in front
+
+
+@pytest.mark.parametrize("what", ["append", "delete", "text", "front"])
+def test_a_corpus_that_changed_encodes_only_the_shards_it_touched(what: str, project: Callable[..., Project]) -> None:
+    made = project("grown")
+    _, before = made.run()
+    write_corpus(made.folder / "tokens", changed(corpus(), what))
+    grown, computed = made.run()
+    fresh, total = project("fresh", changed(corpus(), what)).run()
+    assert grown == fresh
+    assert total >= before > 8 and 1 <= computed <= 3
+
+
+@pytest.mark.parametrize("change", ["weights", "dtype", "code", "threads"])
+def test_what_makes_other_vectors_finds_nothing_in_the_store(
+    change: str, project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project("p")
+    _, total = made.run()
+    if change == "weights":
+        shutil.copytree(tiny_encoder, tmp_path / "other")
+        (tmp_path / "other" / "config.json").write_text((tmp_path / "other" / "config.json").read_text() + "\n")
+        made.encoder = tmp_path / "other"
+    elif change == "dtype":
+        made.params("float16")
+    elif change == "code":
+        monkeypatch.setattr(made.stage, "code_digest", lambda *_: "of other code")
+    else:
+        torch.set_num_threads(2)
+    assert made.run()[1] == total
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(float("nan"), "float32"), (1e6, "float16")])
+def test_vectors_that_are_not_finite_are_refused(
+    value: float, dtype: str, project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "other")
+    weights = load_file(tmp_path / "other" / "model.safetensors")
+    name = next(key for key in weights if key.endswith("layer.1.output.LayerNorm.beta"))
+    save_file({**weights, name: torch.full_like(weights[name], value)}, tmp_path / "other" / "model.safetensors", {"format": "pt"})
+    made = project("p", encoder=tmp_path / "other")
+    made.params(dtype)
+    with pytest.raises(UserError, match=rf"other: rows 0 to \d+ give NaN or infinity as {dtype}"):
+        made.run()
+    assert not (made.folder / "out").exists() and not list((made.folder / ".retemper").rglob("*.npy"))
+
+
+def test_one_document(project: Callable[..., Project]) -> None:
+    made = project("p", {"only": [[101, 2000, 102]]})
+    assert made.run()[1] == 1
+    assert open_embeddings(made.folder / "out").manifest.shards == [1]
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda out: (out / "manifest.json").unlink(), "manifest.json: not there"),
+        (lambda out: (out / "manifest.json").write_text("{}"), "not a manifest"),
+        (lambda out: (out / "manifest.json").write_text("[]"), "not a manifest"),
+        (lambda out: (out / "manifest.json").write_text((out / "manifest.json").read_text().replace('"rows": 120', '"rows": 121')), "121"),
+        (lambda out: (out / "00001.npy").unlink(), "00001.npy: not a readable shard"),
+        (lambda out: (out / "00001.npy").write_bytes((out / "00001.npy").read_bytes()[:-1]), "00001.npy: not a readable shard"),
+        (lambda out: shutil.copyfile(out / "00000.npy", out / "00001.npy"), "00001.npy: found"),
+    ],
+)
+def test_a_harmed_folder_is_refused_in_one_line(harm: Callable[[Path], object], words: str, project: Callable[..., Project]) -> None:
+    made = project("p")
+    made.run()
+    harm(made.folder / "out")
+    with pytest.raises(UserError, match=words) as refused:
+        list(open_embeddings(made.folder / "out").blocks())
+    assert "\n" not in str(refused.value)
