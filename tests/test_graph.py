@@ -169,7 +169,8 @@ def test_the_report_comes_after_everything_it_shows(repo: Any) -> None:
 def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any) -> None:
     params = read("params.yaml")
     everywhere = set.union(*map(tracked, stages().values()))
-    assert set(params) - BY_DIGEST == everywhere, f"params.yaml and dvc.yaml differ in {(set(params) - BY_DIGEST) ^ everywhere}"
+    untracked, unknown = set(params) - everywhere - BY_DIGEST, everywhere - set(params)
+    assert not untracked | unknown, f"params.yaml and dvc.yaml differ in {untracked | unknown}"
     for stage in repo.index.stages:
         for dependency in stage.params:
             if dependency.def_path == "params.yaml":
