@@ -1,5 +1,7 @@
 """Building a faiss index from embedding shards, and what it loses against exact search."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import faiss
@@ -19,27 +21,29 @@ TIE = 1e-6  # relative difference of two fp32 scores that are the same
 def build(embeddings: Embeddings, params: Index) -> Any:
     """A faiss index of all rows, in their order; UserError for a factory string faiss does not know or cannot train."""
     width = embeddings.manifest.width
-    try:
+    with faiss_errors(f"{params.factory!r} for width {width}"):
         index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"params.yaml: index.factory: found {params.factory!r} for width {width}; faiss says: {reason}") from None
     if not index.is_trained:
         sample = training_sample(embeddings, params.train_size, params.seed)
-        try:
+        with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors"):
             index.train(sample)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[-1].strip()
-            raise UserError(
-                f"params.yaml: index.factory: {params.factory} cannot be trained on {len(sample)} vectors; faiss says: {reason}"
-            ) from None
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
     for _, block in embeddings.blocks():
-        index.add(np.array(block, dtype=np.float32))
+        with faiss_errors(f"{params.factory}, which takes no vectors"):
+            index.add(np.array(block, dtype=np.float32))
         progress.advance(len(block))
     progress.close()
     return index
+
+
+@contextmanager
+def faiss_errors(found: str) -> Iterator[None]:
+    """Turn what faiss refuses into a UserError about the factory string."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(f"params.yaml: index.factory: found {found}; faiss says: {str(error).splitlines()[-1].strip()}") from None
 
 
 def set_effort(index: Any, params: Index) -> None:

@@ -1,0 +1,207 @@
+"""faiss indexes of embeddings: what they lose against a plain-Python ranking, what they refuse, what the stage writes."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
+from tasks.core.encoder import load_towers
+from tasks.core.errors import UserError
+from tasks.core.faiss_index import open_index, search_index
+from tasks.core.files import write_json
+from tasks.core.search import exact_search
+from tasks.core.tables import write_table
+from tasks.core.tokens import IDS
+from tasks.index.build import build, recall, training_sample
+from tasks.index.params import Index
+
+WIDTH = 16
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these arrays are too small to share
+    faiss.omp_set_num_threads(1)
+
+
+def write_embeddings(folder: Path, vectors: np.ndarray, shards: list[int]) -> Embeddings:
+    folder.mkdir(parents=True)
+    ends = np.cumsum(shards)
+    for number, (first, end) in enumerate(zip(ends - shards, ends, strict=True)):
+        np.save(folder / f"{number:05}.npy", vectors[first:end])
+    (folder / "tokens").mkdir()
+    np.save(folder / "tokens" / "owners.npy", np.arange(len(vectors), dtype=np.int32))
+    write_table(folder / "tokens" / "ids.parquet", IDS, [pa.table([[f"d{n}" for n in range(len(vectors))]], schema=IDS)])
+    write_manifest(folder, Manifest(len(vectors), vectors.shape[1], str(vectors.dtype), shards, "", "", 8, ""), folder / "tokens")
+    return open_embeddings(folder)
+
+
+def draw(rows: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def plain_recall(found: np.ndarray, queries: np.ndarray, vectors: np.ndarray, k: int) -> float:
+    """Mean share of the true top k among the found, by Python's own sort in float64."""
+    shares = []
+    for query, rows in zip(queries.astype(np.float64), found, strict=True):
+        scores = {row: float(np.dot(query, vector)) for row, vector in enumerate(vectors.astype(np.float64))}
+        best = sorted(scores, key=lambda row: scores[row], reverse=True)[:k]
+        shares.append(len(set(best) & set(rows[:k].tolist())) / k)
+    return sum(shares) / len(shares)
+
+
+@pytest.mark.parametrize(
+    ("factory", "low", "high"),
+    [
+        ("Flat", 1.0, 1.0),
+        ("IVF8,Flat", 0.2, 0.95),
+        ("PQ4x4", 0.05, 0.95),
+        ("OPQ4,IVF4,PQ4x4", 0.05, 0.95),
+        ("HNSW8", 0.3, 1.0),
+        ("PCA8,Flat", 0.05, 0.95),
+        ("SQ8", 0.8, 1.0),
+    ],
+)
+def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_path: Path) -> None:
+    vectors, queries = draw(600), draw(20, 1)
+    embeddings = write_embeddings(tmp_path / "e", vectors, [100, 1, 499])
+    faiss.write_index(build(embeddings, Index(factory=factory, nprobe=2, ef_search=16)), str(tmp_path / "index.faiss"))
+    index = faiss.read_index(str(tmp_path / "index.faiss"))  # a plain faiss file
+    assert (index.ntotal, index.d, index.metric_type) == (600, WIDTH, faiss.METRIC_INNER_PRODUCT)
+    scores, rows = exact_search(queries, embeddings.blocks(), 10, CPU)
+    found = search_index(open_index(tmp_path / "index.faiss"), queries, 10)[1]
+    figure = recall(found, scores, rows, 10)
+    assert figure == pytest.approx(plain_recall(found, queries, vectors, 10))
+    assert low <= figure <= high
+
+
+def test_the_same_seed_builds_the_same_file(tmp_path: Path) -> None:
+    embeddings = write_embeddings(tmp_path / "e", draw(500), [200, 300])
+    files = []
+    for number, seed in enumerate((1, 1, 2)):
+        faiss.write_index(build(embeddings, Index(factory="IVF4,PQ4x4", train_size=300, seed=seed)), str(tmp_path / str(number)))
+        files.append((tmp_path / str(number)).read_bytes())
+    assert files[0] == files[1] != files[2]
+
+
+def test_duplicates_at_the_last_rank_count_against_no_index(tmp_path: Path) -> None:
+    vectors = np.repeat(draw(40), 5, axis=0)  # five of each: rank 7 is amid equals
+    queries = draw(30, 1)
+    embeddings = write_embeddings(tmp_path / "e", vectors, [13, 187])
+    index = build(embeddings, Index())
+    for k in (1, 3, 7, 200):
+        scores, rows = exact_search(queries, embeddings.blocks(), k, CPU)
+        assert recall(search_index(index, queries, k)[1], scores, rows, k) == 1.0
+
+
+def test_recall_by_hand() -> None:
+    scores = np.array([[9, 8, 7, 7, 6], [5, 4, 3, 2, 1]], dtype=np.float32)
+    exact = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+    assert recall(np.array([[0, 1, 3], [4, 3, 2]]), scores, exact, 3) == 1.0  # 3 is as good as 2
+    assert recall(np.array([[2, 3, 4], [4, -1, -1]]), scores, exact, 3) == pytest.approx((2 / 3 + 1 / 3) / 2)
+    assert recall(np.array([[1], [4]]), scores, exact, 1) == 0.5
+    assert recall(np.array([[7, 8, 9], [7, 8, -1]]), scores, exact, 3) == 0.0
+
+
+@pytest.mark.parametrize(("factory", "expected"), [("IVF8,Flat", 5), ("IVF4,Flat", 4), ("PCA8,IVF8,Flat", 5), ("IVF8,PQ4x4,RFlat", 5)])
+def test_nprobe_is_written_into_the_file(factory: str, expected: int, tmp_path: Path) -> None:
+    embeddings = write_embeddings(tmp_path / "e", draw(500), [500])
+    faiss.write_index(build(embeddings, Index(factory=factory, nprobe=5)), str(tmp_path / "i"))
+    assert faiss.extract_index_ivf(faiss.read_index(str(tmp_path / "i"))).nprobe == expected
+
+
+def test_ef_search_is_written_into_the_file(tmp_path: Path) -> None:
+    embeddings = write_embeddings(tmp_path / "e", draw(100), [100])
+    for factory in ("HNSW8", "PCA8,HNSW8"):
+        faiss.write_index(build(embeddings, Index(factory=factory, ef_search=77)), str(tmp_path / "i"))
+        index = faiss.read_index(str(tmp_path / "i"))
+        inner = faiss.downcast_index(index.index) if factory.startswith("PCA") else index
+        assert inner.hnsw.efSearch == 77
+
+
+@pytest.mark.parametrize("factory", ["Flut", "PQ7", "IVF,Flat", "IVF64,Flat", "PQ4x8", "", "Flat,Flat,", "IDMap,Flat"])
+def test_a_factory_that_cannot_be_is_refused_in_one_line(factory: str, tmp_path: Path) -> None:
+    embeddings = write_embeddings(tmp_path / "e", draw(30), [30])
+    with pytest.raises(UserError, match=r"params.yaml: index.factory: .*faiss says: \S") as refused:
+        build(embeddings, Index.model_construct(**{**Index().model_dump(), "factory": factory}))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", [1, 40, 200, 500])
+def test_the_training_sample_is_drawn_from_all_rows(size: int, tmp_path: Path) -> None:
+    vectors = np.arange(200, dtype=np.float32)[:, None] * np.ones((1, 3), dtype=np.float32)
+    embeddings = write_embeddings(tmp_path / "e", vectors.astype(np.float16), [50, 1, 149])
+    sample = training_sample(embeddings, size, 3)
+    chosen = sample[:, 0].astype(int).tolist()
+    assert sample.dtype == np.float32 and len(set(chosen)) == min(size, 200) and chosen == sorted(chosen)
+    if size == 40:
+        assert max(chosen) > 150 > 60 > min(chosen)
+        assert chosen != training_sample(embeddings, size, 4)[:, 0].astype(int).tolist()
+
+
+def test_an_index_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(b"no index")
+    for name in ("bad", "missing"):
+        with pytest.raises(UserError, match=f"{name}: not a readable faiss index") as refused:
+            open_index(tmp_path / name)
+        assert "\n" not in str(refused.value)
+
+
+def test_vectors_of_another_width(tmp_path: Path) -> None:
+    index = build(write_embeddings(tmp_path / "e", draw(10), [10]), Index())
+    with pytest.raises(UserError, match="width 16, the encoder gives 8"):
+        search_index(index, draw(2, width=8), 3)
+
+
+def write_queries(folder: Path, rows: list[list[int]]) -> None:
+    folder.mkdir()
+    np.array([token for row in rows for token in row], dtype=np.uint16).tofile(folder / "tokens.bin")
+    np.save(folder / "offsets.npy", np.cumsum([0, *map(len, rows)]))
+    np.save(folder / "owners.npy", np.arange(len(rows), dtype=np.int32))
+    write_table(folder / "ids.parquet", IDS, [pa.table([[f"q{n}" for n in range(len(rows))]], schema=IDS)])
+    write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 8, "prefix": "", "tokenizer": ""})
+
+
+@pytest.mark.parametrize(
+    ("count", "factory", "recall_at", "key"), [(12, "PQ4x4", 10, "recall@10"), (1, "Flat", 10**6, "recall@300"), (0, "Flat", 10, "")]
+)
+def test_the_stage_writes_the_index_and_its_figures(
+    count: int, factory: str, recall_at: int, key: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = draw(300, width=128)
+    write_embeddings(tmp_path / "e", vectors, [100, 200])
+    rows = np.random.default_rng(5).integers(1000, 30000, size=(count, 6)).tolist()
+    write_queries(tmp_path / "q", rows)
+    (tmp_path / "params.yaml").write_text(f"index: {{factory: '{factory}', recall_at: {recall_at}}}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", f"index --embeddings e --encoder {tiny_encoder} --queries q --out out/i --metrics m/i.json".split())
+    stage = import_module("tasks.index.__main__")
+    monkeypatch.setattr(stage, "SAMPLE", 7)
+    stage.main()
+    figures = json.loads((tmp_path / "m" / "i.json").read_text())
+    size = (tmp_path / "out" / "i" / "index.faiss").stat().st_size
+    assert {name: figures.pop(name) for name in ("factory", "rows", "width", "bytes", "bytes_per_vector")} == {
+        "factory": factory,
+        "rows": 300,
+        "width": 128,
+        "bytes": size,
+        "bytes_per_vector": round(size / 300, 1),
+    }
+    if factory == "Flat":
+        assert 512 <= size / 300 < 520  # 128 float32 a vector
+    assert list(figures) == ([key] if key else [])
+    if count:
+        tower = load_towers(tiny_encoder).query
+        with torch.no_grad():
+            queries = tower(torch.tensor(rows[:7]), torch.ones(len(rows[:7]), 6, dtype=torch.int64)).numpy()
+        k = min(recall_at, 300)
+        found = faiss.read_index(str(tmp_path / "out" / "i" / "index.faiss")).search(queries, k)[1]
+        assert figures[key] == pytest.approx(plain_recall(found, queries, vectors, k), abs=1e-6)
