@@ -56,14 +56,9 @@ class Server:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}/api"
-        services = "true" if schedules else "false"
-        env = environment(
-            PREFECT_UI_ENABLED="false",
-            PREFECT__SERVER_EPHEMERAL="1",
-            PREFECT__SERVER_FINAL="1",
-            PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED=services,
-            PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED=services,
-        )
+        env = environment(PREFECT_UI_ENABLED="false", PREFECT__SERVER_FINAL="1")
+        if not schedules:
+            env["PREFECT__SERVER_EPHEMERAL"] = "1"  # no scheduler and the like
         LOG.parent.mkdir(parents=True, exist_ok=True)
         self._processes = Processes()  # of its own: it outlives the stages that a signal stops, to be told of that
         self._process = self._processes.start([*SERVER, "--port", str(port)], env, LOG)
