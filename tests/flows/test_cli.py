@@ -165,3 +165,8 @@ def test_evaluate_runs_the_stages_beside_the_project(
     assert cli.main(["evaluate", "--model", "model", "--data", "demo"]) == 2
     assert capsys.readouterr().err == "retemper: a: b\n"
     assert not list(Path(".retemper").glob("evaluate-*"))
+
+
+def test_a_schedule_that_is_none_is_refused(project: Path) -> None:
+    assert '--cron "every day": expected a cron expression' in refused(call(project, "serve", "--cron", "every day"))
+    assert "--interval 0: expected at least 1 second" in refused(call(project, "serve", "--interval", "0"))
