@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
-LOG_SECONDS = 15.0
+LOG_SECONDS = 30.0
 
 
 class Progress:
@@ -43,7 +43,7 @@ class Progress:
         rate = (self.done - self.resumed) / elapsed
         share = f"{self.done:,}" + (f"/{self.total:,}" if self.total is not None else "")
         left = f", {_clock((self.total - self.done) / rate)} left" if self.total and rate and self.done < self.total else ""
-        line = f"{self.what}: {share} {self.unit}".rstrip() + f", {rate:,.1f}/s, {_clock(elapsed)}{left}" + (f", {note}" if note else "")
+        line = f"{self.what}: {share} {self.unit}".rstrip() + f", {_pace(rate)}, {_clock(elapsed)}{left}" + (f", {note}" if note else "")
         print(f"\r\x1b[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
 
 
@@ -54,6 +54,10 @@ def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "
         yield item
         progress.advance()
     progress.close()
+
+
+def _pace(rate: float) -> str:
+    return f"{rate:,.1f}/s" if rate >= 1 or not rate else f"{1 / rate:.1f} s each"
 
 
 def _clock(seconds: float) -> str:
