@@ -45,6 +45,7 @@ def set_environment() -> None:
     }
     for name, value in ours.items():
         os.environ.setdefault(name, value)
+    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
 
 
 class Server:

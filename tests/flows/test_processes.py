@@ -95,7 +95,7 @@ class TestNothingIsLeft:
         assert time.monotonic() - started < 1.2
         assert status == [137]
 
-    @pytest.mark.parametrize("victim", ["owner", "tether"])
+    @pytest.mark.parametrize("victim", ["owner", "tether", "both"])
     def test_when_we_are_killed(self, victim: str) -> None:
         inner = [sys.executable, "-c", SLEEPERS.format(seconds=60)]
         script = f"from flows.processes import Processes; Processes().run({inner!r}, lambda line: print(line, flush=True))"
@@ -103,9 +103,16 @@ class TestNothingIsLeft:
         owner = subprocess.Popen(python(script), stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root})
         assert owner.stdout is not None
         grandchild = int(owner.stdout.readline())
+        child = int(Path(f"/proc/{grandchild}/stat").read_text().rpartition(")")[2].split()[1])
         tether = os.getpgid(grandchild)
         assert tether not in (os.getpgid(0), owner.pid)
+        if victim == "both":
+            owner.send_signal(signal.SIGSTOP)  # it does nothing about the tether's death
         os.kill(owner.pid if victim == "owner" else tether, signal.SIGKILL)
+        assert gone(child, 2)
+        if victim == "both":  # the command is gone; a stage then ends by itself (tasks.core.entry)
+            os.kill(grandchild, signal.SIGKILL)
+            owner.kill()
         assert gone(grandchild, 2)
         assert gone(tether, 2)
         owner.wait(10)
