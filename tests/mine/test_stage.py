@@ -1,0 +1,155 @@
+"""Mined negatives equal a ranking by plain Python, every known positive removed; exact and through an index."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tasks.core import queries as core_queries
+from tasks.core import search
+from tasks.core.embeddings import Manifest, write_manifest
+from tasks.core.encoder import load_towers
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
+from tasks.core.records import QRELS, RANKED
+from tasks.core.tables import read_table, write_table
+from tasks.core.tokens import IDS
+
+QUERIES, DOCUMENTS, WIDTH = 9, 40, 128
+Pairs = set[tuple[int, int]]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these arrays are too small to share
+    faiss.omp_set_num_threads(1)
+
+
+def write_tokens(folder: Path, name: str, rows: list[list[int]], owners: list[int]) -> None:
+    folder.mkdir(parents=True)
+    np.array([token for row in rows for token in row], dtype=np.uint16).tofile(folder / "tokens.bin")
+    np.save(folder / "offsets.npy", np.cumsum([0, *map(len, rows)]))
+    np.save(folder / "owners.npy", np.array(owners, dtype=np.int32))
+    ids = [f"{name}{n}" for n in range(max(owners, default=-1) + 1)]
+    write_table(folder / "ids.parquet", IDS, [pa.table([ids], schema=IDS)])
+    write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 8, "prefix": "", "tokenizer": ""})
+
+
+class Case:
+    """Random documents of one to three passages, their vectors, an index, queries and qrels."""
+
+    def __init__(self, folder: Path, encoder: Path, queries: int = QUERIES, documents: int = DOCUMENTS, passages: int = 3) -> None:
+        draw = np.random.default_rng(documents)
+        self.folder, self.encoder = folder, encoder
+        self.owners = np.repeat(np.arange(documents), draw.integers(1, passages + 1, size=documents)).tolist()
+        self.rows = draw.integers(1000, 30000, size=(queries, 6)).tolist()
+        self.vectors = draw.normal(size=(len(self.owners), WIDTH)).astype(np.float32)
+        write_tokens(folder / "documents", "d", [[1]] * len(self.owners), self.owners)
+        write_tokens(folder / "queries", "q", self.rows, list(range(queries)))
+        (folder / "embeddings").mkdir()
+        cut = len(self.owners) // 3
+        shards = [part for part in (cut, len(self.owners) - cut) if part]
+        for number, part in enumerate(np.split(self.vectors, np.cumsum(shards)[:-1])):
+            np.save(folder / "embeddings" / f"{number:05}.npy", part)
+        manifest = Manifest(len(self.owners), WIDTH, "float32", shards, "", "", 8, "")
+        write_manifest(folder / "embeddings", manifest, folder / "documents")
+        (folder / "indexes").mkdir()
+        index = faiss.IndexFlatIP(WIDTH)
+        index.add(self.vectors)
+        faiss.write_index(index, str(folder / "indexes" / "index.faiss"))
+
+    def order(self, query: int) -> list[tuple[int, float]]:
+        """Every document with its best passage's score, the best first."""
+        tower = load_towers(self.encoder).query
+        with torch.no_grad():
+            vector = tower(torch.tensor([self.rows[query]]), torch.ones(1, 6, dtype=torch.int64))[0].numpy().astype(np.float64)
+        best: dict[int, float] = {}
+        for owner, passage in zip(self.owners, self.vectors.astype(np.float64), strict=True):
+            best[owner] = max(best.get(owner, -np.inf), float(sum(vector * passage)))
+        return sorted(best.items(), key=lambda pair: -pair[1])
+
+    def run(
+        self, monkeypatch: pytest.MonkeyPatch, way: str, depth: int, skip: int, qrels: list[tuple[str, str, int]]
+    ) -> list[tuple[str, str, int, float]]:
+        (self.folder / "params.yaml").write_text(f"mine: {{m: {{search: {way}, depth: {depth}, skip: {skip}, precision: fp32}}}}\n")
+        table = pa.table([list(column) for column in zip(*qrels, strict=True)] or [[], [], []], schema=QRELS)
+        write_table(self.folder / "qrels.parquet", QRELS, [table])
+        monkeypatch.chdir(self.folder)
+        paths = f"--vectors {way} --encoder {self.encoder} --documents documents --queries queries --qrels qrels.parquet --out out"
+        monkeypatch.setattr(sys, "argv", ["mine", "--name", "m", *paths.split()])
+        import_module("tasks.mine.__main__").main()
+        assert [file.name for file in (self.folder / "out").iterdir()] == ["train.parquet"]
+        return [tuple(row.values()) for row in read_table(self.folder / "out" / "train.parquet", RANKED).to_pylist()]
+
+
+@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize(("depth", "skip"), [(5, 0), (1, 0), (4, 3), (1000, 0)])
+def test_equals_brute_force_without_positives(
+    way: str, depth: int, skip: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(tmp_path, tiny_encoder)
+    orders = [case.order(query) for query in range(QUERIES)]
+    positives: Pairs = {(q, doc) for q in range(1, QUERIES) for doc, _ in orders[q][: q - 1]}  # the best ones: they would be mined
+    positives |= {(1, orders[1][2][0])}
+    judged = [(f"q{q}", f"d{doc}", 1 + q % 2) for q, doc in sorted(positives)]
+    irrelevant = [(f"q{q}", f"d{orders[q][-1][0]}", 0) for q in range(QUERIES)]  # judged, and not relevant: still negatives
+    irrelevant += [("q0", f"d{orders[0][0][0]}", 0)]
+    elsewhere = [("q3", "not in the corpus", 1), ("not a query", "d1", 2), *judged[:3]]  # and some rows twice
+    monkeypatch.setattr(search, "QUERY_BLOCK", 4)
+    found = case.run(monkeypatch, way, depth, skip, judged + irrelevant + elsewhere)
+    expected = []
+    for query, order in enumerate(orders):
+        negatives = [(doc, score) for doc, score in order if (query, doc) not in positives][skip : skip + depth]
+        expected += [(f"q{query}", f"d{doc}", rank, pytest.approx(score, abs=1e-4)) for rank, (doc, score) in enumerate(negatives, 1)]
+    assert found == expected
+    assert not {(int(q[1:]), int(doc[1:])) for q, doc, *_ in found} & positives
+
+
+@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+def test_a_query_with_more_positives_than_depth(way: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(tmp_path, tiny_encoder, queries=2)
+    order = case.order(1)
+    found = case.run(monkeypatch, way, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order[:30]])
+    assert [row[1] for row in found if row[0] == "q1"] == [f"d{doc}" for doc, _ in order[30:32]]
+    found = case.run(monkeypatch, way, 2, 0, [("q1", f"d{doc}", 1) for doc, _ in order])
+    assert [row for row in found if row[0] == "q1"] == []  # nothing is left
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize(("queries", "documents"), [(0, 5), (1, 1), (3, 2)])
+def test_the_smallest_cases(
+    way: str, queries: int, documents: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(tmp_path, tiny_encoder, queries, documents, passages=1)
+    found = case.run(monkeypatch, way, 200, 0, [])
+    assert len(found) == queries * documents
+    assert found == [
+        (f"q{q}", f"d{doc}", rank, pytest.approx(score, abs=1e-4))
+        for q in range(queries)
+        for rank, (doc, score) in enumerate(case.order(q), 1)
+    ]
+    assert case.run(monkeypatch, way, 200, 0, [("q0", "d0", 1)]) == ranked_again(found, "q0", "d0")
+
+
+def ranked_again(rows: list[tuple[str, str, int, float]], query: str, document: str) -> list[tuple[str, str, int, float]]:
+    """`rows` without one pair, ranks closed up."""
+    gone = next((rank for q, doc, rank, _ in rows if (q, doc) == (query, document)), 10**9)
+    return [(q, doc, rank - (q == query and rank > gone), score) for q, doc, rank, score in rows if (q, doc) != (query, document)]
+
+
+def test_an_encoder_of_another_width_and_one_that_gives_nan(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(tmp_path, tiny_encoder)
+    monkeypatch.setattr(core_queries, "encode", lambda *_: np.ones((QUERIES, 7), dtype=np.float32))
+    with pytest.raises(UserError, match="vectors of width 128, the encoder gives 7"):
+        case.run(monkeypatch, "embeddings", 3, 0, [])
+    monkeypatch.setattr(core_queries, "encode", lambda *_: np.full((QUERIES, WIDTH), np.nan, dtype=np.float32))
+    for way in ("embeddings", "indexes"):
+        with pytest.raises(UserError, match="gives NaN or infinity for a query"):
+            case.run(monkeypatch, way, 3, 0, [])
+    assert not (tmp_path / "out").exists()

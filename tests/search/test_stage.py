@@ -1,0 +1,111 @@
+"""`python -m tasks.search`: the best documents with their text, through the index that would be served."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+import torch
+
+from tasks.core.encoder import load_towers
+from tasks.core.encoding import encode_texts
+from tasks.core.errors import UserError
+from tasks.core.records import DOCUMENTS
+from tasks.core.tables import read_batches, write_table
+from tasks.core.tokenizers import load_tokenizer
+from tasks.tokenize.store import write_tokens
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these arrays are too small to share
+    faiss.omp_set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def project(tiny_corpus: Any, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    tokenizer = load_tokenizer(tiny_encoder)
+    ids, texts = list(tiny_corpus.documents), [text for _, text in tiny_corpus.documents.values()]
+    write_tokens(folder / "tokens" / "documents", [(ids, texts)], tokenizer, "", 32, "", len(ids))
+    write_tokens(folder / "tokens" / "queries" / "train", [(["q"], ["text"])], tokenizer, "", 8, "query: ", 1)
+    batches = list(read_batches(tiny_corpus.records / "documents.parquet", DOCUMENTS))
+    parts = [batch.slice(start, 7) for batch in batches for start in range(0, batch.num_rows, 7)]
+    write_table(folder / "documents.parquet", DOCUMENTS, parts)  # row groups of seven
+    index = faiss.IndexFlatIP(128)
+    index.add(encode_texts(load_towers(tiny_encoder).document, load_tokenizer(tiny_encoder), texts, 32, CPU))
+    (folder / "index").mkdir()
+    faiss.write_index(index, str(folder / "index" / "index.faiss"))
+    return folder
+
+
+def argv(encoder: Path, query: str, *more: str) -> list[str]:
+    return [f"--encoder={encoder}", "--index=index", "--documents=documents.parquet", "--tokens=tokens", f"--query={query}", *more]
+
+
+def run(project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "argv", ["search", *arguments])
+    import_module("tasks.search.__main__").main()
+
+
+@pytest.mark.parametrize(
+    ("text", "k"),
+    [("Chancellor of Germany", 5), ("a query of far more than eight tokens that is cut short", 1), ("x", 1000), ("\udcff", 2)],
+)
+def test_prints_the_best_documents_with_their_texts(
+    text: str,
+    k: int,
+    project: Path,
+    tiny_corpus: Any,
+    tiny_encoder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(project, monkeypatch, argv(tiny_encoder, text, f"--k={k}"))
+    printed = capsys.readouterr().out.splitlines()
+    tower, tokenizer = load_towers(tiny_encoder).document, load_tokenizer(tiny_encoder)
+    bodies = [body for _, body in tiny_corpus.documents.values()]
+    query = encode_texts(tower, tokenizer, ["query: " + text.replace("\udcff", "\ufffd")], 8, CPU)[0]
+    scores = encode_texts(tower, tokenizer, bodies, 32, CPU).astype(np.float64) @ query.astype(np.float64)
+    ids = list(tiny_corpus.documents)
+    best = sorted(range(60), key=lambda n: -scores[n])[:k]
+    heads = [line for line in printed if not line.startswith("     ")]
+    assert [line.split()[::2][:2] for line in heads] == [[str(rank), ids[n]] for rank, n in enumerate(best, 1)]
+    assert [float(line.split()[1]) for line in heads] == pytest.approx(scores[best].tolist(), abs=2e-4)
+    assert [line.split("  ")[-1] for line in heads] == [tiny_corpus.documents[ids[n]][0] for n in best]
+    below = "\n".join(printed).split("\n" + heads[1])[0] if len(heads) > 1 else "\n".join(printed)
+    shown = " ".join(below.split("\n", 1)[1].split()).removesuffix(" ...")
+    assert len(shown) > 20 and " ".join(bodies[best[0]].split()).startswith(shown)
+    assert max(map(len, printed)) <= 140
+
+
+@pytest.mark.parametrize(
+    ("query", "more", "words"), [("", (), "the query is empty"), (" \t\n", (), "the query is empty"), ("x", ("--k=0",), "--k 0")]
+)
+def test_a_mistake_is_refused(
+    query: str, more: tuple[str, ...], words: str, project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=words):
+        run(project, monkeypatch, argv(tiny_encoder, query, *more))
+
+
+def test_a_corpus_that_is_not_the_indexs(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    batch = next(read_batches(project / "documents.parquet", DOCUMENTS)).slice(0, 2)
+    write_table(tmp_path / "few.parquet", DOCUMENTS, [batch])
+    arguments = [*argv(tiny_encoder, "x"), f"--documents={tmp_path / 'few.parquet'}"]
+    with pytest.raises(UserError, match=r"few.parquet: no document d\d+; the index is of another corpus"):
+        run(project, monkeypatch, arguments)
+
+
+def test_an_empty_query_ends_the_process_with_one_line_and_status_2(project: Path, tiny_encoder: Path) -> None:
+    command = [sys.executable, "-m", "tasks.search", *argv(tiny_encoder, "")]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "retemper: the query is empty; give some words\n"
