@@ -1,0 +1,59 @@
+"""The run of an encoder equals a ranking by plain Python, from token and embedding folders that other code reads too."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.core.embeddings import open_embeddings
+from tasks.core.encoder import load_towers
+from tasks.core.records import RANKED
+from tasks.core.tokenizers import load_tokenizer
+from tasks.core.tokens import open_tokens
+from tasks.evaluate.dense import dense_run
+from tasks.evaluate.params import Evaluate
+from tasks.tokenize.store import write_tokens
+
+
+@pytest.fixture(scope="module")
+def project(tiny_corpus: Any, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny corpus tokenised and encoded as the stages do."""
+    folder, tokenizer = tmp_path_factory.mktemp("dense"), load_tokenizer(tiny_encoder)
+    texts = {d: text for d, (_, text) in tiny_corpus.documents.items()}
+    for name, rows in {"documents": texts, "queries/dev": tiny_corpus.queries["dev"], "queries/test": {}}.items():
+        batches = [(list(rows), list(rows.values()))] if rows else []
+        write_tokens(folder / "tokens" / name, batches, tokenizer, "", 32, "", len(rows))
+    (folder / "params.yaml").write_text("encode: {precision: fp32, dtype: float32, batch_tokens: 512}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["encode", "--tokens=tokens/documents", f"--encoder={tiny_encoder}", "--out=embeddings"])
+        import_module("tasks.encode.__main__").main()
+    return folder
+
+
+@pytest.mark.parametrize("depth", [1, 10, 1000])
+def test_equals_brute_force(depth: int, project: Path, tiny_corpus: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    table = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", Evaluate(depth=depth, precision="fp32"))
+    assert table.schema.equals(RANKED)
+    tower = load_towers(tiny_encoder).query
+    tokens, corpus = open_tokens(project / "tokens" / "queries" / "dev"), open_embeddings(project / "embeddings")
+    vectors = np.concatenate([block for _, block in corpus.blocks()]).astype(np.float64)
+    expected = []
+    for number, query in enumerate(tiny_corpus.queries["dev"]):
+        with torch.no_grad():
+            asked = tower(*tokens.padded(np.array([number])))[0].numpy().astype(np.float64)
+        scores = {document: float(sum(asked * vector)) for document, vector in zip(tiny_corpus.documents, vectors, strict=True)}
+        best = sorted(scores, key=lambda document: -scores[document])[:depth]
+        expected += [(query, document, rank, pytest.approx(scores[document], abs=1e-3)) for rank, document in enumerate(best, 1)]
+    assert [tuple(row.values()) for row in table.to_pylist()] == expected
+
+
+def test_a_split_without_queries(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    table = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "test", Evaluate())
+    assert table.num_rows == 0 and table.schema.equals(RANKED)
