@@ -40,7 +40,7 @@ def choose_device(runtime: Runtime) -> torch.device:
         torch.set_num_threads(runtime.threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products are reproducible only with it
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # filling every new tensor costs time; nothing here reads one unwritten
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; nothing reads one unwritten
     name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
     device = torch.device(name)
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
