@@ -44,7 +44,10 @@ def exact_search(
         for start in range(0, len(queries), QUERY_BLOCK):
             part = slice(start, start + QUERY_BLOCK)
             scores_QR = queries[part] @ vectors_RD.T
-            scores_QK, rows_QK = scores_QR.topk(min(keep, len(block)), dim=1)
+            entering = int((scores_QR > best[part, -1:]).sum(dim=1).max())  # few, once some blocks are seen: topk is most of the work
+            if not entering:
+                continue
+            scores_QK, rows_QK = scores_QR.topk(min(keep, entering), dim=1)
             scores_QK, order_QK = torch.cat([best[part], scores_QK], dim=1).topk(keep, dim=1)
             best_rows[part] = torch.cat([best_rows[part], rows_QK + first], dim=1).gather(1, order_QK)
             best[part] = scores_QK
