@@ -16,7 +16,7 @@ import pytest
 CLI = "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))"
 
 # step.py OUT VALUE IN...: writes VALUE and what it read. acts.json, which no stage tracks, says what else it does: `fail` (a user's
-# mistake), `crash`, `hang`, or `meet NAME` (waits for another stage to be at work).
+# mistake), `crash`, `hang`, `linger`, or `meet NAME` (waits for another stage to begin).
 STEP = """
 import json, os, sys, time
 from pathlib import Path
@@ -36,20 +36,19 @@ if act == "crash":
     raise RuntimeError("boom")
 if act == "hang":
     time.sleep(120)
+if act == "linger":
+    time.sleep(2)
 if act.startswith("meet "):
     other = Path(".at_work") / act[5:].replace("/", "_")
     while not other.exists():
         if time.time() > started + 60:
             sys.exit("alone")
         time.sleep(0.02)
-    time.sleep(0.2)
 def text(path):
     return "".join(text(below) for below in sorted(path.iterdir())) if path.is_dir() else path.read_text()
 Path(out).parent.mkdir(parents=True, exist_ok=True)
 made = value + "(" + ",".join(json.dumps(text(Path(read))) for read in reads) + ")"
 Path(out).write_text(json.dumps({"dev": {"nDCG@10": 0.5, "made": made}}) if out.endswith("json") else made)
-time.sleep(0.1)
-at_work.unlink()
 with open("times.log", "a") as log:
     log.write(json.dumps([name, started, time.time()]) + "\\n")
 """

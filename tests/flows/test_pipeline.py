@@ -31,7 +31,8 @@ def is_alive(process: int) -> bool:
 
 def test_what_runs_is_what_changed(served: Any, executed: Any, read_states: Any) -> None:
     toy = without_server(served)
-    served.acts(metrics__a="meet metrics/b")  # ends only if evaluate@b is at work at the same time
+    # Neither evaluation ends before the other has begun; the two trainings would overlap if they could.
+    served.acts(metrics__a="meet metrics/b", metrics__b="meet metrics/a", encoders__a="linger", encoders__b="linger")
     first = served.run()
     assert executed(first) == ALL, "and nothing that the report does not need"
     times = served.times()
