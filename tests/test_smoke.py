@@ -138,6 +138,18 @@ def test_a_new_round_leaves_finished_ones_alone(first: dict[str, str], project: 
     assert project.params.read_text(encoding="utf-8") == before
 
 
+def test_another_dataset_and_back_runs_nothing(first: dict[str, str], project: Project, tiny_corpus: Any, tmp_path: Path) -> None:
+    assert first
+    shutil.copytree(tiny_corpus.beir, tmp_path / "other")
+    with (tmp_path / "other" / "corpus.jsonl").open("a", encoding="utf-8") as corpus:
+        corpus.write('{"_id": "more", "title": "", "text": "one document more"}\n')
+    done = project.retemper("run", "prepare", "--set", f"dataset.source=beir:{tmp_path / 'other'}")
+    assert done.returncode == 0, done.stderr
+    assert project.read("data/corpus/stats.json")["documents"]["count"] == len(tiny_corpus.documents) + 1
+    assert executed(project.run(f"dataset.source=beir:{tiny_corpus.beir}")) == set()
+    assert project.read("data/corpus/stats.json")["documents"]["count"] == len(tiny_corpus.documents)
+
+
 def test_search_prints_ranked_documents(first: dict[str, str], project: Project, tiny_corpus: Any) -> None:
     assert first
     done = project.retemper("search", "a novel of the jazz age", "-k", "3")
