@@ -13,7 +13,7 @@ from tasks.report.systems import Floats
 
 WIDTH = 760
 COLOURS = 8  # of lines, as the page's --s0 to --s7; later lines are dashed
-CHARACTER = 7.0  # width of a letter at 13 px, about
+CHARACTER = 8.5  # width of a bold letter at 13 px, at most about
 
 
 @dataclass(frozen=True)
