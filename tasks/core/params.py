@@ -1,7 +1,7 @@
 """Parameters as frozen records: a section of params.yaml becomes a pydantic model that knows every key."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ruamel.yaml import YAML
@@ -47,10 +47,19 @@ def validate(model: type[P], value: object, where: str) -> P:
         first = error.errors()[0]
         key = ".".join([where, *map(str, first["loc"])])
         if first["type"] == "extra_forbidden":
-            raise UserError(f"{key}: unknown key; known are {', '.join(model.model_fields)}") from None
+            raise UserError(f"{key}: unknown key; known are {', '.join(_known(model, first['loc'][:-1]))}") from None
         if first["type"] == "missing":
             raise UserError(f"{key}: missing; add it") from None
         raise UserError(f"{key}: found {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
+    """The keys that a record nested in `model` may have: `place` leads to it through fields and dicts of records."""
+    found: Any = model
+    for key in place:
+        fields = getattr(found, "model_fields", {})
+        found = fields[key].annotation if key in fields else get_args(found)[-1]
+    return list(found.model_fields)
 
 
 def load(model: type[P], section: str, path: Path = Path("params.yaml")) -> P:

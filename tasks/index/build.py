@@ -1,5 +1,6 @@
 """Building a faiss index from embedding shards, and what it loses against exact search."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,7 +44,8 @@ def faiss_errors(found: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise UserError(f"params.yaml: index.factory: found {found}; faiss says: {str(error).splitlines()[-1].strip()}") from None
+        reason = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).splitlines()[-1].strip())
+        raise UserError(f"params.yaml: index.factory: found {found}; faiss says: {reason}") from None
 
 
 def set_effort(index: Any, params: Index) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import UserError
-from tasks.core.params import load
+from tasks.core.params import Params, load, validate
+from tasks.core.text import Text
 from tasks.train.params import Round
 
 
@@ -38,6 +39,20 @@ def test_refusals(tmp_path: Path, text: str, line: str) -> None:
     with pytest.raises(UserError, match=line) as refused:
         round_of(tmp_path, text)
     assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_key_deep_inside_names_its_neighbours() -> None:
+    class Sections(Params):
+        rounds: dict[str, Round]
+        text: Text
+
+    good = {"init": "base", "negatives": "bm25"}
+    with pytest.raises(UserError, match=r"^p\.rounds\.star\.lrr: unknown key; known are init, negatives, steps"):
+        validate(Sections, {"rounds": {"star": {**good, "lrr": 1}}, "text": {}}, "p")
+    with pytest.raises(UserError, match=r"^p\.text\.title: unknown key; known are titles, separator"):
+        validate(Sections, {"rounds": {"star": good}, "text": {"title": True}}, "p")
+    with pytest.raises(UserError, match=r"^p\.txt: unknown key; known are rounds, text"):
+        validate(Sections, {"rounds": {"star": good}, "text": {}, "txt": {}}, "p")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
