@@ -42,7 +42,8 @@ def main() -> None:
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
         length, prefix = params.document_length, params.document_prefix
-        write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, pq.read_metadata(path).num_rows)
+        total = pq.read_metadata(path).num_rows
+        write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, params.passages)
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             length, prefix = params.query_length, params.query_prefix
