@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.core.devices import Precision, compute_dtype
+from tasks.core.devices import Precision, best_batch_tokens, compute_dtype
 from tasks.core.embeddings import Embeddings
 from tasks.core.encoder import load_towers
 from tasks.core.encoding import Vectors, encode
@@ -13,8 +13,6 @@ from tasks.core.errors import UserError
 from tasks.core.progress import Progress
 from tasks.core.search import Floats, exact_search, rows_needed
 from tasks.core.tokens import Ints, Tokens
-
-BATCH_TOKENS = 4096
 
 
 def encode_queries(encoder: Path, tokens: Tokens, precision: Precision, device: torch.device, most: int | None = None) -> Vectors:
@@ -25,7 +23,7 @@ def encode_queries(encoder: Path, tokens: Tokens, precision: Precision, device: 
     rows = np.arange(len(tokens))[:most]
     tower = load_towers(encoder).query.to(device, compute_dtype(device, precision))
     progress = Progress(f"encode {tokens.folder.name} queries", len(rows), "queries")
-    vectors = encode(tower, tokens, rows, BATCH_TOKENS, device, progress.advance)
+    vectors = encode(tower, tokens, rows, best_batch_tokens(device), device, progress.advance)
     progress.close()
     if not np.isfinite(vectors).all():
         raise UserError(f"{encoder}: gives NaN or infinity for a query; train that model again")

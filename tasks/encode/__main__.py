@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import transformers
 
-from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.devices import best_batch_tokens, choose_device, compute_dtype, read_runtime
 from tasks.core.embeddings import Manifest, shard_name, write_manifest
 from tasks.core.encoder import load_towers
 from tasks.core.encoding import encode
@@ -28,6 +28,7 @@ def main() -> None:
     params, runtime = load(Encode, "encode"), read_runtime()
     device = choose_device(runtime)
     compute = compute_dtype(device, params.precision)
+    batch_tokens = params.batch_tokens or best_batch_tokens(device)
     tokens = open_tokens(arguments.tokens)
     tower = load_towers(arguments.encoder).document
     weights = folder_digest(arguments.encoder)
@@ -39,7 +40,7 @@ def main() -> None:
             str(compute),
             device.type,
             params.dtype,
-            params.batch_tokens,
+            batch_tokens,
             torch.get_num_threads(),
             torch.__version__,
             transformers.__version__,
@@ -56,7 +57,7 @@ def main() -> None:
             if store.fetch(digest, path):
                 progress.skip(end - first)
                 continue
-            vectors = encode(tower, tokens, np.arange(first, end), params.batch_tokens, device, progress.advance)
+            vectors = encode(tower, tokens, np.arange(first, end), batch_tokens, device, progress.advance)
             with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused
                 stored = vectors.astype(params.dtype)
             if not np.isfinite(stored).all():
