@@ -82,3 +82,6 @@ def write_tokens(
     meta = {"dtype": dtype.name, "pad": tokenizer.pad_token_id, "max_length": max_length, "prefix": prefix, "tokenizer": digest}
     write_json(folder / "meta.json", meta)
     progress.close()
+    full = int((np.concatenate(lengths or [np.zeros(0)]) == max_length).sum())
+    if full and not split:
+        print(f"{folder.name}: {full:,} of {rows:,} texts fill all {max_length} tokens; what is beyond is not seen")
