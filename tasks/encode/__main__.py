@@ -16,7 +16,7 @@ from tasks.core.files import folder_digest, new_folder
 from tasks.core.params import load
 from tasks.core.progress import Progress
 from tasks.core.scratch import ROOT, code_digest
-from tasks.core.tokens import open_tokens
+from tasks.core.tokens import StoredIds, open_tokens
 from tasks.encode.params import Encode
 from tasks.encode.shards import ShardStore, boundaries, shard_digest
 
@@ -47,7 +47,7 @@ def main() -> None:
     )
     tower = tower.to(device, compute)
     store = ShardStore(ROOT / "shards", int(runtime.shard_store_gib * 2**30))
-    cuts = boundaries(tokens.ids(), tokens.owners)
+    cuts = boundaries(StoredIds(arguments.tokens / "ids.parquet"), tokens.owners)
     progress = Progress(f"encode ({device.type}, {str(compute).removeprefix('torch.')})", len(tokens), "passages")
     with new_folder(arguments.out) as out:
         for number, (first, end) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):

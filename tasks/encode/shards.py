@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from tasks.core.embeddings import Block
 from tasks.core.files import new_file
-from tasks.core.tokens import Ints, Tokens
+from tasks.core.tokens import Ints, StoredIds, Tokens
 
 MEAN_ROWS = 4096
 CHUNK = 65536  # ids held as Python strings at a time
 
 
-def boundaries(ids: pa.Array, owners: npt.NDArray[np.int32], mean_rows: int = MEAN_ROWS) -> Ints:
+def boundaries(ids: pa.Array | StoredIds, owners: npt.NDArray[np.int32], mean_rows: int = MEAN_ROWS) -> Ints:
     """First rows of the shards and the number of rows, [S + 1]: a shard ends behind a document whose id's CRC-32 says so.
 
     Content-defined, so documents appended, changed or deleted touch the shards they stand in and no other. A document's
