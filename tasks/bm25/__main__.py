@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,9 +50,9 @@ def main() -> None:
     bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
     terms = analyzer(bm25.stemmer, bm25.stopwords)
     path = arguments.corpus / "documents.parquet"
-    with new_folder(arguments.index) as folder:
+    with new_folder(arguments.index) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as scratch:
         documents = track(texts(path, text), "bm25: documents analysed", pq.read_metadata(path).num_rows)
-        save(folder, build(documents, terms, bm25), document_ids(path), bm25)
+        save(folder, build(documents, terms, bm25, Path(scratch)), document_ids(path), bm25)
     index, ids, _ = load(arguments.index)
     with new_folder(arguments.candidates) as folder:
         for split in SPLITS:

@@ -27,6 +27,7 @@ class Runtime(Params):
         "those beyond are encoded twice",
     )
     shard_store_gib: float = Field(8.0, ge=0, description="disk kept for finished embedding shards, GiB; the least recently used go first")
+    shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode used for so many days are removed")
 
 
 def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:

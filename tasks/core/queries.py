@@ -1,8 +1,11 @@
 """Query vectors and the exact search over a corpus's embeddings, as mine, evaluate and index need them."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import torch
 
 from tasks.core.devices import Precision, best_batch_tokens, compute_dtype
@@ -11,8 +14,10 @@ from tasks.core.encoder import load_towers
 from tasks.core.encoding import Vectors, encode
 from tasks.core.errors import UserError
 from tasks.core.progress import Progress
-from tasks.core.search import Floats, exact_search, rows_needed
+from tasks.core.search import MARGIN, QUERY_BLOCK, Floats, Ids, exact_search, ranked_tables, rows_needed
 from tasks.core.tokens import Ints, Tokens
+
+HELD = 2**22  # search results in memory at a time, 12 bytes each
 
 
 def encode_queries(encoder: Path, tokens: Tokens, precision: Precision, device: torch.device, most: int | None = None) -> Vectors:
@@ -42,3 +47,25 @@ def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, d
     )
     progress.close()
     return found
+
+
+def ranked_queries(
+    queries_QD: Vectors,
+    search: Callable[[Vectors], tuple[Floats, Ints]],
+    rows: int,
+    query_ids: pa.Array,
+    document_ids: Ids,
+    owners: npt.NDArray[np.int32],
+    depth: int,
+    skip: int = 0,
+    excluded: Ints | None = None,
+) -> Iterator[pa.Table]:
+    """Ranked documents (see `ranked_tables`) of any number of queries; `search` gives `rows` results of each of a part of them.
+
+    Parts are whole blocks of exact_search, so they change no bit, and hold HELD results at most (or one block).
+    """
+    size = max(1, HELD // (rows + MARGIN) // QUERY_BLOCK) * QUERY_BLOCK
+    for start in range(0, len(queries_QD), size):
+        scores, found = search(queries_QD[start : start + size])
+        left_out = None if excluded is None else excluded - start * len(document_ids)
+        yield from ranked_tables(scores, found, query_ids.slice(start, size), document_ids, owners, depth, skip, left_out)
