@@ -44,6 +44,8 @@ def make_plan(
     check()
     locks.repair()
     with dvc_errors(), repository() as repo:
+        if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to
+            raise UserError(f"{Path.cwd()}: no commit in its git repository, expected one; run git add . && git commit -m start")
         whole = read_graph(repo)
         graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
         if not dry:

@@ -60,8 +60,10 @@ def main() -> None:
             with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused
                 stored = vectors.astype(params.dtype)
             if not np.isfinite(stored).all():
+                row = first + int(np.argmin(np.isfinite(stored).all(axis=1)))
                 raise UserError(
-                    f"{arguments.encoder}: rows {first} to {end - 1} give NaN or infinity as {params.dtype}; train that model again"
+                    f"{arguments.encoder}: document {tokens.ids()[int(tokens.owners[row])]} (row {row} of shard {number}) gives NaN or "
+                    f"infinity as {params.dtype}, expected numbers; train that model again"
                 )
             store.keep(digest, stored)
             np.save(path, stored)

@@ -43,7 +43,8 @@ def main() -> None:
     if params.search == "embeddings":
         scores, rows = search_embeddings(vectors, open_embeddings(args.vectors), depth, device)
     else:
-        scores, rows = search_index(open_index(args.vectors / "index.faiss"), vectors, rows_needed(depth, documents.owners))
+        index = open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1])
+        scores, rows = search_index(index, vectors, rows_needed(depth, documents.owners))
     with new_folder(args.out) as out:
         tables = ranked_tables(scores, rows, queries.ids(), ids, documents.owners, params.depth, params.skip, positives)
         write_table(out / "train.parquet", RANKED, tables)
