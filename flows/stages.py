@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from flows.display import Outcome
-from flows.processes import Processes, environment
+from flows.processes import Processes, Stopped, environment
 from flows.sharing import DVC, REMOTE
+from tasks.core.errors import FULL_WORDS, redacted
 from tasks.core.files import partial
 
 LOGS = Path(".retemper/logs")
@@ -107,11 +108,15 @@ def run_stage(
     seconds = time.monotonic() - started
     if status == 0:
         return Outcome("Ran" if transcript.ran else "Cached", seconds)
+    if transcript.ran:  # DVC took the last outs away before the stage ran; without a last run there are none
+        with suppress(Stopped):
+            processes.run([*DVC, "--wait-for-lock", "checkout", "--quiet", "--force", name], lambda _: None, environment())
     return Outcome("Failed", seconds, *_problem(name, transcript, status, log))
 
 
 def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
-    def read(line: str) -> None:
+    def read(said: str) -> None:
+        line = redacted(said)
         log.write(f"{line}\n")
         log.flush()
         own = transcript.read(line)
@@ -128,5 +133,7 @@ def _problem(name: str, transcript: Transcript, status: int, log: Path) -> tuple
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
         return 1, f"{name}: failed with status {transcript.exited}{killed}; its log: {log}"
+    if full := next((line for line in transcript.errors if FULL_WORDS.search(line)), ""):
+        return 2, f"{name}: {full}; nothing half-written was kept, make room and run again"
     reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
     return 1, f"{name}: {reason}; its log: {log}"

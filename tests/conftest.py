@@ -237,10 +237,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) 
     from dvc.repo import Repo
 
     from flows.graph import read_graph
+    from flows.source import write_source
 
     author = ["-c", "user.name=small", "-c", "user.email=small@example.com"]
     subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "-m", "small"], cwd=folder, check=True)
     with chdir(folder):
+        write_source()
         repo = Repo.init()
         commands = {node.addressing: shlex.split(node.cmd) for node in repo.index.stages}
         project.commands = {name: commands[name] for name in read_graph(repo).stages}

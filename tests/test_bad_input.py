@@ -94,7 +94,7 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
         line(CORPUS, 60, document(_id="d00")),
         (f"{CORPUS}:60: document id 'd00' came before, at {CORPUS}:1", "drop or rename"),
     ),
-    "duplicate query id": (line(QUERIES, 60, '{"_id": "q00", "text": "x"}'), (f"{QUERIES}:60: query id 'q00' came before",)),
+    "duplicate query id": (content(QUERIES, lambda data: data * 2), (f"{QUERIES}:61: query id 'q00' came before",)),
     "empty text": (line(CORPUS, 3, document(text=" ")), (f"{CORPUS}:3: document d02 has an empty title and text", "empty_texts=drop")),
     "empty query": (line(QUERIES, 1, '{"_id": "q00", "text": ""}'), (f"{QUERIES}:1: query q00 has an empty text", "empty_texts=drop")),
     "half a character": (line(CORPUS, 3, document(text="\ud800")), (f"{CORPUS}:3: the text holds half a character", "mend")),
@@ -102,7 +102,7 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "id with a tab": (line(CORPUS, 3, document(_id="d\t2")), (f"{CORPUS}:3: found document id 'd\\t2'",)),
     "id with a line end": (line(CORPUS, 3, document(_id="d2\n")), (f"{CORPUS}:3: found document id 'd2\\n'",)),
     "empty id": (line(CORPUS, 3, document(_id="")), (f"{CORPUS}:3: found document id ''",)),
-    "empty corpus": (lambda p: p.write(CORPUS, ""), (CORPUS, "no document", "expected one at least")),
+    "empty corpus": (lambda p: p.write(CORPUS, ""), ("beir:beir has no document", "expected one at least", "mend the source")),
     "qrel of an unknown document": (
         both(line(TRAIN, 2, "q00\tnowhere\t1"), line(TRAIN, 3, "q01\tnowhere\t1")),
         (f"{TRAIN}:2: document 'nowhere' is not in the dataset (2 such lines)", "prepare.unknown_documents=drop"),
@@ -130,7 +130,7 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     ),
     "damaged .gz": (
         both(lambda p: p.write(f"{CORPUS}.gz", flipped(gzip.compress(p.read(CORPUS)))), gone(CORPUS)),
-        (f"{CORPUS}.gz:", "the gzip file breaks off or is damaged here"),
+        (f"{CORPUS}.gz:", "mend"),  # what it unpacks to shows it before its checksum does
     ),
     "both plain and packed": (lambda p: p.write(f"{CORPUS}.gz", b""), ("corpus.jsonl.gz stands beside it", "keep one")),
     "folder in place of a file": (both(gone(QUERIES), lambda p: (p.folder / QUERIES).mkdir()), (f"{QUERIES}: not there",)),
@@ -248,15 +248,15 @@ LOCK = "schema: '2.0'\nstages: {}\n"
 FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "params.yaml with merge conflict marks": (
         content("params.yaml", lambda data: data.replace(b"bm25:\n", CONFLICT.format("bm25:\n").encode())),
-        ("params.yaml:", "merge conflict", "keep one side"),
+        ("params.yaml:", "the mark of a merge conflict", "keep one side"),
     ),
     "dvc.yaml with merge conflict marks": (
         content("dvc.yaml", lambda data: CONFLICT.format("stages:\n").encode() + data),
-        ("dvc.yaml:", "merge conflict", "keep one side"),
+        ("dvc.yaml:", "the mark of a merge conflict", "keep one side"),
     ),
     "dvc.lock with merge conflict marks": (
         lambda p: p.write("dvc.lock", CONFLICT.format(LOCK)),
-        ("dvc.lock:1:", "merge conflict", "keep one side"),
+        ("dvc.lock:1:", "the mark of a merge conflict", "keep one side"),
     ),
     "dvc.lock that is cut short": (lambda p: p.write("dvc.lock", "schema: '2.0'\nstages: {pre"), ("dvc.lock", "git checkout dvc.lock")),
     "dvc.lock that is no lock": (lambda p: p.write("dvc.lock", "[1, 2]\n"), ("dvc.lock", "git checkout dvc.lock")),
@@ -270,8 +270,8 @@ FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
         both(gone(".git"), lambda p: subprocess.run(["git", "init", "--quiet", str(p.folder)], check=True)),
         ("no commit in its git repository", "git commit"),
     ),
-    "file where data is expected": (both(gone("data"), lambda p: p.write("data", "")), ("data", "expected a folder", "move it away")),
-    "file where .retemper is expected": (both(gone(".retemper"), lambda p: p.write(".retemper", "")), (".retemper", "move away")),
+    "file where data is expected": (both(gone("data"), lambda p: p.write("data", "")), ("data: found a file, expected a folder", "move it away")),
+    "file where .retemper is expected": (both(gone(".retemper"), lambda p: p.write(".retemper", "")), (".retemper: found a file, expected a folder", "move it away")),
 }
 
 
