@@ -19,6 +19,7 @@ from tasks.core.files import partial
 
 LOGS = Path(".retemper/logs")
 ATTEMPTS = 3
+LOST = "failed to transfer"  # to the cache: DVC says so, and ends with status 0
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
 EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")
 
@@ -106,9 +107,9 @@ def run_stage(
         if not (status and transcript.busy and not transcript.ran and attempt < ATTEMPTS):
             break
     seconds = time.monotonic() - started
-    if status == 0:
+    if status == 0 and not any(line.startswith(LOST) for line in transcript.errors):
         return Outcome("Ran" if transcript.ran else "Cached", seconds)
-    if transcript.ran:  # DVC took the last outs away before the stage ran; without a last run there are none
+    if transcript.exited is not None:  # DVC took the last outs away before the stage ran, if there were any
         with suppress(Stopped):
             processes.run([*DVC, "--wait-for-lock", "checkout", "--quiet", "--force", name], lambda _: None, environment())
     return Outcome("Failed", seconds, *_problem(name, transcript, status, log))
@@ -117,8 +118,9 @@ def run_stage(
 def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
     def read(said: str) -> None:
         line = redacted(said)
-        log.write(f"{line}\n")
-        log.flush()
+        with suppress(OSError):  # a full disk: the stage itself will say so
+            log.write(f"{line}\n")
+            log.flush()
         own = transcript.read(line)
         if own is not None:
             tell(own)
