@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.core.errors import one_line_errors
+from tasks.core.errors import one_line_errors, redacted
 from tasks.core.files import write_text
 
 PARAMS = Path("params.yaml")
@@ -104,7 +104,7 @@ def _run(options: Namespace, check: Callable[[], None] | None) -> int:
             run.run(options.targets, check_and_keep)
         except run.StagesFailed as failed:
             for problem in failed.problems:
-                print(f"retemper: {problem}", file=sys.stderr)
+                print(f"retemper: {redacted(problem)}", file=sys.stderr)
             return failed.status
     return 0
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tasks.core.errors import redacted
+
 State = Literal["Ran", "Cached", "Failed", "Skipped"]
 
 
@@ -28,11 +30,11 @@ class Display:
 
     def line(self, text: str = "") -> None:
         with self._guard:
-            print(text, flush=True)
+            print(redacted(text), flush=True)
 
     def warn(self, text: str) -> None:
         with self._guard:
-            print(f"retemper: warning: {text}", file=sys.stderr, flush=True)
+            print(f"retemper: warning: {redacted(text)}", file=sys.stderr, flush=True)
 
     def output(self, stage: str, text: str) -> None:
         """A line of a stage's own output."""

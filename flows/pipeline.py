@@ -20,6 +20,7 @@ from flows.display import Display, Outcome, markdown_table
 from flows.plan import Plan
 from flows.processes import Processes, Stopped, stopping_on_signals
 from flows.stages import Slots, find_devices, run_stage
+from tasks.core.errors import disk_fault
 
 
 def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
@@ -48,6 +49,9 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
                     outcome = run_stage(name, processes, tell, plan.reached, env)
             except Stopped:
                 return Failed(message="stopped")
+            except OSError as error:
+                fault = disk_fault(error)
+                outcome = Outcome("Failed", 0.0, 2 if fault else 1, f"{name}: {fault or error}")
             if processes.stopped:
                 return Failed(message="stopped")
             display.ended(name, outcome)

@@ -1,13 +1,18 @@
 """A run from beginning to end: plan, stages, push, tables. Prefect is imported only where something is to be done."""
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from flows import locks, metrics, server, sharing
 from flows.display import Display, Outcome, summary, text_table
 from flows.graph import DEFAULT_TARGET
 from flows.plan import Plan, check_parameters, make_plan
 from flows.processes import Processes, stopping_on_signals
+from tasks.core.errors import FULL, UserError
+
+FULL_BYTES = 1 << 20  # less than this is a full disk
 
 
 class StagesFailed(Exception):
@@ -35,6 +40,11 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
     if failed:
         raise StagesFailed([outcome.problem for outcome in failed], 1 if any(outcome.status != 2 for outcome in failed) else 2)
+    if unfinished := [name for name in plan.graph.stages if name not in outcomes]:
+        refuse_full_disk()
+        raise StagesFailed(
+            [f"{unfinished[0]}: Prefect ended the run before it (log: {server.LOG}); the same command goes on from there"], 1
+        )
     return outcomes
 
 
@@ -49,7 +59,17 @@ def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_param
 def _execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
     if not plan.changed and not server.is_configured():
         return {name: Outcome("Cached") for name in plan.graph.stages}
-    server.use_server()
-    from flows.pipeline import execute
+    try:
+        server.use_server()
+        from flows.pipeline import execute
 
-    return execute(plan, processes, display)
+        return execute(plan, processes, display)
+    except Exception as error:
+        refuse_full_disk(error)  # Prefect's database says it in many ways
+        raise
+
+
+def refuse_full_disk(cause: Exception | None = None) -> None:
+    """UserError where there is no room left in the current folder, whatever else went wrong."""
+    if shutil.disk_usage(Path.cwd() / server.HOME.parent).free < FULL_BYTES:
+        raise UserError(f"{Path.cwd()}: {FULL}; finished stages are kept, make room and run again") from cause

@@ -31,7 +31,9 @@ def encode_queries(encoder: Path, tokens: Tokens, precision: Precision, device: 
     vectors = encode(tower, tokens, rows, best_batch_tokens(device), device, progress.advance)
     progress.close()
     if not np.isfinite(vectors).all():
-        raise UserError(f"{encoder}: gives NaN or infinity for a query; train that model again")
+        row = int(np.argmin(np.isfinite(vectors).all(axis=1)))
+        query = tokens.ids()[int(tokens.owners[row])]
+        raise UserError(f"{encoder}: gives NaN or infinity for a query ({tokens.folder.name} {query}); train that model again")
     return vectors
 
 

@@ -64,19 +64,20 @@ def open_tokens(folder: Path) -> Tokens:
     """Memory-map a token folder; UserError where it is missing or its parts do not belong together."""
     meta = read_json(folder / "meta.json")
     flat_path = folder / "tokens.bin"
-    dtype = np.dtype(meta["dtype"])
     try:
+        dtype = np.dtype(meta["dtype"])
+        texts = {name: meta[name] for name in ("pad", "max_length", "prefix", "tokenizer")}
         offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
         owners = np.load(folder / "owners.npy", mmap_mode="r", allow_pickle=False)
         size, expected = flat_path.stat().st_size, int(offsets[-1]) * dtype.itemsize
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, KeyError, TypeError, IndexError) as error:
         raise UserError(f"{folder}: not a whole token folder ({error}); run tokenize again") from None
     if size != expected:
         raise UserError(f"{flat_path}: {size} bytes, expected {expected}; run tokenize again")
     if len(owners) != len(offsets) - 1:
         raise UserError(f"{folder / 'owners.npy'}: {len(owners)} rows, expected {len(offsets) - 1}; run tokenize again")
     flat: npt.NDArray[np.generic] = np.memmap(flat_path, dtype=dtype, mode="r") if size else np.empty(0, dtype=dtype)
-    return Tokens(flat, offsets, owners, folder, meta["pad"], meta["max_length"], meta["prefix"], meta["tokenizer"])
+    return Tokens(flat, offsets, owners, folder, **texts)
 
 
 def read_ids(path: Path) -> pa.Array:

@@ -72,8 +72,10 @@ def main() -> None:
             stored, encoded = encode_touched(digests, known, store, vectors_of)
             progress.skip(end - first - encoded)
             if not np.isfinite(stored).all():
+                row = first + int(np.argmin(np.isfinite(stored).all(axis=1)))
                 raise UserError(
-                    f"{arguments.encoder}: rows {first} to {end - 1} give NaN or infinity as {params.dtype}; train that model again"
+                    f"{arguments.encoder}: document {tokens.ids()[int(tokens.owners[row])]} (row {row} of shard {number}) gives NaN or "
+                    f"infinity as {params.dtype}, expected numbers; train that model again"
                 )
             store.keep(digest, stored, digests.tobytes() if by_row else b"")
             np.save(path, stored)

@@ -42,7 +42,11 @@ def main() -> None:
     depth = params.depth + params.skip + most
     vectors = encode_queries(args.encoder, queries, params.precision, device)
     rows = rows_needed(depth, documents.owners)
-    found = open_embeddings(args.vectors) if params.search == "embeddings" else open_index(args.vectors / "index.faiss")
+    found = (
+        open_embeddings(args.vectors)
+        if params.search == "embeddings"
+        else open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1])
+    )
 
     def search(part: Vectors) -> tuple[Floats, Ints]:
         return search_embeddings(part, found, depth, device) if params.search == "embeddings" else search_index(found, part, rows)
