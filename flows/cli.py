@@ -1,5 +1,7 @@
 """The command line: `retemper run | search | evaluate | serve`. Everything heavy is imported where it is used."""
 
+import os
+import signal
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
@@ -77,11 +79,27 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
             from flows.plan import project_folder
 
             project_folder()
-            return int(options.work(options, check))
+            status = int(options.work(options, check))
     except KeyboardInterrupt as stopped:
-        number = stopped.args[0] if stopped.args else 2
-        print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
-        return 128 + int(number)
+        number, *at_work = stopped.args or (2,)
+        where = f" in {', '.join(at_work)}" if at_work else ""
+        lines = [f"stopped{where}; finished stages are kept, and the same command goes on from there"]
+        if at_work:
+            lines.append(
+                "what was at work goes on from its last checkpoint (a training; at most checkpoint_seconds of runtime.yaml old) "
+                "or finished shard (an encoding), else begins anew"
+            )
+        print("\n" + "\n".join(f"retemper: {line}" for line in lines), file=sys.stderr)
+        status = 128 + int(number)
+    if arguments is None:
+        leave_quietly(status)
+    return status
+
+
+def leave_quietly(status: int) -> None:
+    """What is left is to exit, which takes Prefect a moment: from now on a signal only shortens that."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(status))
 
 
 def _run(options: Namespace, check: Callable[[], None] | None) -> int:

@@ -37,6 +37,9 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         logger = get_run_logger()
 
         def tell(line: str) -> None:
+            if line.startswith("\r"):
+                display.passing(name, line[1:])
+                return
             logger.info(line)
             display.output(name, line)
 
@@ -45,7 +48,8 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         else:
             try:
                 with take_slot(name) as env:
-                    outcome = run_stage(name, processes, tell, plan.reached, env)
+                    display.began(name)
+                    outcome = run_stage(name, processes, tell, plan.reached, env | display.environment)
             except Stopped:
                 return Failed(message="stopped")
             if processes.stopped:

@@ -43,7 +43,10 @@ class Processes:
         self._stopped = False
 
     def run(self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None) -> int:
-        """Run `command` to its end, passing each line of its output to `tell`; returns its exit status (128 + signal, if killed)."""
+        """Run `command` to its end; returns its exit status (128 + signal, if killed).
+
+        `tell` is passed each line of its output; one that begins with \\r is progress, worth showing but not keeping.
+        """
         process = self.start(command, env)
         assert process.stdout is not None
         reader = threading.Thread(target=_each_line, args=(process.stdout, tell), daemon=True)
@@ -105,10 +108,15 @@ class Processes:
 def stopping_on_signals(processes: Processes) -> Iterator[None]:
     """On SIGINT or SIGTERM stop `processes` and raise KeyboardInterrupt with the signal's number; on any exception stop them too.
 
-    Main thread only. Whatever is then slow to unwind is given LAST_RESORT_SECONDS.
+    Main thread only. Whatever is then slow to unwind is given LAST_RESORT_SECONDS, and further signals change nothing.
     """
+    signalled = False
 
     def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal signalled
+        if signalled:
+            return
+        signalled = True
         again = processes.stopped
         processes.stop()
         timer = threading.Timer(LAST_RESORT_SECONDS, os._exit, (128 + number,))
@@ -124,13 +132,18 @@ def stopping_on_signals(processes: Processes) -> Iterator[None]:
         processes.stop()
         raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not signalled:  # else a second Ctrl-C would meet Python's own handler, on our way out
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
     for raw in stream:
-        for line in raw.decode("utf-8", "replace").rstrip("\n").split("\r"):
+        text = raw.decode("utf-8", "replace").rstrip("\n")
+        if text.rfind("\r") == 0:
+            tell(text)  # a line in passing
+            continue
+        for line in text.split("\r"):
             if line:
                 tell(line)
 

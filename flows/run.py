@@ -8,6 +8,7 @@ from flows.display import Display, Outcome, summary, text_table
 from flows.graph import DEFAULT_TARGET
 from flows.plan import Plan, check_parameters, make_plan
 from flows.processes import Processes, stopping_on_signals
+from tasks.core.scratch import remove_finished
 
 
 class StagesFailed(Exception):
@@ -25,7 +26,10 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     with stopping_on_signals(processes), locks.only_run():
         plan = make_plan(targets, processes, Display().warn, check)
         display = Display(plan.graph.stages)
-        outcomes = _execute(plan, processes, display)
+        with display.open():
+            outcomes = _execute(plan, processes, display)
+        if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
+            remove_finished()
         if plan.remote and not sharing.is_pushed(plan.remote):
             sharing.push(processes, plan.remote, display.warn)
     header, rows = metrics.rows(metrics.read_metrics())

@@ -112,6 +112,9 @@ def run_stage(
 
 def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
     def read(line: str) -> None:
+        if line.startswith("\r"):
+            tell(line)
+            return
         log.write(f"{line}\n")
         log.flush()
         own = transcript.read(line)

@@ -16,13 +16,17 @@ PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def stage() -> Iterator[None]:
-    """Run a stage's entry: no telemetry, no orphan (Linux: the stage dies with its parent), user errors in one line."""
+    """Run a stage's entry: no telemetry, no orphan (Linux: the stage dies with its parent), user errors and Ctrl-C in one line."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    with one_line_errors():
-        yield
+    try:
+        with one_line_errors():
+            yield
+    except KeyboardInterrupt:
+        print("retemper: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def parser(description: str, **paths: str) -> ArgumentParser:

@@ -107,7 +107,10 @@ def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any
     _, errors = run.communicate(timeout=20)
     assert run.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
-        assert errors.strip().splitlines()[-1].startswith("retemper: stopped; finished stages are kept")
+        stopped, resumed = errors.strip().splitlines()[-2:]
+        assert stopped.startswith("retemper: stopped in train@"), stopped
+        assert "finished stages are kept, and the same command goes on" in stopped
+        assert "last checkpoint" in resumed
         assert "Traceback" not in errors
     assert toy.gone(3), toy.processes()
     assert not (toy.folder / "data/encoders").exists() or not list((toy.folder / "data/encoders").iterdir())
