@@ -81,15 +81,9 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
             project_folder()
             status = int(options.work(options, check))
     except KeyboardInterrupt as stopped:
-        number, *at_work = stopped.args or (2,)
-        where = f" in {', '.join(at_work)}" if at_work else ""
-        lines = [f"stopped{where}; finished stages are kept, and the same command goes on from there"]
-        if at_work:
-            lines.append(
-                "what was at work goes on from its last checkpoint (a training; at most checkpoint_seconds of runtime.yaml old) "
-                "or finished shard (an encoding), else begins anew"
-            )
-        print("\n" + "\n".join(f"retemper: {line}" for line in lines), file=sys.stderr)
+        if not stopped.args:  # a run that is stopped has said so itself, at once
+            print("\nretemper: stopped; nothing was at work, and the same command begins again", file=sys.stderr)
+        number = stopped.args[0] if stopped.args else signal.SIGINT
         status = 128 + int(number)
     if arguments is None:
         leave_quietly(status)

@@ -10,6 +10,11 @@ from typing import Literal
 
 from tasks.core.progress import LIVE
 
+KEPT = "finished stages are kept, and the same command goes on from there"
+RESUMED = (
+    "what was at work goes on from its last checkpoint (a training; at most checkpoint_seconds of runtime.yaml old) "
+    "or finished shard (an encoding), else begins anew"
+)
 State = Literal["Ran", "Cached", "Failed", "Skipped"]
 
 
@@ -26,25 +31,31 @@ class Outcome:
 class Display:
     """Prints whole lines from many threads. On a terminal, what the stages at work are doing is redrawn below them."""
 
-    def __init__(self, stages: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._width = max(map(len, stages), default=0)
+        self._width = 0
         self._terminal = sys.stdout.isatty()
         self._doing: dict[str, str] = {}
         self._drawn = 0
         self.environment = {LIVE: "1"} if self._terminal else {}  # of the stages
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """While stages run. A KeyboardInterrupt leaves with the names of those at work behind its signal's number."""
+    def open(self, stages: Iterable[str]) -> Iterator[None]:
+        """While `stages` run."""
+        self._width = max(map(len, stages), default=0)
         try:
             yield
-        except KeyboardInterrupt as stopped:
-            stopped.args = (*(stopped.args or (2,)), *self._doing)
-            raise
         finally:
             with self._redrawn():
                 self._doing.clear()
+
+    def farewell(self) -> str:
+        """What a run that is stopped keeps, and how to go on. Waits for no lock: a signal handler says it."""
+        at_work = list(self._doing)
+        lines = [f"stopped{' in ' if at_work else ''}{', '.join(at_work)}; {KEPT}"]
+        if at_work:
+            lines.append(RESUMED)
+        return "".join(f"\nretemper: {line}" for line in lines) + "\n"
 
     def line(self, text: str = "") -> None:
         with self._redrawn():

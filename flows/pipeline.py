@@ -69,7 +69,7 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         validate_parameters=False,
     )
     def retemper() -> State[None]:
-        with stopping_on_signals(processes):  # in place of Prefect's own SIGTERM handler
+        with stopping_on_signals(processes, display.farewell):  # in place of Prefect's own SIGTERM handler
             futures: dict[str, PrefectFuture[Any]] = {}
             for name, stage in stages.items():
                 futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=[futures[before] for before in stage.upstream])

@@ -15,7 +15,7 @@ from flows import tether
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
 GRACE_SECONDS = 0.5
-LAST_RESORT_SECONDS = 5.0
+LAST_RESORT_SECONDS = 2.0
 
 
 class Stopped(Exception):
@@ -105,10 +105,11 @@ class Processes:
 
 
 @contextmanager
-def stopping_on_signals(processes: Processes) -> Iterator[None]:
+def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lambda: "\nretemper: stopped\n") -> Iterator[None]:
     """On SIGINT or SIGTERM stop `processes` and raise KeyboardInterrupt with the signal's number; on any exception stop them too.
 
-    Main thread only. Whatever is then slow to unwind is given LAST_RESORT_SECONDS, and further signals change nothing.
+    Main thread only. `farewell` is said on stderr at once, and whatever is then slow to unwind is given LAST_RESORT_SECONDS;
+    further signals change nothing.
     """
     signalled = False
 
@@ -118,6 +119,7 @@ def stopping_on_signals(processes: Processes) -> Iterator[None]:
             return
         signalled = True
         again = processes.stopped
+        os.write(2, farewell().encode())  # no print: we may be in the midst of one
         processes.stop()
         timer = threading.Timer(LAST_RESORT_SECONDS, os._exit, (128 + number,))
         timer.daemon = True

@@ -23,10 +23,10 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran."""
     started = time.monotonic()
     processes = Processes()
-    with stopping_on_signals(processes), locks.only_run():
-        plan = make_plan(targets, processes, Display().warn, check)
-        display = Display(plan.graph.stages)
-        with display.open():
+    display = Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run():
+        plan = make_plan(targets, processes, display.warn, check)
+        with display.open(plan.graph.stages):
             outcomes = _execute(plan, processes, display)
         if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             remove_finished()
@@ -45,8 +45,9 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
 def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters) -> list[str]:
     """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted."""
     processes = Processes()
-    with stopping_on_signals(processes), locks.only_run():
-        plan = make_plan(targets, processes, Display().warn, check, dry=True)
+    display = Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run():
+        plan = make_plan(targets, processes, display.warn, check, dry=True)
     return [name for name in plan.graph.stages if name in plan.changed]
 
 
