@@ -35,6 +35,7 @@ LONGER = ["rounds.warmup.steps=30", "rounds.star.steps=30"]  # trainings that ca
 LONGEST = 900.0  # seconds that a flow may take
 END_SECONDS = 5.0  # in which a stopped flow must be gone; it aims at one
 ORPHAN_SECONDS = 3.0
+STARTING_SECONDS = 60.0
 NAMED = {signal.SIGKILL: "KILL", signal.SIGTERM: "TERM", signal.SIGINT: "INT"}
 
 
@@ -198,9 +199,10 @@ class Harness:
             self.endings.append(time.monotonic() - begun)
             if self.endings[-1] > END_SECONDS:
                 self.fault(f"{stopped}: the flow took {self.endings[-1]:.1f} s to end")
-        deadline = time.monotonic() + ORPHAN_SECONDS
+        begun = time.monotonic()
         while left := self.workspace.processes():
-            if time.monotonic() > deadline:
+            # A stage that was importing when all about it were killed ends when it has imported.
+            if time.monotonic() > begun + (STARTING_SECONDS if {p.role for p in left} == {"stage"} else ORPHAN_SECONDS):
                 commands = [Path(f"/proc/{p.pid}/cmdline").read_bytes().replace(b"\0", b" ") for p in left]
                 self.fault(f"{stopped}: left behind: {left} {commands}")
                 for process in left:

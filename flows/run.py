@@ -30,6 +30,7 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
             outcomes = _execute(plan, processes, display)
         if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             remove_finished()
+            locks.forget()
         if plan.remote and not sharing.is_pushed(plan.remote):
             sharing.push(processes, plan.remote, display.warn)
     header, rows = metrics.rows(metrics.read_metrics())

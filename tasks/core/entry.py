@@ -12,6 +12,7 @@ from pathlib import Path
 from tasks.core.errors import one_line_errors
 
 PR_SET_PDEATHSIG = 1
+TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/tether.py), which leads our session
 
 
 @contextmanager
@@ -21,6 +22,8 @@ def stage() -> Iterator[None]:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.environ.get(TETHER) and os.getsid(os.getppid()) != os.getsid(0):
+            raise SystemExit(143)  # our parent was killed while we imported: another run may be at our outs already
     try:
         with one_line_errors():
             yield
