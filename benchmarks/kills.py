@@ -267,7 +267,10 @@ def _commit(workspace: Workspace) -> Callable[[], bool]:
             return True
         if time.monotonic() - looked > 0.3:
             looked = time.monotonic()
-            watched[:] = [p.pid for p in workspace.processes() if p.role == "stage"]
+            now = [p.pid for p in workspace.processes() if p.role == "stage"]
+            ended = set(watched) - set(now)  # while we looked
+            watched[:] = now
+            return bool(ended)
         return False
 
     return seen
@@ -358,9 +361,10 @@ def main() -> int:
     (workspace.folder / "runtime.yaml").write_text("checkpoint_seconds: 0.1\n")  # something to resume from even here
     harness = Harness(workspace, say)
     kills = (draw(options.seed, number, options.patience) for number in count(1))
-    cycle, server = 0, None if options.own_server else start_server(folder)
-    if server:
-        workspace.environment["PREFECT_API_URL"] = server.stdout.readline().strip()
+    cycle, server, url = 0, None, os.environ.get("PREFECT_API_URL")
+    if not options.own_server:
+        server = None if url else start_server(folder)
+        workspace.environment["PREFECT_API_URL"] = url or server.stdout.readline().strip()
     while len(harness.records) < options.kills and cycle < 2 * options.kills:
         left = options.kills - len(harness.records)
         push = cycle % 2 == 1

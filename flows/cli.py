@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
             status = int(options.work(options, check))
     except KeyboardInterrupt as stopped:
         if not stopped.args:  # a run that is stopped has said so itself, at once
-            print("\nretemper: stopped; nothing was at work, and the same command begins again", file=sys.stderr)
+            print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
         number = stopped.args[0] if stopped.args else signal.SIGINT
         status = 128 + int(number)
     if arguments is None:
