@@ -70,10 +70,10 @@ def restore(is_readable: Callable[[], bool], lock: Path = DVC_LOCK, memory: Path
     """
     if not memory.exists():
         return False
-    found = lock.read_text(encoding="utf-8", errors="replace") if lock.exists() else ""
-    if "<<<<<<<" in found or (found.endswith("\n") and is_readable()):
-        return False
     text = memory.read_text(encoding="utf-8")
+    found = lock.read_text(encoding="utf-8", errors="replace") if lock.exists() else ""
+    if found == text or "<<<<<<<" in found or (found.endswith("\n") and is_readable()):
+        return False
     write_text(lock, text) if text else lock.unlink(missing_ok=True)
     return True
 

@@ -75,6 +75,8 @@ def test_a_dvc_lock_that_was_cut_short_is_put_back(tmp_path: Path, cut: str) -> 
     assert locks.restore(lambda: True, lock, memory)
     assert lock.read_text() == "stages: {}\n"
     assert not locks.restore(lambda: True, lock, memory), "it is whole"
+    assert not locks.restore(lambda: False, lock, memory), "nothing to put back"
+    lock.write_text("stages: []\n")
     assert locks.restore(lambda: False, lock, memory), "whole, but DVC cannot read it"
     lock.write_text("<<<<<<< mine\n")
     assert not locks.restore(lambda: False, lock, memory), "a conflict is the user's"
@@ -85,6 +87,7 @@ def test_a_dvc_lock_that_was_cut_short_is_put_back(tmp_path: Path, cut: str) -> 
 def test_a_first_run_that_was_cut_leaves_no_dvc_lock(tmp_path: Path) -> None:
     lock, memory = tmp_path / "dvc.lock", tmp_path / "dvc.lock.before"
     locks.remember(lock, memory)
+    assert not locks.restore(lambda: False, lock, memory), "killed before there was one"
     lock.write_text("schema: '2.0'\nstag")
     assert locks.restore(lambda: False, lock, memory)
     assert not lock.exists()
