@@ -68,11 +68,11 @@ def restore(is_readable: Callable[[], bool], lock: Path = DVC_LOCK, memory: Path
 
     What that run finished is in DVC's run cache, and is taken from there. Conflict marks are left to the user.
     """
-    if not memory.exists():
+    if not (memory.exists() and lock.exists()):
         return False
     text = memory.read_text(encoding="utf-8")
-    found = lock.read_text(encoding="utf-8", errors="replace") if lock.exists() else ""
-    if found == text or "<<<<<<<" in found or (found.endswith("\n") and is_readable()):
+    found = lock.read_text(encoding="utf-8", errors="replace")
+    if found and (found == text or "<<<<<<<" in found or (found.endswith("\n") and is_readable())):
         return False
     write_text(lock, text) if text else lock.unlink(missing_ok=True)
     return True
