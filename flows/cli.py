@@ -1,5 +1,7 @@
 """The command line: `retemper run | search | evaluate | serve`. Everything heavy is imported where it is used."""
 
+import os
+import signal
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
@@ -77,11 +79,21 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
             from flows.plan import project_folder
 
             project_folder()
-            return int(options.work(options, check))
+            status = int(options.work(options, check))
     except KeyboardInterrupt as stopped:
-        number = stopped.args[0] if stopped.args else 2
-        print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
-        return 128 + int(number)
+        if not stopped.args:  # a run that is stopped has said so itself, at once
+            print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
+        number = stopped.args[0] if stopped.args else signal.SIGINT
+        status = 128 + int(number)
+    if arguments is None:
+        leave_quietly(status)
+    return status
+
+
+def leave_quietly(status: int) -> None:
+    """What is left is to exit, which takes Prefect a moment: from now on a signal only shortens that."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(status))
 
 
 def _run(options: Namespace, check: Callable[[], None] | None) -> int:

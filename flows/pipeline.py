@@ -38,6 +38,9 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         logger = get_run_logger()
 
         def tell(line: str) -> None:
+            if line.startswith("\r"):
+                display.passing(name, line[1:])
+                return
             logger.info(line)
             display.output(name, line)
 
@@ -46,7 +49,8 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         else:
             try:
                 with take_slot(name) as env:
-                    outcome = run_stage(name, processes, tell, plan.reached, env)
+                    display.began(name)
+                    outcome = run_stage(name, processes, tell, plan.reached, env | display.environment)
             except Stopped:
                 return Failed(message="stopped")
             except OSError as error:
@@ -69,7 +73,7 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         validate_parameters=False,
     )
     def retemper() -> State[None]:
-        with stopping_on_signals(processes):  # in place of Prefect's own SIGTERM handler
+        with stopping_on_signals(processes, display.farewell):  # in place of Prefect's own SIGTERM handler
             futures: dict[str, PrefectFuture[Any]] = {}
             for name, stage in stages.items():
                 futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=[futures[before] for before in stage.upstream])

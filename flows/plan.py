@@ -49,12 +49,15 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     locks.repair()
+    if locks.restore(_lock_is_readable):
+        warn("dvc.lock was cut short by a kill; it is as it was before that run, whose finished stages are in the cache")
     with dvc_errors(), repository() as repo:
         if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to
             raise UserError(f"{Path.cwd()}: no commit in its git repository, expected one; run git add . && git commit -m start")
         whole = read_graph(repo)
         graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
         if not dry:
+            locks.remember()
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
         remote = sharing.remote_name(repo)
@@ -78,6 +81,16 @@ def repository() -> Iterator[Any]:
         yield repo
     finally:
         repo.close()
+
+
+def _lock_is_readable() -> bool:
+    from dvc.exceptions import DvcException
+
+    try:
+        with repository() as repo:
+            return bool(repo.index.stages)
+    except DvcException:
+        return False
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from flows.graph import DEFAULT_TARGET
 from flows.plan import Plan, check_parameters, make_plan
 from flows.processes import Processes, stopping_on_signals
 from tasks.core.errors import FULL, UserError
+from tasks.core.scratch import remove_finished
 
 FULL_BYTES = 1 << 20  # less than this is a full disk
 
@@ -27,10 +28,14 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran."""
     started = time.monotonic()
     processes = Processes()
-    with stopping_on_signals(processes), locks.only_run():
-        plan = make_plan(targets, processes, Display().warn, check)
-        display = Display(plan.graph.stages)
-        outcomes = _execute(plan, processes, display)
+    display = Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run():
+        plan = make_plan(targets, processes, display.warn, check)
+        with display.open(plan.graph.stages):
+            outcomes = _execute(plan, processes, display)
+        if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
+            remove_finished()
+            locks.forget()
         if plan.remote and not sharing.is_pushed(plan.remote):
             sharing.push(processes, plan.remote, display.warn)
     header, rows = metrics.rows(metrics.read_metrics())
@@ -51,8 +56,9 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
 def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters) -> list[str]:
     """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted."""
     processes = Processes()
-    with stopping_on_signals(processes), locks.only_run():
-        plan = make_plan(targets, processes, Display().warn, check, dry=True)
+    display = Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run():
+        plan = make_plan(targets, processes, display.warn, check, dry=True)
     return [name for name in plan.graph.stages if name in plan.changed]
 
 

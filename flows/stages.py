@@ -118,6 +118,9 @@ def run_stage(
 def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
     def read(said: str) -> None:
         line = redacted(said)
+        if line.startswith("\r"):
+            tell(line)
+            return
         with suppress(OSError):  # a full disk: the stage itself will say so
             log.write(f"{line}\n")
             log.flush()
