@@ -7,7 +7,7 @@ from tasks.base.shape import fitted_tokenizer, shaped_towers
 from tasks.core.encoder import save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
-from tasks.core.files import new_folder
+from tasks.core.files import new_folder, write_json
 from tasks.core.params import load
 from tasks.core.sources import parse_encoder
 
@@ -32,6 +32,7 @@ def encoder_folder(source: str) -> Path:
 def main() -> None:
     arguments = parser(__doc__ or "", encoder="encoder folder to write", tokenizer="tokenizer folder to write")
     arguments.add_argument("--source", help="encoder source, instead of encoder.source of params.yaml")
+    arguments.add_argument("--state", type=Path, help="folder to write: an optimizer state of no steps, for the rounds that start here")
     args = arguments.parse_args()
     params = load(Base, "base")
     folder = encoder_folder(args.source or load(EncoderSource, "encoder").source)
@@ -39,6 +40,8 @@ def main() -> None:
     tokenizer = fitted_tokenizer(folder, towers)
     with new_folder(args.tokenizer) as out:
         tokenizer.save_pretrained(out)
+    if args.state:
+        write_json(args.state / "state.json", {"steps": 0})
     with new_folder(args.encoder) as out:
         save_towers(towers, tokenizer, out)
 

@@ -14,6 +14,7 @@ from tasks.core.records import QRELS, RANKED
 from tasks.core.search import ranked_tables, rows_needed
 from tasks.core.tables import read_table, write_table
 from tasks.core.tokens import open_tokens, ordinals
+from tasks.mine.guard import best_passages, embedded_scores, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 
 
@@ -36,17 +37,25 @@ def main() -> None:
     judged = judged.filter(pc.greater(judged["grade"], 0))
     query, document = ordinals(judged["query"], args.queries / "ids.parquet"), ordinals(judged["doc"], args.documents / "ids.parquet")
     ids = documents.ids()
-    positives = (query * len(ids) + document)[(query >= 0) & (document >= 0)]
-    most = int(np.bincount(query[query >= 0]).max()) if len(positives) else 0
-    depth = params.depth + params.skip + most
+    known = (query >= 0) & (document >= 0)
+    query, document = np.unique(np.stack([query[known], document[known]]), axis=1)
+    positives = query * len(ids) + document
+    depth = params.depth + params.skip + int(np.bincount(query).max(initial=0))
     vectors = encode_queries(args.encoder, queries, params.precision, device)
     if params.search == "embeddings":
-        scores, rows = search_embeddings(vectors, open_embeddings(args.vectors), depth, device)
+        embeddings = open_embeddings(args.vectors)
+        scores, rows = search_embeddings(vectors, embeddings, depth, device)
+        own = embedded_scores(vectors, embeddings, query, document)
     else:
-        scores, rows = search_index(open_index(args.vectors / "index.faiss"), vectors, rows_needed(depth, documents.owners))
+        index = open_index(args.vectors / "index.faiss")
+        scores, rows = search_index(index, vectors, rows_needed(depth, documents.owners))
+        own = best_passages(index, vectors, query, document, documents.owners)
+    bound = thresholds(query, own, len(queries), params.relative_margin, params.absolute_margin)
     with new_folder(args.out) as out:
-        tables = ranked_tables(scores, rows, queries.ids(), ids, documents.owners, params.depth, params.skip, positives)
-        write_table(out / "train.parquet", RANKED, tables)
+        tables = ranked_tables(scores, rows, queries.ids(), ids, documents.owners, params.depth + params.skip, 0, positives)
+        rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
+        write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
+    print(f"mine {args.name}: {rows_kept:,} negatives of {len(queries):,} queries")
 
 
 if __name__ == "__main__":
