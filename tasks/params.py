@@ -10,8 +10,10 @@ from tasks.encode.params import Encode
 from tasks.evaluate.params import Evaluate
 from tasks.index.params import Index
 from tasks.mine.params import Mine
+from tasks.mix.params import Mix
 from tasks.prepare.params import Dataset, Prepare
 from tasks.report.params import Report
+from tasks.teacher.params import Teacher
 from tasks.tokenize.params import Tokenize
 from tasks.train.params import Round
 
@@ -30,5 +32,7 @@ class Parameters(Params):
     encode: Encode
     index: Index
     mine: dict[str, Mine]
+    mix: dict[str, Mix]
+    teacher: dict[str, Teacher]
     evaluate: Evaluate
     report: Report
