@@ -16,6 +16,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 RESERVED = ("base", "none", "bm25", "official", "random")
 GIVEN_NEGATIVES = ("none", "random", "official", "bm25")
 ENCODERS = ("pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
+SYSTEMS = (*ENCODERS, "rerankers", "rerank", "rescore")  # sections whose entries have metrics or curves of their name
 NEGATIVES = ("mine", "mix", "teacher")  # sections whose entries are negatives, one namespace with GIVEN_NEGATIVES
 
 
@@ -47,7 +48,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
     """Names of entries: their form, none reserved, none used twice in a namespace."""
-    for namespace in (ENCODERS, NEGATIVES):
+    for namespace in (SYSTEMS, NEGATIVES):
         owner: dict[str, str] = {}
         for section in namespace:
             for name in _entries(sections, section):
@@ -74,13 +75,21 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             if entry[field] not in known:
                 hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
                 raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
-    for section, fields in (("mix", ("first", "second")), ("teacher", ("negatives",))):
+    rerankers, runs = set(_entries(sections, "rerankers")), {"bm25", *rounds, *_entries(sections, "adore")}
+    fields: dict[str, dict[str, set[Any]]] = {
+        "mix": {"first": negatives, "second": negatives},
+        "rerankers": {"negatives": negatives},
+        "teacher": {"negatives": negatives, "reranker": rerankers},
+        "rerank": {"run": runs, "reranker": rerankers},
+        "rescore": {"run": runs, "round": set(rounds)},
+    }
+    for section, wanted in fields.items():
         for name, entry in _entries(sections, section).items():
-            for field in fields:
-                if entry[field] not in negatives:
-                    hint = f"; add mine.{entry[field]}" if entry[field] in rounds else ""
-                    known_names = ", ".join(sorted(negatives))
-                    raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {known_names}{hint}")
+            for field, known in wanted.items():
+                if entry[field] not in known:
+                    hint = f"; add mine.{entry[field]}" if known is negatives and entry[field] in rounds else ""
+                    names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'}, which are none"
+                    raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
     cycle = find_cycle(_needs(sections))
     if cycle:
         shown = [name.removeprefix("rounds.") for name in cycle[:-1] if not name.startswith("mine.")]
@@ -99,7 +108,9 @@ def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
     }
     needs |= {f"mine.{name}": [f"rounds.{name}"] for name in _entries(sections, "mine")}
     needs |= {f"mix.{name}": [made.get(e["first"], ""), made.get(e["second"], "")] for name, e in _entries(sections, "mix").items()}
-    needs |= {f"teacher.{name}": [made.get(e["negatives"], "")] for name, e in _entries(sections, "teacher").items()}
+    needs |= {f"rerankers.{name}": [made.get(e["negatives"], "")] for name, e in _entries(sections, "rerankers").items()}
+    teachers = _entries(sections, "teacher").items()
+    needs |= {f"teacher.{name}": [made.get(e["negatives"], ""), f"rerankers.{e['reranker']}"] for name, e in teachers}
     return needs
 
 

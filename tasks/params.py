@@ -13,6 +13,9 @@ from tasks.mine.params import Mine
 from tasks.mix.params import Mix
 from tasks.prepare.params import Dataset, Prepare
 from tasks.report.params import Report
+from tasks.rerank.params import Rerank
+from tasks.reranker.params import Reranker
+from tasks.rescore.params import Rescore
 from tasks.teacher.params import Teacher
 from tasks.tokenize.params import Tokenize
 from tasks.train.params import Round
@@ -33,6 +36,9 @@ class Parameters(Params):
     index: Index
     mine: dict[str, Mine]
     mix: dict[str, Mix]
+    rerankers: dict[str, Reranker]
     teacher: dict[str, Teacher]
+    rerank: dict[str, Rerank]
+    rescore: dict[str, Rescore]
     evaluate: Evaluate
     report: Report

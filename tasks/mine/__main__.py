@@ -8,13 +8,14 @@ from tasks.core.embeddings import open_embeddings
 from tasks.core.entry import parser, stage
 from tasks.core.faiss_index import open_index, search_index
 from tasks.core.files import new_folder
+from tasks.core.pair_scores import embedded_scores
 from tasks.core.params import load
 from tasks.core.queries import encode_queries, search_embeddings
 from tasks.core.records import QRELS, RANKED
 from tasks.core.search import ranked_tables, rows_needed
 from tasks.core.tables import read_table, write_table
 from tasks.core.tokens import open_tokens, ordinals
-from tasks.mine.guard import best_passages, embedded_scores, guarded, ranked_positives, thresholds
+from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 
 

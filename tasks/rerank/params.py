@@ -8,12 +8,11 @@ from tasks.core.params import Params
 
 
 class Rerank(Params):
-    """What is put in a new order, and by what."""
+    """What is put in a new order, and by which cross-encoder."""
 
     run: str = Field(description="the system whose runs are reranked: bm25, a round or an adore")
-    kind: Literal["rerankers", "encoders"] = Field(description="what reranks: a cross-encoder of rerankers, or a bi-encoder")
-    model: str = Field(description="its name: an entry of rerankers, or a round")
+    reranker: str = Field(description="an entry of rerankers")
     depth: int = Field(100, ge=1, description="ranks of the run that are reranked; the rest is left out")
-    max_length: int = Field(256, ge=16, description="tokens of query and document together, for a cross-encoder; the document is cut")
+    max_length: int = Field(256, ge=16, description="tokens of query and document together")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 where the hardware has it, else fp32")
     batch_tokens: int = Field(8192, ge=512, description="tokens of one forward pass at most, padding included")

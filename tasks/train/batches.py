@@ -207,7 +207,7 @@ def _log_weights(negatives: Lists, first: int, count: int, positive: float, para
     if params.sampling != "simans" or negatives.scores is None or not np.isfinite(positive):
         return None
     distance = negatives.scores[first : first + count].astype(np.float64) - positive - params.simans_b
-    weights: Floats = -params.simans_a * distance**2
+    weights: Floats = (-params.simans_a * distance**2).astype(np.float32)
     return weights
 
 
