@@ -83,6 +83,21 @@ def test_what_passes(sections: dict[str, Any]) -> None:
             {"negatives": "nowhere", "reranker": "r"},
             "teacher.t.negatives: found 'nowhere', expected one of bm25, none, official, ",
         ),
+        (
+            "teacher.t",
+            {"negatives": "warmup", "reranker": "r"},
+            "teacher.t.reranker: found 'r', expected one of the entries of rerankers",
+        ),
+        (
+            "rerankers.r",
+            {"source": "x", "negatives": "star", "steps": 3},
+            "rerankers.r.negatives: found 'star', expected one of bm25, none,",
+        ),
+        ("rerankers.warmup", {"source": "x", "negatives": "none"}, "rerankers.warmup: the name warmup is taken by rounds.warmup"),
+        ("rerank.r", {"run": "star", "reranker": "r"}, "rerank.r.reranker: found 'r', expected"),
+        ("rescore.star", {"run": "bm25", "round": "star"}, "rescore.star: the name star is taken by rounds.star"),
+        ("rescore.r", {"run": "nowhere", "round": "star"}, "rescore.r.run: found 'nowhere', expected one of bm25, star, warmup"),
+        ("rescore.r", {"run": "bm25", "round": "base"}, "rescore.r.round: found 'base', expected one of star, warmup"),
         ("mine.warmup.depth", 3, "rounds.star.hard_negatives: found 4, expected at most 3: mine.warmup.depth keeps ranks 1 to 3"),
         (
             "rounds.star.window",
@@ -141,6 +156,14 @@ def test_a_cycle_through_a_mixture(sections: dict[str, Any]) -> None:
     edited(sections, "mix.m", {"first": "warmup", "second": "bm25"})
     with pytest.raises(UserError, match=r"^params.yaml: rounds.warmup: needs itself: warmup -> mix.m -> warmup; let"):
         check(edited(sections, "rounds.warmup.negatives", "m"))
+
+
+def test_a_cycle_through_a_teacher(sections: dict[str, Any]) -> None:
+    edited(sections, "rerankers.r", {"source": "x", "negatives": "star", "steps": 3})
+    edited(sections, "teacher.t", {"negatives": "warmup", "reranker": "r"})
+    edited(sections, "mine.star", {"search": "embeddings"})
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star: needs itself: star -> teacher.t -> rerankers.r -> star; let"):
+        check(edited(sections, "rounds.star.negatives", "t"))
 
 
 def test_a_missing_section_and_a_missing_field(sections: dict[str, Any]) -> None:
