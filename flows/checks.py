@@ -1,6 +1,7 @@
 """What must hold of params.yaml before DVC sees it. DVC's own words for these mistakes are a raw ENOENT or a traceback."""
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from tasks.params import Parameters
 
 PARAMS = Path("params.yaml")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-RESERVED = ("base", "none", "bm25", "official")
-GIVEN_NEGATIVES = ("none", "official", "bm25")
+RESERVED = ("base", "none", "bm25", "official", "random")
+GIVEN_NEGATIVES = ("none", "random", "official", "bm25")
 ENCODERS = ("pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
-NEGATIVES = ("mine", "mix")  # sections whose entries are negatives, one namespace with GIVEN_NEGATIVES
+SYSTEMS = (*ENCODERS, "rerankers", "rerank", "rescore")  # sections whose entries have metrics or curves of their name
+NEGATIVES = ("mine", "mix", "teacher")  # sections whose entries are negatives, one namespace with GIVEN_NEGATIVES
 
 
 def check_file(path: Path = PARAMS) -> Parameters:
@@ -35,6 +37,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     except UserError as error:
         raise UserError(f"{where}: dataset.source: {error}") from None
     check_references(sections, where)
+    check_rounds(parameters, where)
     measures = parameters.evaluate.measures
     if parameters.report.metric not in measures:
         raise UserError(
@@ -45,7 +48,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
     """Names of entries: their form, none reserved, none used twice in a namespace."""
-    for namespace in (ENCODERS, NEGATIVES):
+    for namespace in (SYSTEMS, NEGATIVES):
         owner: dict[str, str] = {}
         for section in namespace:
             for name in _entries(sections, section):
@@ -72,11 +75,102 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             if entry[field] not in known:
                 hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
                 raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
-    cycle = find_cycle({name: [entry["init"], entry["negatives"]] for name, entry in rounds.items()})
+    rerankers, runs = set(_entries(sections, "rerankers")), {"bm25", *rounds, *_entries(sections, "adore")}
+    fields: dict[str, dict[str, set[Any]]] = {
+        "mix": {"first": negatives, "second": negatives},
+        "rerankers": {"negatives": negatives},
+        "teacher": {"negatives": negatives, "reranker": rerankers},
+        "rerank": {"run": runs, "reranker": rerankers},
+        "rescore": {"run": runs, "round": set(rounds)},
+    }
+    for section, wanted in fields.items():
+        for name, entry in _entries(sections, section).items():
+            for field, known in wanted.items():
+                if entry[field] not in known:
+                    hint = f"; add mine.{entry[field]}" if known is negatives and entry[field] in rounds else ""
+                    names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'}, which are none"
+                    raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
+    cycle = find_cycle(_needs(sections))
     if cycle:
+        shown = [name.removeprefix("rounds.") for name in cycle[:-1] if not name.startswith("mine.")]
+        first = next(name for name in cycle if not name.startswith("mine."))
         raise UserError(
-            f"{where}: rounds.{cycle[0]}: needs itself: {' -> '.join(cycle)}; let one of them start from base or earlier negatives"
+            f"{where}: {first}: needs itself: {' -> '.join([*shown, shown[0]])}; let one of them start from base or earlier negatives"
         )
+
+
+def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What each round and each made source of negatives needs, as `section.name`."""
+    made = {name: f"{section}.{name}" for section in NEGATIVES for name in _entries(sections, section)}
+    needs = {
+        f"rounds.{name}": [f"rounds.{entry['init']}", made.get(entry["negatives"], "")]
+        for name, entry in _entries(sections, "rounds").items()
+    }
+    needs |= {f"mine.{name}": [f"rounds.{name}"] for name in _entries(sections, "mine")}
+    needs |= {f"mix.{name}": [made.get(e["first"], ""), made.get(e["second"], "")] for name, e in _entries(sections, "mix").items()}
+    needs |= {f"rerankers.{name}": [made.get(e["negatives"], "")] for name, e in _entries(sections, "rerankers").items()}
+    teachers = _entries(sections, "teacher").items()
+    needs |= {f"teacher.{name}": [made.get(e["negatives"], ""), f"rerankers.{e['reranker']}"] for name, e in teachers}
+    return needs
+
+
+def check_rounds(parameters: Parameters, where: str) -> None:
+    """What a round asks of its negatives and of the round it carries on."""
+    rounds = parameters.rounds
+    for name, entry in rounds.items():
+        key = f"{where}: rounds.{name}"
+        if entry.steps == 0:
+            continue
+        depth, keeper = _depth(parameters, entry.negatives)
+        left = min(entry.window[1], depth) - entry.window[0] + 1
+        if entry.hard > max(left, 0):
+            raise UserError(
+                f"{key}.hard_negatives: found {entry.hard}, expected at most {max(left, 0)}: {keeper} keeps ranks 1 to {depth}, "
+                f"window is {list(entry.window)}; raise {keeper}, or ask for fewer"
+            )
+        scored = entry.negatives in {**parameters.mine, **parameters.teacher}
+        if (entry.distilled or entry.sampling == "simans") and not scored:
+            wish = f"loss {entry.loss}" if entry.distilled else "sampling simans"
+            known = ", ".join({**parameters.mine, **parameters.teacher}) or "none yet; add one"
+            raise UserError(
+                f"{key}.negatives: found {entry.negatives!r}, expected a mine or a teacher ({known}): {wish} needs positives' scores"
+            )
+        if entry.optimizer_from == "continue":
+            before = rounds.get(entry.init)
+            if before is None or before.optimizer != entry.optimizer:
+                found = f"{entry.init!r}, no round" if before is None else f"a round trained with {before.optimizer}"
+                raise UserError(f"{key}.init: found {found}; expected a round trained with {entry.optimizer}, or optimizer_from: anew")
+            behind = _steps_behind(parameters, entry.init)
+            total = None if behind is None or entry.steps is None else behind + entry.steps
+            if total is not None and total > (entry.schedule_steps or 0):
+                raise UserError(f"{key}.schedule_steps: found {entry.schedule_steps}, expected the whole chain's steps, {total} at least")
+
+
+def _steps_behind(parameters: Parameters, name: str) -> int | None:
+    """Steps of a round and of those that it carries on; None where `epochs` decides."""
+    total = 0
+    while True:
+        entry = parameters.rounds[name]
+        if entry.steps is None:
+            return None
+        total += entry.steps
+        if entry.optimizer_from == "anew":
+            return total
+        name = entry.init
+
+
+def _depth(parameters: Parameters, negatives: str) -> tuple[int, str]:
+    """How many negatives a query can have in a source at most, and the key that says so."""
+    if negatives in parameters.mine:
+        return parameters.mine[negatives].depth, f"mine.{negatives}.depth"
+    if negatives in parameters.mix:
+        return parameters.mix[negatives].depth, f"mix.{negatives}.depth"
+    if negatives in parameters.teacher:
+        teacher = parameters.teacher[negatives]
+        return min((teacher.depth, f"teacher.{negatives}.depth"), _depth(parameters, teacher.negatives))
+    if negatives == "bm25":
+        return parameters.bm25.depth, "bm25.depth"
+    return (parameters.prepare.official_depth, "prepare.official_depth") if negatives == "official" else (sys.maxsize, negatives)
 
 
 def find_cycle(needs: Mapping[str, list[str]]) -> list[str]:

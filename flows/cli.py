@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.core.errors import one_line_errors, redacted
+from tasks.core.errors import UserError, one_line_errors, redacted
 from tasks.core.files import write_text
 
 PARAMS = Path("params.yaml")
@@ -18,6 +18,7 @@ examples:
   retemper run --set dataset.source=beir:../scifact       another dataset (demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID)
   retemper run --set rounds.star.lr=1e-5                  one knob; the edit of params.yaml lasts
   retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup    a new round; `--set rounds.x=` takes it away
+  retemper rounds ance --n 5 --lag 1 --init warmup        five ANCE rounds; `retemper rounds remove ance` takes them away
   retemper run --dry-run                                  which stages may run
   retemper search "capital of France"                     the best model's top ten
   retemper evaluate --model data/encoders/star --data beir:../nfcorpus     any model on any dataset, zero-shot
@@ -50,6 +51,24 @@ def build_parser() -> ArgumentParser:
     )
     run.add_argument("--dry-run", action="store_true", help="name the stages that may run, and change nothing")
     run.set_defaults(work=_run)
+
+    rounds = commands.add_parser("rounds", help="write many rounds into params.yaml at once, or take them out")
+    kinds = rounds.add_subparsers(dest="kind", required=True, metavar="KIND")
+    ance = kinds.add_parser("ance", help="ANCE: n rounds, each with negatives mined by an earlier one")
+    ance.add_argument("--n", type=int, required=True, help="rounds, which are refreshes of the negatives")
+    ance.add_argument(
+        "--lag", type=int, default=1, help="0: wait for fresh negatives; 1: train while they are mined (default: %(default)s)"
+    )
+    ance.add_argument("--init", required=True, help="the round to start from, such as warmup")
+    ance.add_argument("--negatives", help="of the first rounds; default: mined with --init")
+    ance.add_argument("--steps", type=int, help="of a round; default: an epoch")
+    ance.add_argument("--prefix", default="ance", help="rounds are named PREFIX1, PREFIX2, ... (default: %(default)s)")
+    ance.add_argument("--carry-on", action="store_true", help="keep the optimizer's state, and one lr schedule over all rounds")
+    ance.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of every round, such as lr=1e-5")
+    ance.set_defaults(work=_ance)
+    removal = kinds.add_parser("remove", help="take PREFIX1, PREFIX2, ... out of params.yaml")
+    removal.add_argument("prefix", metavar="PREFIX")
+    removal.set_defaults(work=_remove_rounds)
 
     search = commands.add_parser("search", help="search the corpus with a trained model")
     search.add_argument("text", help="the query")
@@ -137,6 +156,32 @@ def undone(*paths: Path, always: bool) -> Iterator[Callable[[], None]]:
         for path, text in before.items():
             if not kept and path.exists() and path.read_text(encoding="utf-8") != text:
                 write_text(path, text) if text is not None else path.unlink()
+
+
+def _ance(options: Namespace, _: object) -> int:
+    from flows import rounds
+
+    if options.n < 1 or options.lag < 0:
+        raise UserError(f"--n {options.n} --lag {options.lag}: expected at least one round, and a lag of 0 or more")
+    plan = rounds.Ance(
+        n=options.n,
+        lag=options.lag,
+        init=options.init,
+        negatives=options.negatives or options.init,
+        steps=options.steps,
+        prefix=options.prefix,
+        carry_on=options.carry_on,
+        settings=options.set,
+    )
+    print(f"{PARAMS}: added {', '.join(rounds.add(plan))}; retemper run trains them")
+    return 0
+
+
+def _remove_rounds(options: Namespace, _: object) -> int:
+    from flows import rounds
+
+    print(f"{PARAMS}: removed {', '.join(rounds.remove(options.prefix))}")
+    return 0
 
 
 def _search(options: Namespace, _: object) -> int:

@@ -1,6 +1,7 @@
 """data/source.json: what stands outside the graph, by content. DVC tracks its two digests, so a source may move, or be away.
 
-{"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder": {likewise}}
+{"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder": {likewise},
+"rerankers": {name: {likewise}}, where there are any}
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from tasks.core.params import read_yaml
 
 SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
+RERANKER = "rerankers."
 SLOW_BYTES = 1 << 30  # reading more than this is told
 
 
@@ -57,10 +59,12 @@ def write_source(
     """
     sections = read_yaml(params)
     remembered = _read_memory(memory)
-    before = _read(source)
-    after = {}
-    for kind, listing in (("dataset", list_dataset), ("encoder", list_encoder)):
-        name = str(sections[kind]["source"])
+    before = _flat(_read(source))
+    after: dict[str, Any] = {}
+    kinds = {"dataset": (sections["dataset"], list_dataset), "encoder": (sections["encoder"], list_encoder)}
+    kinds |= {f"{RERANKER}{name}": (entry, list_encoder) for name, entry in (sections.get("rerankers") or {}).items()}
+    for kind, (section, listing) in kinds.items():
+        name = str(section["source"])
         try:
             entry = describe(name, listing(name), remembered)
         except (UserError, OSError) as error:
@@ -72,8 +76,16 @@ def write_source(
         remembered.entries[f"{kind} {name}"] = entry
         after[kind] = entry
     if after != before:
-        write_json(source, after)
+        plain = {kind: entry for kind, entry in after.items() if not kind.startswith(RERANKER)}
+        models = {kind.removeprefix(RERANKER): entry for kind, entry in after.items() if kind.startswith(RERANKER)}
+        write_json(source, plain | ({"rerankers": models} if models else {}))
     _write_memory(memory, remembered)
+
+
+def _flat(entries: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a source file by the key that params.yaml has them under."""
+    models = entries.pop("rerankers", {})
+    return entries | {f"{RERANKER}{name}": entry for name, entry in models.items()}
 
 
 def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:

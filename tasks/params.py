@@ -10,8 +10,13 @@ from tasks.encode.params import Encode
 from tasks.evaluate.params import Evaluate
 from tasks.index.params import Index
 from tasks.mine.params import Mine
+from tasks.mix.params import Mix
 from tasks.prepare.params import Dataset, Prepare
 from tasks.report.params import Report
+from tasks.rerank.params import Rerank
+from tasks.reranker.params import Reranker
+from tasks.rescore.params import Rescore
+from tasks.teacher.params import Teacher
 from tasks.tokenize.params import Tokenize
 from tasks.train.params import Round
 
@@ -30,5 +35,10 @@ class Parameters(Params):
     encode: Encode
     index: Index
     mine: dict[str, Mine]
+    mix: dict[str, Mix]
+    rerankers: dict[str, Reranker]
+    teacher: dict[str, Teacher]
+    rerank: dict[str, Rerank]
+    rescore: dict[str, Rescore]
     evaluate: Evaluate
     report: Report

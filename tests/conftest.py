@@ -78,6 +78,22 @@ def minilm() -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_reranker(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cross-encoder of one layer, width 32 and one label, drawn at random."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("reranker")
+    config = BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, num_labels=1, initializer_range=0.5
+    )
+    torch.manual_seed(1)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real data sets beside the project; the test is skipped where they are not there."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"

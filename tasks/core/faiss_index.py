@@ -32,3 +32,12 @@ def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, I
         raise UserError(f"the index holds vectors of width {index.d}, the encoder gives {queries_QD.shape[1]}; encode and index again")
     scores, rows = index.search(np.ascontiguousarray(queries_QD), min(depth + MARGIN, index.ntotal))
     return scores, rows
+
+
+def index_scores(index: Any, queries_QD: Vectors, query: Ints, row: Ints) -> Floats:
+    """Score of each pair (query, row), float32 [P], by the vector that the index itself keeps (its codes, decoded)."""
+    inverted = faiss.try_extract_index_ivf(index)
+    if inverted is not None:
+        inverted.make_direct_map()
+    vectors = (index.reconstruct(int(r)) for r in row)
+    return np.array([np.dot(queries_QD[q], vector) for q, vector in zip(query, vectors, strict=True)], dtype=np.float32)

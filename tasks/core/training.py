@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tasks.core.errors import UserError
-from tasks.core.files import new_file, write_json
+from tasks.core.files import new_file, read_json, write_json
 from tasks.core.optimizers import linear_schedule
 from tasks.core.progress import Progress
 
@@ -30,11 +30,16 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how hard: optimizer steps, share of them that warms up, largest gradient norm."""
+    """How long and how hard: optimizer steps, share of them that warms up, largest gradient norm.
+
+    A training that carries on another one has `first` steps behind it, of `total` over which lr rises and falls.
+    """
 
     steps: int
     warmup: float
     clip: float
+    first: int = 0
+    total: int | None = None
 
 
 def draw_seed(*key: int) -> int:
@@ -64,7 +69,7 @@ def fit(
     it. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. UserError for a loss or a
     gradient that is not finite: the last checkpoint is kept.
     """
-    factor = linear_schedule(schedule.steps, schedule.warmup)
+    factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
     peaks = [group["lr"] for group in optimizer.param_groups]
     start, history = load_checkpoint(scratch / CHECKPOINT, module, optimizer)
     every = max(1, schedule.steps // POINTS)
@@ -76,7 +81,7 @@ def fit(
             log_point(live, point)
         for step in range(start, schedule.steps):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * factor(step)
+                group["lr"] = peak * factor(schedule.first + step)
             optimizer.zero_grad(set_to_none=True)
             metrics = backward(step)
             norm = float(nn.utils.clip_grad_norm_(module.parameters(), schedule.clip))
@@ -121,6 +126,13 @@ def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.opt
     """Write what a later round needs to carry on: optimizer.safetensors and the number of steps behind it."""
     save_file(state_tensors(module, optimizer), folder / "optimizer.safetensors")
     write_json(folder / "state.json", {"steps": steps})
+
+
+def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
+    """What `save_state` wrote: the tensors, and the number of steps behind them."""
+    with safe_open(folder / "optimizer.safetensors", framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return tensors, int(read_json(folder / "state.json")["steps"])
 
 
 def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -1,5 +1,8 @@
 """The top documents of every training query, known positives removed: hard negatives for later rounds."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pyarrow.compute as pc
 
@@ -9,12 +12,14 @@ from tasks.core.encoding import Vectors
 from tasks.core.entry import parser, stage
 from tasks.core.faiss_index import open_index, search_index
 from tasks.core.files import new_folder
+from tasks.core.pair_scores import embedded_scores
 from tasks.core.params import load
 from tasks.core.queries import encode_queries, ranked_queries, search_embeddings
 from tasks.core.records import QRELS, RANKED
 from tasks.core.search import Floats, rows_needed
 from tasks.core.tables import read_table, write_table
 from tasks.core.tokens import Ints, StoredIds, open_tokens, ordinals
+from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 
 
@@ -37,23 +42,28 @@ def main() -> None:
     judged = judged.filter(pc.greater(judged["grade"], 0))
     query, document = ordinals(judged["query"], args.queries / "ids.parquet"), ordinals(judged["doc"], args.documents / "ids.parquet")
     ids = StoredIds(args.documents / "ids.parquet")
-    positives = (query * len(ids) + document)[(query >= 0) & (document >= 0)]
-    most = int(np.bincount(query[query >= 0]).max()) if len(positives) else 0
-    depth = params.depth + params.skip + most
+    known = (query >= 0) & (document >= 0)
+    query, document = np.unique(np.stack([query[known], document[known]]), axis=1)
+    positives = query * len(ids) + document
+    depth = params.depth + params.skip + int(np.bincount(query).max(initial=0))
     vectors = encode_queries(args.encoder, queries, params.precision, device)
-    rows = rows_needed(depth, documents.owners)
-    found = (
-        open_embeddings(args.vectors)
-        if params.search == "embeddings"
-        else open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1])
-    )
-
-    def search(part: Vectors) -> tuple[Floats, Ints]:
-        return search_embeddings(part, found, depth, device) if params.search == "embeddings" else search_index(found, part, rows)
-
+    needed = rows_needed(depth, documents.owners)
+    search: Callable[[Vectors], tuple[Floats, Ints]]
+    if params.search == "embeddings":
+        embeddings = open_embeddings(args.vectors)
+        search = partial(search_embeddings, embeddings=embeddings, depth=depth, device=device)
+        own = embedded_scores(vectors, embeddings, query, document)
+    else:
+        index = open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1])
+        search = partial(search_index, index, depth=needed)
+        own = best_passages(index, vectors, query, document, documents.owners)
+    bound = thresholds(query, own, len(queries), params.relative_margin, params.absolute_margin)
     with new_folder(args.out) as out:
-        tables = ranked_queries(vectors, search, rows, queries.ids(), ids, documents.owners, params.depth, params.skip, positives)
-        write_table(out / "train.parquet", RANKED, tables)
+        shown = params.depth + params.skip
+        tables = ranked_queries(vectors, search, needed, queries.ids(), ids, documents.owners, shown, 0, positives)
+        rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
+        write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
+    print(f"mine {args.name}: {rows_kept:,} negatives of {len(queries):,} queries")
 
 
 if __name__ == "__main__":

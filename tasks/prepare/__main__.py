@@ -1,6 +1,7 @@
 """A source of documents, queries and qrels becomes the one corpus form, and its ready negatives a table of negatives."""
 
 from contextlib import ExitStack
+from pathlib import Path
 
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder
@@ -21,6 +22,7 @@ def main() -> None:
         official="folder of the source's own negatives",
     )
     arguments.add_argument("--source", metavar="SPEC", help="instead of dataset.source of params.yaml")
+    arguments.add_argument("--random", type=Path, help="folder of the negatives that each step draws from the corpus: an empty table too")
     paths = arguments.parse_args()
     spec = parse_dataset(paths.source or load(Dataset, "dataset").source)
     settings = load(Prepare, "prepare")
@@ -29,6 +31,8 @@ def main() -> None:
         source = read(spec)
         prepared = write_corpus(source, settings, corpus)
         write_none(none)
+        if paths.random:
+            write_none(outs.enter_context(new_folder(paths.random)))
         counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
     print(f"{spec}\n{table(prepared.stats)}")
     for reason, count in counts.items():

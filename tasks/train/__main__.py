@@ -1,5 +1,7 @@
 """One round: encoder in, encoder out."""
 
+from pathlib import Path
+
 from torch import nn
 
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
@@ -11,8 +13,8 @@ from tasks.core.params import load
 from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens
-from tasks.core.training import Schedule, fit, save_state
-from tasks.train.batches import read_training_set, steps_of
+from tasks.core.training import fit, load_state, read_state, save_state
+from tasks.train.batches import check_training_set, read_training_set, schedule_of, steps_of
 from tasks.train.params import Round
 from tasks.train.step import make_step
 
@@ -29,6 +31,7 @@ def main() -> None:
         curves="training curves to write",
     )
     arguments.add_argument("--name", required=True, help="the round")
+    arguments.add_argument("--init-state", type=Path, help="optimizer state of --init, for a round that carries it on")
     args = arguments.parse_args()
     params, runtime = load(Round, f"rounds.{args.name}"), read_runtime()
     device = choose_device(runtime)
@@ -49,17 +52,23 @@ def main() -> None:
         documents.folder,
         queries.folder,
         qrels,
+        *([args.init_state] if params.optimizer_from == "continue" else []),
     )
     scratch = scratch_folder(f"train-{args.name}", digest)
     with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
-        steps = 0
+        steps = before = 0
         if params.steps != 0:
             data = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window)
+            print(check_training_set(data, params))
             steps = steps_of(data, params)
+            if params.optimizer_from == "continue":
+                tensors, before = read_state(args.init_state)
+                load_state(tensors, module, optimizer)
+            schedule = schedule_of(steps, before, params)
             what = f"train {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
             backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype)
-            fit(module, optimizer, backward, Schedule(steps, params.warmup, params.clip), scratch, curves, runtime.checkpoint_seconds, what)
-        save_state(state, steps, module, optimizer)
+            fit(module, optimizer, backward, schedule, scratch, curves, runtime.checkpoint_seconds, what)
+        save_state(state, before + steps, module, optimizer)
         write_json(curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
         texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
         save_towers(towers, tokenizer, encoder, **texts)

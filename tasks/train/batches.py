@@ -1,6 +1,6 @@
 """What a step trains on: queries, a positive and hard negatives of each, and which documents are whose positives.
 
-B queries, H hard negatives a query, S = B + B H candidate slots, U distinct documents among them.
+B queries, H hard negatives a query, S = B + B H candidate slots, U distinct documents among them, G = 1 + H: a query's own group.
 Every draw is a function of (seed, epoch) or (seed, step) alone.
 """
 
@@ -14,18 +14,20 @@ from tasks.core.errors import UserError
 from tasks.core.records import QRELS, RANKED
 from tasks.core.tables import count_rows, read_table
 from tasks.core.tokens import Ints, Tokens, ordinals
-from tasks.core.training import draw_seed
+from tasks.core.training import Schedule, draw_seed
 from tasks.train.params import Round
 
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
 class Lists:
-    """A list of documents for each query, flat: query q has values[offsets[q]:offsets[q + 1]]."""
+    """A list of documents for each query, flat: query q has values[offsets[q]:offsets[q + 1]], and `scores` alike, where there are any."""
 
     offsets: Ints
     values: Ints
+    scores: Floats | None = None
 
     @property
     def counts(self) -> Ints:
@@ -51,17 +53,29 @@ class Batch:
     slots: Ints  # [S]
     positive: Bools  # [B, S] known positives of the query, its target among them
     own: Bools  # [B, S] its own hard negatives
+    scores: Floats  # [B, G] of its own group in the table of negatives; NaN where that has none
 
 
-def lists_of(queries: Ints, documents: Ints, count: int) -> Lists:
+@dataclass(frozen=True)
+class _Draw:
+    """Documents drawn for some queries, and their scores in the table (NaN: none)."""
+
+    documents: Ints
+    scores: Floats
+
+
+def lists_of(queries: Ints, documents: Ints, count: int, scores: Floats | None = None) -> Lists:
     """Pairs (query, document), in order, as one list per query 0..count-1."""
     order = np.argsort(queries, kind="stable")
     offsets = np.concatenate([[0], np.bincount(queries, minlength=count).cumsum()])
-    return Lists(offsets, documents[order])
+    return Lists(offsets, documents[order], None if scores is None else scores[order])
 
 
 def read_training_set(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path, window: tuple[int, int]) -> TrainingSet:
-    """Judgements and negatives of the training queries; UserError where there is nothing to train on."""
+    """Judgements and negatives of the training queries; UserError where there is nothing to train on.
+
+    `negatives` is a table; the scores of known positives stand beside it in positives.parquet, where its stage wrote them.
+    """
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
     judged = read_table(qrels, QRELS)
     judged = judged.filter(pc.greater(judged["grade"], 0))
@@ -72,12 +86,55 @@ def read_training_set(queries: Tokens, documents: Tokens, qrels: Path, negatives
             f"{qrels}: no training query has a relevant document; give the dataset a train split, or set steps: 0 in every round"
         )
     count, total = count_rows(query_ids), count_rows(document_ids)
-    positives = lists_of(q[known], d[known], count)
+    scores = _positive_scores(negatives.with_name("positives.parquet"), q[known], d[known], query_ids, document_ids, total)
+    positives = lists_of(q[known], d[known], count, scores)
     mined = read_table(negatives, RANKED)
     mined = mined.filter(pc.and_(pc.greater_equal(mined["rank"], window[0]), pc.less_equal(mined["rank"], window[1])))
     nq, nd = ordinals(mined["query"], query_ids), ordinals(mined["doc"], document_ids)
     fit = (nq >= 0) & (nd >= 0)
-    return TrainingSet(np.flatnonzero(positives.counts), positives, lists_of(nq[fit], nd[fit], count), total)
+    hard = lists_of(nq[fit], nd[fit], count, mined["score"].to_numpy()[fit])
+    return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total)
+
+
+def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path, document_ids: Path, total: int) -> Floats | None:
+    """The score of each pair (query, document) in a table of positives, NaN where it is not in it; None without such a table."""
+    if not path.exists():
+        return None
+    table = read_table(path, RANKED)
+    q, d = ordinals(table["query"], query_ids), ordinals(table["doc"], document_ids)
+    known = (q >= 0) & (d >= 0)
+    keys, first = np.unique(q[known] * total + d[known], return_index=True)
+    scores = np.full(len(queries), np.nan, dtype=np.float32)
+    if len(keys):
+        wanted = queries * total + documents
+        place = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+        scores = np.where(keys[place] == wanted, table["score"].to_numpy()[known][first][place], scores)
+    return scores
+
+
+def check_training_set(data: TrainingSet, params: Round) -> str:
+    """One line on how the queries are served with negatives; UserError where a round that draws from a table finds it empty.
+
+    `scores` are asked for where sampling or loss needs them.
+    """
+    if params.hard == 0 or params.negatives == "random":
+        return f"{len(data.queries):,} queries, hard negatives: {params.negatives if params.hard else 'none'}"
+    counts = data.negatives.counts[data.queries]
+    if not counts.any():
+        raise UserError(
+            f"negatives {params.negatives}: none of {len(counts):,} queries has one of rank {params.window[0]} to {params.window[1]}, "
+            "expected some; take other negatives (random, bm25), a wider window, or none"
+        )
+    if (params.distilled or params.sampling == "simans") and (
+        data.positives.scores is None or not np.isfinite(data.positives.scores).any()
+    ):
+        wish = f"loss {params.loss}" if params.distilled else "sampling simans"
+        raise UserError(f"negatives {params.negatives}: no scores of positives beside them, {wish} needs them; take a mine or a teacher")
+    short, lone = int(((counts > 0) & (counts < params.hard)).sum()), int((counts == 0).sum())
+    return (
+        f"{len(counts):,} queries, hard negatives: {counts.mean():.1f} a query to draw from; "
+        f"{short:,} have fewer than {params.hard} (theirs repeat), {lone:,} none (random documents)"
+    )
 
 
 def steps_of(data: TrainingSet, params: Round) -> int:
@@ -87,37 +144,78 @@ def steps_of(data: TrainingSet, params: Round) -> int:
     return max(1, round(params.epochs * len(data.queries) / params.batch_queries))
 
 
-def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
-    """The batch of step `step`: queries in the order of a permutation per epoch, positives and negatives drawn uniformly.
+def schedule_of(steps: int, before: int, params: Round) -> Schedule:
+    """The stretch of lr's rise and fall that a round trains on, `before` steps being done; UserError where that ends too early."""
+    total = params.schedule_steps or steps
+    if before + steps > total:
+        raise UserError(
+            f"params.yaml: rounds: {before} steps behind and {steps} to come are more than schedule_steps {total}; "
+            "expected the steps of the whole chain, the same in each of its rounds"
+        )
+    return Schedule(steps, params.warmup, params.clip, before, total)
 
-    A query with fewer hard negatives than asked for repeats some; one with none gets random documents of the corpus.
+
+def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
+    """The batch of step `step`: queries in the order of a permutation per epoch, a positive of each drawn uniformly.
+
+    Hard negatives are drawn as params.sampling says. A query with fewer than asked for repeats some; one with none gets
+    random documents of the corpus, as every query does where params.negatives is random.
     """
-    size = min(params.batch_queries, len(data.queries))
+    size, hard = min(params.batch_queries, len(data.queries)), params.hard
     place = np.arange(step * size, (step + 1) * size)
     epochs = place // len(data.queries)
     order = {e: np.random.default_rng(draw_seed(params.seed, 1, e)).permutation(len(data.queries)) for e in np.unique(epochs).tolist()}
     queries = data.queries[[order[e][p % len(data.queries)] for e, p in zip(epochs.tolist(), place.tolist(), strict=True)]]
     rng = np.random.default_rng(draw_seed(params.seed, 2, step))
     first, count = data.positives.offsets[queries], data.positives.counts[queries]
-    targets = data.positives.values[first + rng.integers(count)]
-    hard_BH = _draw_negatives(data, queries, params.hard_negatives, rng)
-    candidates = np.concatenate([targets, hard_BH.ravel()])
+    targets = _taken(data.positives, first + rng.integers(count))
+    drawn = _draw_negatives(data, queries, targets.scores, params, rng)
+    candidates = np.concatenate([targets.documents, drawn.documents.ravel()])
     documents, slots = np.unique(candidates, return_inverse=True)
     pairs_q = np.repeat(np.arange(size), count)
     pairs_d = np.concatenate([data.positives.values[f : f + c] for f, c in zip(first, count, strict=True)])
     positive = np.isin(np.arange(size)[:, None] * data.documents + candidates, pairs_q * data.documents + pairs_d)
     own = np.zeros_like(positive)
-    own[:, size:] = np.repeat(np.eye(size, dtype=bool), params.hard_negatives, axis=1)
-    return Batch(queries, documents, slots, positive, own)
+    own[:, size:] = np.repeat(np.eye(size, dtype=bool), hard, axis=1)
+    return Batch(queries, documents, slots, positive, own, np.concatenate([targets.scores[:, None], drawn.scores], axis=1))
 
 
-def _draw_negatives(data: TrainingSet, queries: Ints, number: int, rng: np.random.Generator) -> Ints:
-    """`number` hard negatives of each query, [B, H], without repetition where there are enough."""
-    drawn = rng.integers(data.documents, size=(len(queries), number))
-    if not len(data.negatives.values) or not number:
-        return drawn
+def _taken(lists: Lists, places: Ints) -> _Draw:
+    scores = np.full(places.shape, np.nan, dtype=np.float32) if lists.scores is None else lists.scores[places]
+    return _Draw(lists.values[places], scores)
+
+
+def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params: Round, rng: np.random.Generator) -> _Draw:
+    """Hard negatives of each query, [B, H]; `positive_B` are the scores of the drawn positives."""
+    number = params.hard
+    documents = rng.integers(data.documents, size=(len(queries), number))
+    scores = np.full(documents.shape, np.nan, dtype=np.float32)
+    if params.negatives == "random" or not len(data.negatives.values) or not number:
+        return _Draw(documents, scores)
     for row, query in enumerate(queries):
-        own = data.negatives.values[data.negatives.offsets[query] : data.negatives.offsets[query + 1]]
-        if len(own):
-            drawn[row] = rng.choice(own, size=number, replace=len(own) < number)
-    return drawn
+        first, count = int(data.negatives.offsets[query]), int(data.negatives.counts[query])
+        if count:
+            weights = _log_weights(data.negatives, first, count, float(positive_B[row]), params)
+            own = _taken(data.negatives, first + _places(count, number, weights, params.sampling, rng))
+            documents[row], scores[row] = own.documents, own.scores
+    return _Draw(documents, scores)
+
+
+def _log_weights(negatives: Lists, first: int, count: int, positive: float, params: Round) -> Floats | None:
+    """SimANS (Zhou et al., arXiv 2210.11773, Eq. 3): log p = -a (s- - s+ - b)^2 up to a constant; None: all alike, as without a score."""
+    if params.sampling != "simans" or negatives.scores is None or not np.isfinite(positive):
+        return None
+    distance = negatives.scores[first : first + count].astype(np.float64) - positive - params.simans_b
+    weights: Floats = (-params.simans_a * distance**2).astype(np.float32)
+    return weights
+
+
+def _places(count: int, number: int, log_weights: Floats | None, sampling: str, rng: np.random.Generator) -> Ints:
+    """`number` of 0..count-1, each once where there are enough, else in turn until there are; best first for `top`."""
+    if sampling == "top":
+        return np.arange(number) % count
+    if log_weights is None:
+        drawn: Ints = rng.choice(count, size=number, replace=count < number)
+        return drawn
+    keys = log_weights + rng.gumbel(size=count)  # the largest keys are a weighted draw without repetition; no weight underflows
+    return np.argsort(-keys, kind="stable")[np.arange(number) % count]

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import torch
+from torch.nn import functional as F
 
 from tasks.core.encoder import Towers
 from tasks.core.gradcache import Side, cached_backward
 from tasks.core.tokens import Tokens
 from tasks.train.batches import Batch, TrainingSet, draw_batch
-from tasks.train.losses import nll, ranknet, star
+from tasks.train.losses import hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
 
 
@@ -20,8 +21,14 @@ def batch_loss(queries_BD: torch.Tensor, documents_UD: torch.Tensor, batch: Batc
     negative_BS = ~torch.from_numpy(batch.positive).to(device)
     if not params.in_batch:
         negative_BS = negative_BS & own_BS
-    if params.loss == "nll":
+    if params.hardest:
+        negative_BS = hardest(scores_BS, negative_BS)
+    if params.distilled:
+        loss = distillation(scores_BS, negative_BS, own_BS, torch.from_numpy(batch.scores).to(device), params)
+    elif params.loss == "nll":
         loss = nll(scores_BS, negative_BS)
+    elif params.loss == "hinge":
+        loss = hinge(scores_BS, negative_BS, params.margin)
     elif params.alpha is None:
         loss = ranknet(scores_BS, negative_BS)
     else:
@@ -30,6 +37,19 @@ def batch_loss(queries_BD: torch.Tensor, documents_UD: torch.Tensor, batch: Batc
         best_B = scores_BS.masked_fill(~negative_BS, -torch.inf).max(1).values
         accuracy = (scores_BS.diagonal() > best_B).float().mean()
     return loss, {"accuracy": float(accuracy)}
+
+
+def distillation(
+    scores_BS: torch.Tensor, negative_BS: torch.Tensor, own_BS: torch.Tensor, teacher_BG: torch.Tensor, params: Round
+) -> torch.Tensor:
+    """The loss to a teacher's scores over each query's own group, and the weighted nll. What the teacher has no score for is left out."""
+    own = own_BS.nonzero()[:, 1].view(len(scores_BS), -1)  # [B, H]: the slots of a query's own hard negatives, in order
+    group_BG = torch.cat([scores_BS.diagonal().unsqueeze(1), scores_BS.gather(1, own)], dim=1)
+    allowed_BG = F.pad(negative_BS.gather(1, own), (1, 0), value=True)
+    valid_BG = allowed_BG & torch.isfinite(teacher_BG)
+    teacher_BG = teacher_BG.nan_to_num() / params.teacher_temperature
+    loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG)
+    return loss + params.nll_weight * nll(scores_BS, negative_BS) if params.nll_weight else loss
 
 
 def make_step(

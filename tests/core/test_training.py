@@ -10,7 +10,7 @@ from torch import nn
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
 from tasks.core.optimizers import make_optimizer
-from tasks.core.training import CHECKPOINT, Schedule, draw_seed, fit, load_state, state_tensors
+from tasks.core.training import CHECKPOINT, Schedule, draw_seed, fit, load_state, read_state, save_state, state_tensors
 
 STEPS = 12
 
@@ -97,6 +97,37 @@ def test_optimizer_state_carries_on() -> None:
     load_state(state_tensors(module, optimizer), module, other)
     for name, tensor in state_tensors(module, optimizer).items():
         assert torch.equal(tensor, state_tensors(module, other)[name]), name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_a_chain_that_carries_on_equals_one_long_training(tmp_path: Path, optimizer: str) -> None:
+    """Five steps and seven, state and weights through their files, one schedule over both: the twelve steps at once, bit for bit."""
+    whole = train(tmp_path / "whole", optimizer, seconds=1e9)
+    module, before = model(), 0
+    for steps in (5, 7):
+        folder = tmp_path / str(steps)
+        (folder / "curves").mkdir(parents=True)
+        (folder / "state").mkdir()
+        chosen = make_optimizer(optimizer, module, 0.05, 0.01)  # type: ignore[arg-type]
+        if before:
+            tensors, behind = read_state(tmp_path / str(before) / "state")
+            assert behind == before
+            load_state(tensors, module, chosen)
+        one = work(module)
+        fit(
+            module,
+            chosen,
+            lambda step, one=one, before=before: one(before + step),
+            Schedule(steps, 0.2, 1.0, before, STEPS),
+            folder,
+            folder / "curves",
+            1e9,
+            "test",
+        )
+        before += steps
+        save_state(folder / "state", before, module, chosen)
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, module.state_dict()[name]), name
 
 
 def test_seeds_of_nearby_keys_differ() -> None:

@@ -16,7 +16,8 @@ import pytest
 CLI = "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))"
 
 # step.py OUT VALUE IN...: writes VALUE and what it read. acts.json, which no stage tracks, says what else it does: `fail` (a user's
-# mistake), `crash`, `hang` (at half way, if progress is asked for), `linger`, or `meet NAME` (waits for another stage to begin).
+# mistake), `crash`, `hang` (at half way, if progress is asked for), `linger`, `sleep SECONDS`, or
+# `meet NAME` (waits for another stage to begin).
 STEP = """
 import json, os, sys, time
 from pathlib import Path
@@ -40,6 +41,8 @@ if act == "hang":
     time.sleep(120)
 if act == "linger":
     time.sleep(2)
+if act.startswith("sleep "):
+    time.sleep(float(act[6:]))
 if act.startswith("meet "):
     other = Path(".at_work") / act[5:].replace("/", "_")
     while not other.exists():

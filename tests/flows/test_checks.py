@@ -12,14 +12,16 @@ from tasks.core.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED: dict[str, Any] = {"init": "base", "negatives": "bm25"}
+CARRIED: dict[str, Any] = {"optimizer_from": "continue", "schedule_steps": 100, "steps": 5}
 
 
 @pytest.fixture
 def sections() -> dict[str, Any]:
     """The project's own, with rounds of our choosing."""
     found = read_yaml(ROOT / "params.yaml")
-    found["rounds"] = {"warmup": dict(TRAINED), "star": {"init": "warmup", "negatives": "warmup"}}
-    found["mine"] = {"warmup": {"search": "embeddings"}}
+    warmup = {**TRAINED, "hard_negatives": 2, "steps": 10}
+    found["rounds"] = {"warmup": warmup, "star": {"init": "warmup", "negatives": "warmup", "hard_negatives": 4}}
+    found["mine"] = {"warmup": {"search": "embeddings", "depth": 100}}
     return found
 
 
@@ -50,15 +52,73 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ("rounds.base", TRAINED, "rounds.base: the name base is reserved"),
         ("mine.official", {"search": "embeddings"}, "mine.official: the name official is reserved"),
         ("rounds.star.init", "stat", "rounds.star.init: found 'stat', expected one of base, star, warmup"),
-        ("rounds.star.negatives", "nowhere", "rounds.star.negatives: found 'nowhere', expected one of bm25, none, official, warmup"),
+        (
+            "rounds.star.negatives",
+            "nowhere",
+            "rounds.star.negatives: found 'nowhere', expected one of bm25, none, official, random, warmup",
+        ),
         (
             "rounds.warmup.negatives",
             "star",
-            "rounds.warmup.negatives: found 'star', expected one of bm25, none, official, warmup; add mine.star",
+            "rounds.warmup.negatives: found 'star', expected one of bm25, none, official, random, warmup; add mine.star",
         ),
         ("rounds.warmup.init", "star", "rounds.warmup: needs itself: warmup -> star -> warmup"),
         ("rounds.warmup.negatives", "warmup", "rounds.warmup: needs itself: warmup -> warmup"),
         ("mine.ance", {"search": "embeddings"}, "mine.ance: no round ance; negatives are mined with a round: warmup, star"),
+        ("rounds.random", TRAINED, "rounds.random: the name random is reserved"),
+        (
+            "mix.m",
+            {"first": "bm25", "second": "star"},
+            "mix.m.second: found 'star', expected one of bm25, m, none, official, random, warmup; add mi",
+        ),
+        ("mix.warmup", {"first": "bm25", "second": "random"}, "mix.warmup: the name warmup is taken by mine.warmup"),
+        ("mix.m", {"first": "m", "second": "bm25"}, "mix.m: needs itself: mix.m -> mix.m"),
+        (
+            "mix.m",
+            {"first": "none", "second": "bm25"},
+            "mix.m: found {'first': 'none', 'second': 'bm25'}; value error, none holds no negatives",
+        ),
+        (
+            "teacher.t",
+            {"negatives": "nowhere", "reranker": "r"},
+            "teacher.t.negatives: found 'nowhere', expected one of bm25, none, official, ",
+        ),
+        (
+            "teacher.t",
+            {"negatives": "warmup", "reranker": "r"},
+            "teacher.t.reranker: found 'r', expected one of the entries of rerankers",
+        ),
+        (
+            "rerankers.r",
+            {"source": "x", "negatives": "star", "steps": 3},
+            "rerankers.r.negatives: found 'star', expected one of bm25, none,",
+        ),
+        ("rerankers.warmup", {"source": "x", "negatives": "none"}, "rerankers.warmup: the name warmup is taken by rounds.warmup"),
+        ("rerank.r", {"run": "star", "reranker": "r"}, "rerank.r.reranker: found 'r', expected"),
+        ("rescore.star", {"run": "bm25", "round": "star"}, "rescore.star: the name star is taken by rounds.star"),
+        ("rescore.r", {"run": "nowhere", "round": "star"}, "rescore.r.run: found 'nowhere', expected one of bm25, star, warmup"),
+        ("rescore.r", {"run": "bm25", "round": "base"}, "rescore.r.round: found 'base', expected one of star, warmup"),
+        ("mine.warmup.depth", 3, "rounds.star.hard_negatives: found 4, expected at most 3: mine.warmup.depth keeps ranks 1 to 3"),
+        (
+            "rounds.star.window",
+            [150, 160],
+            "rounds.star.hard_negatives: found 4, expected at most 0: mine.warmup.depth keeps ranks 1 to 100",
+        ),
+        ("rounds.star.window", [1, 3], "rounds.star: found {"),
+        ("rounds.warmup.window", [100, 140], "rounds.warmup.hard_negatives: found 2, expected at most 1: bm25.depth keeps ranks 1 to 100"),
+        ("rounds.warmup.loss", "kl", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): loss kl needs"),
+        ("rounds.warmup.sampling", "simans", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): sampling"),
+        ("rounds.warmup", {**TRAINED, **CARRIED}, "rounds.warmup.init: found 'base', no round; expected a round trained with adamw"),
+        (
+            "rounds.star",
+            {**CARRIED, "init": "warmup", "negatives": "bm25", "optimizer": "lamb"},
+            "rounds.star.init: found a round trained with adamw",
+        ),
+        (
+            "rounds.star",
+            {**CARRIED, "init": "warmup", "negatives": "bm25", "schedule_steps": 14},
+            "rounds.star.schedule_steps: found 14, expected the whole chain's steps, 15 at least",
+        ),
         ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
         ("rounds.star.speed", 1, "rounds.star.speed: unknown key"),
         ("bm25.b", 2, "bm25.b: found 2"),
@@ -74,6 +134,36 @@ def test_refusals(sections: dict[str, Any], key: str, value: Any, line: str) -> 
         check(edited(sections, key, value))
     assert str(refusal.value).startswith(f"params.yaml: {line}")
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rounds.star.window", [97, 140]),
+        ("rounds.star.negatives", "random"),
+        ("rounds.star.negatives", "none"),
+        ("rounds.star", {**CARRIED, "init": "warmup", "negatives": "warmup", "schedule_steps": 15}),
+        ("rounds.star", {"init": "warmup", "negatives": "warmup", "loss": "kl", "sampling": "simans"}),
+        ("rounds.star", {"init": "warmup", "negatives": "none", "steps": 0, "hard_negatives": 500}),
+        ("mix", {"m": {"first": "bm25", "second": "random"}, "n": {"first": "m", "second": "warmup"}}),
+    ],
+)
+def test_what_just_passes(sections: dict[str, Any], key: str, value: Any) -> None:
+    check(edited(sections, key, value))
+
+
+def test_a_cycle_through_a_mixture(sections: dict[str, Any]) -> None:
+    edited(sections, "mix.m", {"first": "warmup", "second": "bm25"})
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.warmup: needs itself: warmup -> mix.m -> warmup; let"):
+        check(edited(sections, "rounds.warmup.negatives", "m"))
+
+
+def test_a_cycle_through_a_teacher(sections: dict[str, Any]) -> None:
+    edited(sections, "rerankers.r", {"source": "x", "negatives": "star", "steps": 3})
+    edited(sections, "teacher.t", {"negatives": "warmup", "reranker": "r"})
+    edited(sections, "mine.star", {"search": "embeddings"})
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star: needs itself: star -> teacher.t -> rerankers.r -> star; let"):
+        check(edited(sections, "rounds.star.negatives", "t"))
 
 
 def test_a_missing_section_and_a_missing_field(sections: dict[str, Any]) -> None:

@@ -170,3 +170,24 @@ def test_evaluate_runs_the_stages_beside_the_project(
 def test_a_schedule_that_is_none_is_refused(project: Path) -> None:
     assert '--cron "every day": expected a cron expression' in refused(call(project, "serve", "--cron", "every day"))
     assert "--interval 0: expected at least 1 second" in refused(call(project, "serve", "--interval", "0"))
+
+
+def test_rounds_are_written_and_taken_away(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(project)
+    before = Path("params.yaml").read_text()
+    assert cli.main(["rounds", "ance", "--n", "3", "--lag", "1", "--init", "warmup", "--steps", "9", "--carry-on", "--set", "lr=1e-6"]) == 0
+    assert "added ance1, ance2, ance3" in capsys.readouterr().out
+    assert "ance3: {init: ance2, negatives: ance1" in Path("params.yaml").read_text()
+    assert cli.main(["rounds", "remove", "ance"]) == 0
+    assert Path("params.yaml").read_text() == before
+    for arguments, words in (
+        (["ance", "--n", "0", "--init", "warmup"], "--n 0 --lag 1: expected at least one round"),
+        (["ance", "--n", "2", "--init", "nowhere"], "rounds.ance1.init: found 'nowhere'"),
+        (["remove", "ance"], "no rounds ance1"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["rounds", *arguments])
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+    assert Path("params.yaml").read_text() == before

@@ -122,3 +122,21 @@ def test_a_source_without_files_is_known_by_its_id_and_its_reader(place: Place) 
     assert "ir_datasets" in first["packages"]
     assert first["digest"] != second["digest"]
     assert place.write("irds:vaswani")["dataset"] == first
+
+
+def test_rerankers_are_kept_by_name(place: Place) -> None:
+    plain = place.write(encoder="./model")
+    sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "./model"}, "rerankers": {"a": {"source": "./model"}}}
+    Path("params.yaml").write_text(json.dumps(sections))
+    write_source(warn=place.warnings.append)
+    written = place.source.read_text()
+    assert json.loads(written) == {**plain, "rerankers": {"a": plain["encoder"]}}
+    Path("model").rename("away")
+    write_source(warn=place.warnings.append)
+    assert place.source.read_text() == written
+    assert len(place.warnings) == 2
+    Path(".retemper/digests.json").unlink()
+    write_source(warn=place.warnings.append)
+    assert place.source.read_text() == written, "from the file itself"
+    Path("away").rename("model")
+    assert place.write(encoder="./model") == plain, "a removed one goes"

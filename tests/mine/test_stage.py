@@ -15,6 +15,7 @@ from tasks.core import search
 from tasks.core.embeddings import Manifest, write_manifest
 from tasks.core.encoder import load_towers
 from tasks.core.errors import UserError
+from tasks.core.faiss_index import index_scores
 from tasks.core.files import write_json
 from tasks.core.records import QRELS, RANKED
 from tasks.core.tables import read_table, write_table
@@ -74,16 +75,16 @@ class Case:
         return sorted(best.items(), key=lambda pair: -pair[1])
 
     def run(
-        self, monkeypatch: pytest.MonkeyPatch, way: str, depth: int, skip: int, qrels: list[tuple[str, str, int]]
+        self, monkeypatch: pytest.MonkeyPatch, way: str, depth: int, skip: int, qrels: list[tuple[str, str, int]], more: str = ""
     ) -> list[tuple[str, str, int, float]]:
-        (self.folder / "params.yaml").write_text(f"mine: {{m: {{search: {way}, depth: {depth}, skip: {skip}, precision: fp32}}}}\n")
+        (self.folder / "params.yaml").write_text(f"mine: {{m: {{search: {way}, depth: {depth}, skip: {skip}, precision: fp32{more}}}}}\n")
         table = pa.table([list(column) for column in zip(*qrels, strict=True)] or [[], [], []], schema=QRELS)
         write_table(self.folder / "qrels.parquet", QRELS, [table])
         monkeypatch.chdir(self.folder)
         paths = f"--vectors {way} --encoder {self.encoder} --documents documents --queries queries --qrels qrels.parquet --out out"
         monkeypatch.setattr(sys, "argv", ["mine", "--name", "m", *paths.split()])
         import_module("tasks.mine.__main__").main()
-        assert [file.name for file in (self.folder / "out").iterdir()] == ["train.parquet"]
+        assert sorted(file.name for file in (self.folder / "out").iterdir()) == ["positives.parquet", "train.parquet"]
         return [tuple(row.values()) for row in read_table(self.folder / "out" / "train.parquet", RANKED).to_pylist()]
 
 
@@ -153,3 +154,48 @@ def test_an_encoder_of_another_width_and_one_that_gives_nan(tiny_encoder: Path, 
         with pytest.raises(UserError, match="gives NaN or infinity for a query"):
             case.run(monkeypatch, way, 3, 0, [])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+@pytest.mark.parametrize(("relative", "absolute"), [(0.2, None), (None, 3.0), (0.1, 6.0), (None, 0.0)])
+def test_margins_leave_out_what_comes_near_a_positive(
+    way: str, relative: float | None, absolute: float | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is below the best of two positives; query 0 has none and keeps all; query 1's are negative in score."""
+    case = Case(tmp_path, tiny_encoder)
+    orders = [case.order(query) for query in range(QUERIES)]
+    places = {1: (-1, -2), **{q: (q, q + 3) for q in range(2, QUERIES)}}
+    positives = {(q, orders[q][place][0]) for q, pair in places.items() for place in pair}
+    assert orders[1][-2][1] < 0
+    more = "".join(f", {name}_margin: {value}" for name, value in (("relative", relative), ("absolute", absolute)) if value is not None)
+    judged = [(f"q{q}", f"d{d}", 1) for q, d in sorted(positives)]
+    found = case.run(monkeypatch, way, 1000, 1, judged, more)
+    expected = []
+    for q, order in enumerate(orders):
+        best = max((score for doc, score in order if (q, doc) in positives), default=None)
+        margins = [] if best is None else [m for m in (relative and relative * abs(best), absolute) if m is not None]
+        left = [(d, s) for d, s in order if (q, d) not in positives and all(s <= best - m for m in margins)][1:]
+        expected += [(f"q{q}", f"d{d}", rank, pytest.approx(s, abs=1e-4)) for rank, (d, s) in enumerate(left, 1)]
+    assert found == expected
+    short = case.run(monkeypatch, way, 4, 1, judged, more)  # what is left out of the searched depth is not replaced
+    assert short
+    assert short == [row for row in found if row[2] <= sum(query == row[0] for query, *_ in short)]
+    assert max(rank for *_, rank, _ in short) <= 4
+    own = [tuple(row.values()) for row in read_table(tmp_path / "out" / "positives.parquet", RANKED).to_pylist()]
+    assert own == [
+        (f"q{q}", f"d{d}", rank, pytest.approx(s, abs=1e-4))
+        for q, order in enumerate(orders)
+        for rank, (d, s) in enumerate(((d, s) for d, s in order if (q, d) in positives), 1)
+    ]
+
+
+def test_scores_from_an_index_with_codes_are_those_of_its_own_search() -> None:
+    draw = np.random.default_rng(0)
+    vectors, queries = draw.normal(size=(400, 16)).astype(np.float32), draw.normal(size=(3, 16)).astype(np.float32)
+    for factory in ("PQ4x4", "OPQ4,IVF4,PQ4x4", "IVF4,Flat", "HNSW8,Flat"):
+        index = faiss.index_factory(16, factory, faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors)
+        index.add(vectors)
+        scores, rows = index.search(queries, 5)
+        found = index_scores(index, queries, np.repeat(np.arange(3), 5), rows.ravel())
+        np.testing.assert_allclose(found, scores.ravel(), rtol=1e-4, atol=1e-4)

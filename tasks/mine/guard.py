@@ -1,0 +1,59 @@
+"""Scores of known positives, and the negatives that come too near them: probably positives that nobody judged."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.faiss_index import index_scores
+from tasks.core.records import RANKED
+from tasks.core.search import Floats
+from tasks.core.tokens import Ints
+
+
+def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, owners: npt.NDArray[np.int32]) -> Floats:
+    """The same from a faiss index, by the vectors that it keeps (its codes, decoded)."""
+    first, count = np.searchsorted(owners, document, "left"), np.bincount(owners)[document]
+    pair = np.repeat(np.arange(len(query)), count)
+    row = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count) + first[pair]
+    scores = np.full(len(query), -np.inf, dtype=np.float32)
+    np.maximum.at(scores, pair, index_scores(index, queries_QD, query[pair], row))
+    return scores
+
+
+def ranked_positives(query: Ints, document: Ints, scores: Floats, query_ids: pa.Array, document_ids: pa.Array) -> pa.Table:
+    """The pairs as a table (schema RANKED): by query, best first, ranks among themselves."""
+    order = np.lexsort((document, -scores, query))
+    query, document, scores = query[order], document[order], scores[order]
+    rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
+    columns = [query_ids.take(pa.array(query)), document_ids.take(pa.array(document)), pa.array(rank, pa.int32()), pa.array(scores)]
+    return pa.table(columns, schema=RANKED)
+
+
+def thresholds(query: Ints, scores: Floats, queries: int, relative: float | None, absolute: float | None) -> npt.NDArray[np.float64]:
+    """The score above which a negative is left out, [Q]: the margins below the best positive, the lower of both; inf without one.
+
+    A share of a negative score is taken of its size, so a margin always lies below the positive.
+    """
+    best = np.full(queries, -np.inf)
+    np.maximum.at(best, query, scores.astype(np.float64))
+    bound = np.full(queries, np.inf)
+    known = np.isfinite(best)
+    for margin in ([] if relative is None else [relative * np.abs(best[known])]) + ([] if absolute is None else [absolute]):
+        bound[known] = np.minimum(bound[known], best[known] - margin)
+    return bound
+
+
+def guarded(tables: Iterable[pa.Table], bound: npt.NDArray[np.float64], query_ids: pa.Array, depth: int, skip: int) -> Iterator[pa.Table]:
+    """`tables` (RANKED, whole queries, best first) less what scores above its query's bound, then less `skip`, at most `depth` a query."""
+    for table in tables:
+        query = pc.index_in(table["query"], value_set=query_ids).to_numpy()
+        kept = table["score"].to_numpy() <= bound[query]
+        query, table = query[kept], table.filter(pa.array(kept))
+        begin = np.flatnonzero(np.diff(query, prepend=-1))
+        rank = np.arange(len(query)) - np.repeat(begin, np.diff(begin, append=len(query))) + 1 - skip
+        table = table.set_column(2, RANKED.field("rank"), pa.array(rank, pa.int32()))
+        yield table.filter(pa.array((rank >= 1) & (rank <= depth)))

@@ -1,0 +1,1 @@
+"""Stage `mix`: two sources of negatives as one, in any ratio."""

@@ -1,0 +1,57 @@
+"""Two sources of negatives to one, interleaved in a ratio."""
+
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from tasks.core.entry import parser, stage
+from tasks.core.errors import UserError
+from tasks.core.files import new_folder
+from tasks.core.params import load
+from tasks.core.records import QRELS, RANKED
+from tasks.core.tables import read_table, write_table
+from tasks.core.tokens import ordinals, read_ids
+from tasks.mix.interleave import Source, Table, mixture, random_source
+from tasks.mix.params import Mix
+
+
+def random_of(documents: Path, queries: Path, qrels: Path, params: Mix) -> Source:
+    """The random source over a corpus, positives of the training queries left out."""
+    judged = read_table(qrels, QRELS)
+    judged = judged.filter(pc.greater(judged["grade"], 0))
+    positives: dict[int, set[int]] = {}
+    for query, document in zip(ordinals(judged["query"], queries).tolist(), ordinals(judged["doc"], documents).tolist(), strict=True):
+        if query >= 0 and document >= 0:
+            positives.setdefault(query, set()).add(document)
+    return random_source(read_ids(documents), positives, params.depth, params.seed)
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        first="folder of negatives",
+        second="folder of negatives",
+        documents="token folder of the documents, for their ids",
+        queries="token folder of the training queries, for their ids",
+        qrels="training qrels",
+        out="folder of negatives to write",
+    )
+    arguments.add_argument("--name", required=True, help="the entry of `mix`")
+    args = arguments.parse_args()
+    params = load(Mix, f"mix.{args.name}")
+    ids = args.queries / "ids.parquet"
+    tables = {name: Table(folder / "train.parquet") for name, folder in ((params.first, args.first), (params.second, args.second))}
+    drawn = random_of(args.documents / "ids.parquet", ids, args.qrels, params) if "random" in tables else None
+    first, second = (drawn if name == "random" and drawn else tables[name] for name in (params.first, params.second))
+    with new_folder(args.out) as out:
+        rows = write_table(out / "train.parquet", RANKED, mixture(read_ids(ids).to_pylist(), first, second, params.ratio, params.depth))
+        for table in tables.values():
+            table.close()
+        if not rows and len(read_ids(ids)):
+            raise UserError(f"mix {args.name}: {params.first} or {params.second} holds no negative of any training query; name others")
+    print(f"mix {args.name}: {rows:,} negatives")
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,98 @@
+"""Two lists of negatives a query become one. Queries pass by one at a time, in the order of the training queries."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.core.errors import UserError
+from tasks.core.records import RANKED
+from tasks.core.tables import BATCH_ROWS, read_batches
+
+Entry = tuple[str, float]  # document, score
+Source = Callable[[str, int], list[Entry]]  # the negatives of a query (its id, its ordinal), best first
+
+
+class Table:
+    """A table of negatives whose queries are asked for in the order they stand in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._groups = self._read()
+        self._next = next(self._groups, None)
+
+    def __call__(self, query: str, ordinal: int) -> list[Entry]:
+        del ordinal
+        if self._next is None or self._next[0] != query:
+            return []
+        entries = self._next[1]
+        self._next = next(self._groups, None)
+        return entries
+
+    def close(self) -> None:
+        """UserError where rows were never asked for: the table was in another order."""
+        if self._next is not None:
+            raise UserError(f"{self.path}: query {self._next[0]!r} stands out of the order of the training queries; run its stage again")
+
+    def _read(self) -> Iterator[tuple[str, list[Entry]]]:
+        query, entries = "", list[Entry]()
+        for batch in read_batches(self.path, RANKED):
+            for name, doc, score in zip(batch["query"].to_pylist(), batch["doc"].to_pylist(), batch["score"].to_pylist(), strict=True):
+                if name != query and entries:
+                    yield query, entries
+                    entries = []
+                query = name
+                entries.append((doc, score))
+        if entries:
+            yield query, entries
+
+
+def random_source(ids: pa.Array, positives: dict[int, set[int]], depth: int, seed: int) -> Source:
+    """`depth` different documents of the corpus for each query, none of its positives; a function of (seed, query's ordinal)."""
+
+    def draw(_: str, ordinal: int) -> list[Entry]:
+        known = positives.get(ordinal, set())
+        number = min(depth, len(ids) - len(known))
+        rng = np.random.default_rng([seed, ordinal])
+        drawn: dict[int, None] = {}
+        while len(drawn) < number:
+            drawn |= {d: None for d in rng.integers(len(ids), size=number).tolist() if d not in known}
+        return [(doc, 0.0) for doc in ids.take(pa.array(list(drawn)[:number])).to_pylist()]
+
+    return draw
+
+
+def interleave(first: list[Entry], second: list[Entry], ratio: float, depth: int) -> list[Entry]:
+    """At most `depth` documents, each once: the n-th comes from `first` where that keeps its share of n nearest to `ratio`.
+
+    Where one list ends, the mixture ends: what remains of the other would change the ratio.
+    """
+    lists = (iter(first), iter(second))
+    mixed: dict[str, float] = {}
+    taken = 0
+    while len(mixed) < depth:
+        from_first = taken + 0.5 <= ratio * (len(mixed) + 1)
+        entry = next((e for e in lists[0 if from_first else 1] if e[0] not in mixed), None)
+        if entry is None:
+            break
+        mixed[entry[0]] = entry[1]
+        taken += from_first
+    return list(mixed.items())
+
+
+def mixture(queries: Iterable[str], first: Source, second: Source, ratio: float, depth: int) -> Iterator[pa.RecordBatch]:
+    """The mixed negatives of `queries` (schema RANKED), ranks from 1, in batches of whole queries."""
+    rows: list[tuple[str, str, int, float]] = []
+    for ordinal, query in enumerate(queries):
+        mixed = interleave(first(query, ordinal), second(query, ordinal), ratio, depth)
+        rows += [(query, doc, rank, score) for rank, (doc, score) in enumerate(mixed, 1)]
+        if len(rows) >= BATCH_ROWS:
+            yield _batch(rows)
+            rows = []
+    yield _batch(rows)
+
+
+def _batch(rows: list[tuple[str, str, int, float]]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, RANKED, strict=True)], schema=RANKED)

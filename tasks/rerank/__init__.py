@@ -1,0 +1,1 @@
+"""Stage `rerank`: the best of a run put in a new order by a cross-encoder."""

@@ -1,0 +1,78 @@
+"""The best of a run in the order of a cross-encoder's scores, and what each query took."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from tasks.core.cross_encoder import CrossEncoder, load_cross_encoder
+from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.entry import parser, stage
+from tasks.core.files import new_folder, write_json
+from tasks.core.params import load
+from tasks.core.progress import track
+from tasks.core.records import RANKED
+from tasks.core.runs import best_first, ranked_batch, read_run
+from tasks.core.tables import write_table
+from tasks.core.text import Text
+from tasks.core.texts import Texts, corpus_texts, query_texts
+from tasks.core.tokens import ordinals
+from tasks.rerank.params import Rerank
+
+
+def reranked(run: Path, corpus: Path, texts: Texts, model: CrossEncoder, depth: int, seconds: list[float]) -> Iterator[pa.RecordBatch]:
+    """The run in its new order (schema RANKED), a query at a time, as a search box would ask; `seconds` gets what each took."""
+    lists = list(read_run(run, depth))
+    documents = pa.chunked_array([[doc for _, docs in lists for doc in docs]], pa.string())
+    rows = iter(ordinals(documents, corpus / "documents.parquet").tolist())
+    queries = dict(query_texts(corpus, run.stem))
+    for query, docs in track(lists, f"rerank {run.stem}", len(lists), "queries"):
+        pairs = [(queries[query], texts[next(rows)]) for _ in docs]
+        started = time.perf_counter()
+        scores = model.scores(pairs)
+        seconds.append(time.perf_counter() - started)
+        yield ranked_batch([(query, best_first(docs, scores.tolist()))])
+
+
+def latency(seconds: list[float]) -> dict[str, float]:
+    """Mean, median and 95th percentile, in milliseconds a query."""
+    taken = 1000 * np.array(seconds)
+    return {"mean": float(taken.mean()), "p50": float(np.quantile(taken, 0.5)), "p95": float(np.quantile(taken, 0.95))}
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        run="folder of the runs",
+        reranker="folder of the cross-encoder",
+        corpus="corpus folder",
+        out="folder of ranked lists to write",
+        latency="JSON file to write: what it took",
+    )
+    arguments.add_argument("--name", required=True, help="the entry of `rerank`")
+    args = arguments.parse_args()
+    params, text, runtime = load(Rerank, f"rerank.{args.name}"), load(Text, "text"), read_runtime()
+    device = choose_device(runtime)
+    dtype = compute_dtype(device, params.precision)
+    model = load_cross_encoder(args.reranker, params.max_length, params.batch_tokens, device, dtype)
+    taken: dict[str, dict[str, float]] = {}
+    with new_folder(args.out) as out, TemporaryDirectory(dir=args.out.parent, prefix=".texts") as scratch:
+        texts = corpus_texts(args.corpus, text, Path(scratch) / "texts.bin")
+        for split in ("dev", "test"):
+            run, seconds = args.run / f"{split}.trec", list[float]()
+            batches = reranked(run, args.corpus, texts, model, params.depth, seconds) if run.exists() else []
+            write_table(out / f"{split}.parquet", RANKED, batches)
+            if seconds:
+                taken[split] = latency(seconds)
+    write_json(
+        args.latency, {"device": str(device), "threads": torch.get_num_threads(), "depth": params.depth, "milliseconds a query": taken}
+    )
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,1 @@
+"""Stage `reranker`: a cross-encoder, as it came or fine-tuned on a source of negatives."""

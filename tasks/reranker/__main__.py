@@ -1,0 +1,78 @@
+"""A cross-encoder in the project's folder form: as it came, or fine-tuned."""
+
+import shutil
+
+from tasks.core.cross_encoder import CrossEncoder, load_classifier
+from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.downloads import encoder_folder
+from tasks.core.entry import parser, stage
+from tasks.core.files import new_folder, write_json
+from tasks.core.optimizers import make_optimizer
+from tasks.core.params import load
+from tasks.core.scratch import code_digest, scratch_folder, work_digest
+from tasks.core.text import Text
+from tasks.core.texts import corpus_texts, query_texts
+from tasks.core.tokenizers import load_tokenizer
+from tasks.core.training import Schedule, fit
+from tasks.reranker.groups import read_groups
+from tasks.reranker.params import Reranker
+from tasks.reranker.step import make_step
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        negatives="folder of negatives to train on",
+        corpus="corpus folder",
+        out="folder of the cross-encoder to write",
+        curves="training curves to write",
+    )
+    arguments.add_argument("--name", required=True, help="the entry of `rerankers`")
+    args = arguments.parse_args()
+    params, text, runtime = load(Reranker, f"rerankers.{args.name}"), load(Text, "text"), read_runtime()
+    source = encoder_folder(params.source)
+    model, tokenizer = load_classifier(source, params.seed if params.head == "new" else None), load_tokenizer(source)
+    device = choose_device(runtime)
+    dtype = compute_dtype(device, params.precision)
+    digest = work_digest(
+        params.model_dump(),
+        text.model_dump(),
+        str(dtype),
+        device.type,
+        code_digest("core", "reranker"),
+        source,
+        args.negatives,
+        args.corpus,
+    )
+    scratch = scratch_folder(f"reranker-{args.name}", digest)
+    with new_folder(args.curves) as curves, new_folder(args.out) as out:
+        if params.steps:
+            longest = min(
+                params.max_length, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", params.max_length)
+            )
+            encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, params.batch_tokens, device)
+            groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window)
+            texts = corpus_texts(args.corpus, text, scratch / "texts.bin")
+            queries = [query for _, query in query_texts(args.corpus, "train")]
+            optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)
+            backward = make_step(encoder, queries, texts, groups, params, dtype)
+            what = f"reranker {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
+            fit(
+                model,
+                optimizer,
+                backward,
+                Schedule(params.steps, params.warmup, params.clip),
+                scratch,
+                curves,
+                runtime.checkpoint_seconds,
+                what,
+            )
+        write_json(curves / "round.json", {"steps": params.steps})
+        model.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

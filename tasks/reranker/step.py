@@ -1,0 +1,40 @@
+"""One optimizer step of a cross-encoder: a softmax over each query's group."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from tasks.core.cross_encoder import CrossEncoder
+from tasks.core.texts import Texts
+from tasks.core.training import draw_seed
+from tasks.reranker.groups import Groups, draw_groups
+from tasks.reranker.params import Reranker
+
+
+def make_step(
+    encoder: CrossEncoder, queries: list[str], texts: Texts, groups: Groups, params: Reranker, dtype: torch.dtype
+) -> Callable[[int], dict[str, float]]:
+    """The function that leaves the gradients of step n in the model; groups go through it as many at once as batch_tokens allow."""
+    width = 1 + params.hard_negatives
+    at_once = max(1, params.batch_tokens // (width * encoder.max_length))
+
+    def backward(step: int) -> dict[str, float]:
+        drawn, total, first = draw_groups(groups, params, step), 0.0, 0
+        for start in range(0, len(drawn), at_once):
+            part = drawn[start : start + at_once]
+            pairs = [(queries[query], texts[document]) for query, documents in part for document in documents]
+            torch.manual_seed(draw_seed(params.seed, 3, step, start))
+            tensors = encoder.tokenizer(
+                *map(list, zip(*pairs, strict=True)), truncation=True, max_length=encoder.max_length, padding=True, return_tensors="pt"
+            ).to(encoder.device)
+            with torch.autocast(encoder.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                logits_BG = encoder.model(**tensors).logits.float().view(len(part), width)
+            target_B = torch.zeros(len(part), dtype=torch.int64, device=logits_BG.device)
+            loss = F.cross_entropy(logits_BG, target_B, reduction="sum") / len(drawn)
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+            first += int((logits_BG.argmax(1) == 0).sum())
+        return {"loss": total, "accuracy": first / len(drawn)}
+
+    return backward

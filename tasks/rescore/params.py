@@ -1,0 +1,16 @@
+"""Parameters of rescore."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.core.params import Params
+
+
+class Rescore(Params):
+    """What is put in a new order, and by which round."""
+
+    run: str = Field(description="the system whose runs are rescored: bm25 or another round")
+    round: str = Field(description="the bi-encoder")
+    depth: int = Field(100, ge=1, description="ranks of the run that are rescored; the rest is left out")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the query encoding: bf16 where the hardware has it, else fp32")

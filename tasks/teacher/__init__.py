@@ -1,0 +1,1 @@
+"""Stage `teacher`: negatives scored by a cross-encoder, for losses that learn from its scores."""

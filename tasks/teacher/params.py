@@ -1,0 +1,22 @@
+"""Parameters of teacher."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.core.params import Params
+
+
+class Teacher(Params):
+    """Which pairs a cross-encoder scores: a source's negatives, and every known positive of their queries."""
+
+    negatives: str = Field(description="the source: official, bm25, a mine or a mix")
+    reranker: str = Field(description="an entry of rerankers")
+    depth: int = Field(200, ge=1, description="negatives of a query that are scored, the best-ranked")
+    max_length: int = Field(256, ge=16, description="tokens of query and document together; the document is cut")
+    absolute_margin: float | None = Field(
+        None,
+        description="guard against unjudged positives: negatives that score above the query's best positive less this much are left out",
+    )
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 where the hardware has it, else fp32")
+    batch_tokens: int = Field(8192, ge=512, description="tokens of one forward pass at most, padding included")

@@ -1,0 +1,66 @@
+"""Scores equal those of the plain model, a pair at a time; what cannot score pairs is refused in one line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tasks.core.cross_encoder import load_classifier, load_cross_encoder
+from tasks.core.errors import UserError
+
+CPU, FP32 = torch.device("cpu"), torch.float32
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wizards", "watch", "from", "the", "hill"]
+
+
+def pairs() -> list[tuple[str, str]]:
+    draw = np.random.default_rng(0)
+    return [(" ".join(draw.choice(WORDS, draw.integers(1, 6))), " ".join(draw.choice(WORDS, draw.integers(1, 60)))) for _ in range(23)]
+
+
+@pytest.mark.parametrize("max_length", [16, 40, 512])
+def test_scores_are_those_of_one_pair_at_a_time(tiny_reranker: Path, max_length: int) -> None:
+    found = load_cross_encoder(tiny_reranker, max_length, 200, CPU, FP32).scores(pairs())
+    model, tokenizer = (
+        AutoModelForSequenceClassification.from_pretrained(tiny_reranker).eval(),
+        AutoTokenizer.from_pretrained(tiny_reranker),
+    )
+    with torch.no_grad():
+        wanted = [float(model(**tokenizer(q, d, truncation=True, max_length=max_length, return_tensors="pt")).logits) for q, d in pairs()]
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert found.dtype == np.float32
+    assert np.std(found) > 0.1
+    assert len(load_cross_encoder(tiny_reranker, 16, 200, CPU, FP32).scores([])) == 0
+
+
+def test_another_number_of_labels(tiny_reranker: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config.json: found 2 labels, expected 1"):
+        load_classifier(tiny_encoder)
+    shutil.copytree(tiny_reranker, tmp_path / "three")
+    config = json.loads((tmp_path / "three" / "config.json").read_text())
+    config["id2label"] = {str(n): f"LABEL_{n}" for n in range(3)}
+    config["label2id"] = {f"LABEL_{n}": n for n in range(3)}
+    (tmp_path / "three" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="found 3 labels, expected 1") as refusal:
+        load_cross_encoder(tmp_path / "three", 64, 512, CPU, FP32)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}))
+    with pytest.raises(UserError, match=r"has no bert.pooler.dense.bias, expected a trained classifier of one label"):
+        load_classifier(tmp_path / "m")
+    heads = [load_classifier(tiny_encoder, seed).classifier.weight.detach() for seed in (1, 1, 2)]
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    assert heads[0].shape[0] == 1
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config.json: not there"):
+        load_classifier(tmp_path)

@@ -1,0 +1,107 @@
+"""A mixture keeps its ratio at every rank, holds a document once and no positive, and is the same each time."""
+
+import random
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
+from tasks.core.records import QRELS, RANKED
+from tasks.core.tables import read_table, write_table
+from tasks.core.tokens import IDS
+from tasks.mix.interleave import interleave
+
+QUERIES = [f"q{n}" for n in (3, 1, 2, 0)]
+DOCUMENTS = [f"d{n}" for n in range(30)]
+Row = tuple[str, str, int, float]
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.25, 1 / 3, 0.5, 0.75, 0.9])
+def test_every_stretch_holds_the_ratio(ratio: float) -> None:
+    mixed = [doc for doc, _ in interleave([(f"a{n}", 1.0) for n in range(300)], [(f"b{n}", 2.0) for n in range(300)], ratio, 200)]
+    assert len(mixed) == 200
+    for n in range(1, 201):
+        assert abs(sum(doc.startswith("a") for doc in mixed[:n]) - ratio * n) <= 0.5 + 1e-9
+    for source in "ab":
+        numbers = [int(doc[1:]) for doc in mixed if doc[0] == source]
+        assert numbers == list(range(len(numbers))), "the best of each, in their order"
+
+
+def test_a_document_of_both_stands_once_and_the_end_of_one_list_ends_the_mixture() -> None:
+    first, second = [("x", 5.0), ("y", 4.0), ("z", 3.0)], [("y", 9.0), ("x", 8.0), ("w", 7.0)]
+    assert interleave(first, second, 0.5, 10) == [("x", 5.0), ("y", 9.0), ("z", 3.0), ("w", 7.0)]
+    assert interleave(first, second, 0.5, 3) == [("x", 5.0), ("y", 9.0), ("z", 3.0)]
+    assert interleave([], second, 0.5, 10) == []
+    assert interleave(first, [], 0.5, 10) == first[:1]
+
+
+def negatives(folder: Path, name: str, rows: list[Row]) -> Path:
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
+    write_table(folder / name / "train.parquet", RANKED, [pa.table(columns, schema=RANKED)])
+    return folder / name
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, params: str, first: Path, second: Path) -> list[Row]:
+    (folder / "params.yaml").write_text(f"mix: {{m: {params}}}\n")
+    for name, ids in (("documents", DOCUMENTS), ("queries", QUERIES)):
+        write_table(folder / name / "ids.parquet", IDS, [pa.table([ids], schema=IDS)])
+    write_table(folder / "qrels.parquet", QRELS, [pa.table([["q1"] * 20 + ["q2"], [*DOCUMENTS[:20], "d5"], [1] * 20 + [0]], schema=QRELS)])
+    monkeypatch.chdir(folder)
+    paths = f"--first {first} --second {second} --documents documents --queries queries --qrels qrels.parquet --out out"
+    monkeypatch.setattr(sys, "argv", ["mix", "--name", "m", *paths.split()])
+    import_module("tasks.mix.__main__").main()
+    return [tuple(row.values()) for row in read_table(folder / "out" / "train.parquet", RANKED).to_pylist()]
+
+
+def test_bm25_and_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(1)
+    rows = [(q, d, rank, 1 / rank) for q in QUERIES if q != "q2" for rank, d in enumerate(draw.sample(DOCUMENTS[20:], 8), 1)]
+    bm25, empty = negatives(tmp_path, "bm25", rows), negatives(tmp_path, "random", [])
+    params = "{first: bm25, second: random, ratio: 0.5, depth: 8, seed: %d}"
+    found = run(tmp_path, monkeypatch, params % 1, bm25, empty)
+    digest = folder_digest(tmp_path / "out")
+    for query in QUERIES:
+        mixed = [row for row in found if row[0] == query]
+        if query == "q2":  # BM25 found nothing
+            assert mixed == []
+            continue
+        assert [rank for _, _, rank, _ in mixed] == list(range(1, 9))
+        assert len({d for _, d, _, _ in mixed}) == 8
+        own = [(d, s) for q, d, _, s in rows if q == query]
+        for _, doc, rank, score in mixed:
+            if query == "q1":
+                assert doc not in DOCUMENTS[:20], "a positive"
+            if rank % 2:
+                assert (doc, pytest.approx(score)) in own
+    assert [row[0] for row in found] == [q for q in QUERIES if q != "q2" for _ in range(8)]
+    assert run(tmp_path, monkeypatch, params % 1, bm25, empty) == found
+    assert folder_digest(tmp_path / "out") == digest
+    assert run(tmp_path, monkeypatch, params % 2, bm25, empty) != found
+    swapped = run(tmp_path, monkeypatch, "{first: random, second: bm25, ratio: 0.25, depth: 8}", empty, bm25)
+    assert len(swapped) > 20
+
+
+def test_random_takes_all_that_is_left_where_the_corpus_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("q1", f"e{n}", n + 1, 0.0) for n in range(20)]
+    found = run(
+        tmp_path, monkeypatch, "{first: a, second: random, depth: 100}", negatives(tmp_path, "a", rows), negatives(tmp_path, "r", [])
+    )
+    assert sorted(d for _, d, _, _ in found if d[0] == "d") == sorted(DOCUMENTS[20:])
+
+
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = negatives(tmp_path, "a", [("q0", "d1", 1, 1.0), ("q3", "d1", 1, 1.0)])
+    b = negatives(tmp_path, "b", [])
+    with pytest.raises(UserError, match="query 'q3' stands out of the order"):
+        run(tmp_path, monkeypatch, "{first: a, second: random}", a, b)
+    with pytest.raises(UserError, match="holds no negative of any training query"):
+        run(tmp_path, monkeypatch, "{first: b, second: c}", b, b)
+    with pytest.raises(UserError, match="both a: name two"):
+        run(tmp_path, monkeypatch, "{first: a, second: a}", a, a)
+    with pytest.raises(UserError, match="none holds no negatives"):
+        run(tmp_path, monkeypatch, "{first: a, second: none}", a, a)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,49 @@
+"""A reranked run is the run's best in the order of the model's own scores; what it took stands apart."""
+
+import json
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tasks.core.records import RANKED
+from tasks.core.tables import read_table
+
+
+def test_the_best_of_a_run_in_a_new_order(tiny_corpus: Any, tiny_reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
+    (tmp_path / "run").mkdir()
+    lists = {q: list(tiny_corpus.documents)[n : n + 9] for n, q in enumerate(tiny_corpus.queries["dev"])}
+    lines = [f"{q} Q0 {doc} {rank} {-rank} x" for q, docs in lists.items() for rank, doc in enumerate(docs, 1)]
+    (tmp_path / "run" / "dev.trec").write_text("\n".join(lines) + "\n")
+    entry = "{run: bm25, reranker: r, depth: 6, max_length: 48, precision: fp32}"
+    (tmp_path / "params.yaml").write_text(f"text: {{titles: false}}\nrerank: {{m: {entry}}}\n")
+    (tmp_path / "runtime.yaml").write_text("device: cpu\n")
+    monkeypatch.chdir(tmp_path)
+    arguments = f"--name m --run run --reranker {tiny_reranker} --corpus corpus --out out --latency latency.json"
+    monkeypatch.setattr(sys, "argv", ["rerank", *arguments.split()])
+    import_module("tasks.rerank.__main__").main()
+    found = read_table(tmp_path / "out" / "dev.parquet", RANKED).to_pylist()
+    model, tokenizer = (
+        AutoModelForSequenceClassification.from_pretrained(tiny_reranker).eval(),
+        AutoTokenizer.from_pretrained(tiny_reranker),
+    )
+    wanted = []
+    for query, docs in lists.items():
+        scored = []
+        for doc in docs[:6]:
+            texts = tiny_corpus.queries["dev"][query], tiny_corpus.documents[doc][1]
+            with torch.no_grad():
+                scored.append((float(model(**tokenizer(*texts, truncation=True, max_length=48, return_tensors="pt")).logits), doc))
+        wanted += [(query, doc, rank, pytest.approx(score, abs=1e-4)) for rank, (score, doc) in enumerate(sorted(scored, reverse=True), 1)]
+    assert [tuple(row.values()) for row in found] == wanted
+    assert [row["doc"] for row in found] != [doc for docs in lists.values() for doc in docs[:6]]
+    assert len(read_table(tmp_path / "out" / "test.parquet", RANKED)) == 0, "a split without a run is an empty list"
+    latency = json.loads((tmp_path / "latency.json").read_text())
+    assert 0 < latency["milliseconds a query"]["dev"]["p50"] <= latency["milliseconds a query"]["dev"]["p95"]
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus", "run", "params.yaml", "runtime.yaml", "out", "latency.json"}

@@ -1,0 +1,98 @@
+"""The stage scores every pair that a round can draw, keeps the source's ranks, and its guard leaves out what its words say."""
+
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tasks.core.files import folder_digest
+from tasks.core.records import RANKED
+from tasks.core.tables import read_table, write_table
+from tasks.teacher import pieces
+
+Row = tuple[str, str, int, float]
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
+    draw = np.random.default_rng(0)
+    rows: list[Row] = []
+    for query, positive in list(tiny_corpus.qrels["train"].items())[:6]:
+        others = [d for d in draw.permutation(list(tiny_corpus.documents)).tolist() if d != positive]
+        rows += [(query, doc, rank, 0.0) for rank, doc in enumerate(others[:5], 1)]
+    (tmp_path / "negatives").mkdir()
+    write_table(tmp_path / "negatives" / "train.parquet", RANKED, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=RANKED)])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(project: Path, reranker: Path, monkeypatch: pytest.MonkeyPatch, more: str = "", out: str = "out") -> tuple[list[Row], list[Row]]:
+    entry = f"{{negatives: n, reranker: r, depth: 4, max_length: 48, precision: fp32{more}}}"
+    (project / "params.yaml").write_text(f"text: {{titles: false}}\nteacher: {{t: {entry}}}\n")
+    (project / "runtime.yaml").write_text("device: cpu\n")
+    arguments = f"--name t --negatives negatives --reranker {reranker} --corpus corpus --out {out}"
+    monkeypatch.setattr(sys, "argv", ["teacher", *arguments.split()])
+    import_module("tasks.teacher.__main__").main()
+    tables = (read_table(project / out / f"{name}.parquet", RANKED) for name in ("train", "positives"))
+    negatives, positives = ([tuple(row.values()) for row in table.to_pylist()] for table in tables)
+    return negatives, positives
+
+
+def test_every_score_is_the_models_own(project: Path, tiny_corpus: Any, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = (
+        AutoModelForSequenceClassification.from_pretrained(tiny_reranker).eval(),
+        AutoTokenizer.from_pretrained(tiny_reranker),
+    )
+
+    def score(query: str, doc: str) -> float:
+        texts = tiny_corpus.queries["train"][query], tiny_corpus.documents[doc][1]
+        with torch.no_grad():
+            return float(model(**tokenizer(*texts, truncation=True, max_length=48, return_tensors="pt")).logits)
+
+    monkeypatch.setattr(pieces, "PIECE", 7)
+    negatives, positives = run(project, tiny_reranker, monkeypatch)
+    source = read_table(project / "negatives" / "train.parquet", RANKED).to_pylist()
+    kept = [row for row in source if row["rank"] <= 4]
+    assert [row[:3] for row in negatives] == [(row["query"], row["doc"], row["rank"]) for row in kept]
+    assert {row[:2] for row in positives} == {
+        (q, d) for q, d in tiny_corpus.qrels["train"].items() if q in {row["query"] for row in source}
+    }
+    for query, doc, _, found in negatives + positives:
+        assert found == pytest.approx(score(query, doc), abs=1e-4)
+
+    margin = 0.3
+    best = {query: found for query, _, _, found in positives}
+    guarded, _ = run(project, tiny_reranker, monkeypatch, f", absolute_margin: {margin}", "guarded")
+    assert guarded == [row for row in negatives if row[3] <= best[row[0]] - margin]
+    assert 0 < len(guarded) < len(negatives)
+
+
+def test_killed_and_resumed(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(pieces, "PIECE", 5)
+    run(project, tiny_reranker, monkeypatch)
+    calls: list[int] = []
+    real = pieces.new_file
+
+    def dies(path: Path) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(path)
+
+    monkeypatch.setattr(pieces, "new_file", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(project, tiny_reranker, monkeypatch, out="again")
+    assert not (project / "again").exists()
+    calls[:] = [1] * 10
+    run(project, tiny_reranker, monkeypatch, out="again")
+    assert len(calls) == 10 + 6 - 3, "three of the six pieces were there"
+    assert folder_digest(project / "again") == folder_digest(project / "out")
+    assert "30 pairs scored" in capsys.readouterr().out

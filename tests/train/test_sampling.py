@@ -1,0 +1,140 @@
+"""How hard negatives are drawn: each way against its own definition by plain Python; scores travel with their documents."""
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.core.errors import UserError
+from tasks.core.records import QRELS, RANKED
+from tasks.core.tables import write_table
+from tasks.core.tokens import IDS, Tokens
+from tasks.train.batches import TrainingSet, check_training_set, draw_batch, lists_of, read_training_set, schedule_of
+from tasks.train.params import Round
+
+DOCUMENTS = 500
+SCORES = {10: 0.9, 11: 0.7, 12: 0.4, 13: 0.1, 20: 3.0}  # of negatives; query 0 has 10 to 13, query 1 only 20, query 2 none
+POSITIVES = {0: {1: 0.8}, 1: {2: 2.0, 3: math.nan}, 2: {4: 0.5}}
+
+
+@pytest.fixture
+def data() -> TrainingSet:
+    judged = [(q, d, s) for q, own in POSITIVES.items() for d, s in own.items()]
+    positives = lists_of(
+        *(np.array(c) for c in list(zip(*judged, strict=True))[:2]), 3, np.array([s for *_, s in judged], dtype=np.float32)
+    )
+    queries, documents = np.array([0, 0, 1, 0, 0]), np.array([10, 11, 20, 12, 13])  # best first within a query
+    scores = np.array([SCORES[d] for d in documents.tolist()], dtype=np.float32)
+    return TrainingSet(np.arange(3), positives, lists_of(queries, documents, 3, scores), DOCUMENTS)
+
+
+def round_of(**values: object) -> Round:
+    return Round.model_validate({"init": "base", "negatives": "m", "batch_queries": 3, "hard_negatives": 2, **values})
+
+
+def drawn(data: TrainingSet, params: Round, steps: int) -> dict[int, list[tuple[int, ...]]]:
+    """Hard negatives of each query at each step."""
+    found: dict[int, list[tuple[int, ...]]] = {0: [], 1: [], 2: []}
+    for step in range(steps):
+        batch = draw_batch(data, params, step)
+        candidates = batch.documents[batch.slots]
+        for row, query in enumerate(batch.queries.tolist()):
+            found[query].append(tuple(candidates[batch.own[row]].tolist()))
+    return found
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 0.0), (8.0, 0.0), (8.0, -0.5), (0.0, 0.0), (500.0, 0.1)])
+def test_simans_draws_by_its_weights_without_repetition(data: TrainingSet, a: float, b: float) -> None:
+    """Each ordered pair (first, second) comes with p(first) p(second) / (1 - p(first)); s+ is 0.8."""
+    weight = {d: math.exp(-a * (SCORES[d] - 0.8 - b) ** 2) for d in (10, 11, 12, 13)}
+    total = sum(weight.values())
+    steps = 3000
+    pairs = drawn(data, round_of(sampling="simans", simans_a=a, simans_b=b), steps)[0]
+    for first, second in itertools.permutations(weight, 2):
+        p = weight[first] / total * weight[second] / (total - weight[first])
+        assert abs(pairs.count((first, second)) / steps - p) < 4 * math.sqrt(p * (1 - p) / steps) + 0.002
+
+
+def test_simans_without_a_score_of_the_positive_is_uniform(data: TrainingSet) -> None:
+    batch = next(b for b in (draw_batch(data, round_of(sampling="simans"), step) for step in range(50)) if 3 in b.documents[b.slots[:3]])
+    row = batch.queries.tolist().index(1)
+    assert math.isnan(batch.scores[row, 0])
+    assert batch.documents[batch.slots][batch.own[row]].tolist() == [20, 20], "too few repeat"
+
+
+def test_top_takes_the_best_at_every_step(data: TrainingSet) -> None:
+    found = drawn(data, round_of(sampling="top"), 20)
+    assert set(found[0]) == {(10, 11)}
+    assert set(found[1]) == {(20, 20)}
+    assert set(drawn(data, round_of(sampling="top", hard_negatives=6), 3)[0]) == {(10, 11, 12, 13, 10, 11)}
+
+
+def test_random_and_none(data: TrainingSet) -> None:
+    found = drawn(data, round_of(negatives="random"), 400)
+    for query in range(3):
+        counts = np.bincount([d for pair in found[query] for d in pair], minlength=DOCUMENTS)
+        assert (counts > 0).mean() > 0.7, "the whole corpus"
+        assert counts.max() < 12
+    batch = draw_batch(data, round_of(negatives="none"), 0)
+    assert (len(batch.slots), batch.scores.shape, batch.own.any()) == (3, (3, 1), np.False_)
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "top", "simans"])
+def test_scores_go_with_their_documents(data: TrainingSet, sampling: str) -> None:
+    for step in range(30):
+        batch = draw_batch(data, round_of(sampling=sampling), step)
+        candidates = batch.documents[batch.slots]
+        for row, query in enumerate(batch.queries.tolist()):
+            wanted = [POSITIVES[query][candidates[row]], *(SCORES.get(d, math.nan) for d in candidates[batch.own[row]].tolist())]
+            if query == 2:
+                wanted[1:] = [math.nan, math.nan]  # drawn from the corpus
+            np.testing.assert_allclose(batch.scores[row], wanted, rtol=1e-6)
+
+
+def test_each_epoch_draws_anew_and_the_same_again(data: TrainingSet) -> None:
+    pairs = drawn(data, round_of(), 30)
+    assert len(set(pairs[0])) > 5
+    assert drawn(data, round_of(), 30) == pairs
+    assert drawn(data, round_of(seed=1), 30) != pairs
+
+
+def tokens(folder: Path, ids: list[str]) -> Tokens:
+    write_table(folder / "ids.parquet", IDS, [pa.table([ids], schema=IDS)])
+    return Tokens(np.empty(0), np.zeros(1, dtype=np.int64), np.arange(len(ids), dtype=np.int32), folder, 0, 8, "", "")
+
+
+def ranked(path: Path, rows: list[tuple[str, str, int, float]]) -> None:
+    write_table(path, RANKED, [pa.table([list(c) for c in zip(*rows, strict=True)] or [[]] * 4, schema=RANKED)])
+
+
+def test_read_with_scores(tmp_path: Path) -> None:
+    queries, documents = tokens(tmp_path / "q", ["a", "b"]), tokens(tmp_path / "d", ["x", "y", "z"])
+    rows = [("b", "x", 1), ("a", "y", 1), ("a", "z", 1)]
+    write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
+    ranked(tmp_path / "train.parquet", [("a", "x", 1, 5.0), ("b", "z", 1, 4.0), ("b", "y", 2, 3.0)])
+    ranked(tmp_path / "positives.parquet", [("b", "x", 1, 9.0), ("a", "z", 1, 8.0), ("gone", "z", 1, 7.0)])
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9))
+    assert data.positives.values.tolist() == [1, 2, 0]
+    np.testing.assert_array_equal(data.positives.scores, [math.nan, 8.0, 9.0])
+    assert (data.negatives.values.tolist(), data.negatives.scores.tolist()) == ([0, 2, 1], [5.0, 4.0, 3.0])
+    assert "1.5 a query to draw from; 1 have fewer than 2 (theirs repeat), 0 none" in check_training_set(data, round_of(loss="kl"))
+    (tmp_path / "positives.parquet").unlink()
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9))
+    for values in ({"loss": "margin_mse"}, {"sampling": "simans"}):
+        with pytest.raises(UserError, match="no scores of positives beside them"):
+            check_training_set(data, round_of(**values))
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (3, 9))
+    with pytest.raises(UserError, match="none of 2 queries has one of rank 3 to 9"):
+        check_training_set(data, round_of(window=(3, 9)))
+    assert check_training_set(data, round_of(negatives="random", window=(3, 9))) == "2 queries, hard negatives: random"
+
+
+def test_the_schedule_of_a_chain() -> None:
+    plan = schedule_of(10, 20, round_of(schedule_steps=30))
+    assert (plan.steps, plan.first, plan.total) == (10, 20, 30)
+    with pytest.raises(UserError, match="21 steps behind and 10 to come are more than schedule_steps 30"):
+        schedule_of(10, 21, round_of(schedule_steps=30))
+    assert schedule_of(10, 0, round_of()).total == 10
