@@ -50,6 +50,12 @@ class Tokens:
         """The id of every owner, [O]."""
         return read_ids(self.folder / "ids.parquet")
 
+    def rows_of(self, owners: Ints) -> Ints:
+        """The rows (passages) of each of `owners` [U], [U, P]: P is the most that one has, -1 where another has fewer."""
+        first_U1, end_U1 = (np.searchsorted(self.owners, owners, side)[:, None] for side in ("left", "right"))
+        rows_UP: Ints = first_U1 + np.arange(int((end_U1 - first_U1).max(initial=0)))
+        return np.where(rows_UP < end_U1, rows_UP, -1)
+
     def padded(self, rows: Ints, length: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is `length`, or the longest of them."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]

@@ -13,10 +13,21 @@ from tasks.train.losses import hardest, hinge, kl, margin_mse, nll, ranknet, sta
 from tasks.train.params import Round
 
 
-def batch_loss(queries_BD: torch.Tensor, documents_UD: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, dict[str, float]]:
-    """The round's loss over one batch of vectors, and how often the positive came first among the candidates."""
-    device = queries_BD.device
-    scores_BS = (queries_BD @ documents_UD.T)[:, torch.from_numpy(batch.slots).to(device)] / params.temperature
+def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor:
+    """Scores of documents by their best passages, [B, U], from scores of the passages: MaxP, ance-iclr.txt section 5.
+
+    `held_UP` says which passages a document has; rows are numbered along it.
+    """
+    if held_UP.shape[1] == 1:
+        return scores_BR
+    row_UP = (held_UP.flatten().cumsum(0) - 1).clamp(min=0).view_as(held_UP)
+    return scores_BR[:, row_UP].masked_fill(~held_UP, -torch.inf).max(2).values
+
+
+def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, dict[str, float]]:
+    """The round's loss over the scores of one batch's documents, and how often the positive came first among the candidates."""
+    device = scores_BU.device
+    scores_BS = scores_BU[:, torch.from_numpy(batch.slots).to(device)] / params.temperature
     own_BS = torch.from_numpy(batch.own).to(device)
     negative_BS = ~torch.from_numpy(batch.positive).to(device)
     if not params.in_batch:
@@ -66,10 +77,12 @@ def make_step(
 
     def backward(step: int) -> dict[str, float]:
         batch = draw_batch(data, params, step)
-        sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, batch.documents)]
+        rows_UP = documents.rows_of(batch.documents)
+        held_UP = rows_UP >= 0
+        sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
 
-        def loss(queries_BD: torch.Tensor, documents_UD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
-            return batch_loss(queries_BD, documents_UD, batch, params)
+        def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+            return batch_loss(best_passage(queries_BD @ documents_RD.T, torch.from_numpy(held_UP).to(device)), batch, params)
 
         return cached_backward(sides, loss, params.batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
 

@@ -13,7 +13,7 @@ from tasks.core.tables import write_table
 from tasks.core.tokens import IDS, Tokens
 from tasks.train.batches import TrainingSet, draw_batch, lists_of, read_training_set, steps_of
 from tasks.train.params import Round
-from tasks.train.step import batch_loss
+from tasks.train.step import batch_loss, best_passage
 
 DOCUMENTS = 40
 POSITIVES = {0: [3, 7], 1: [7], 2: [1], 4: [2, 5, 9], 5: [11], 6: [12]}  # query 3 has none
@@ -55,7 +55,7 @@ def test_loss_never_pushes_a_known_positive_away(data: TrainingSet, step: int, l
     batch = draw_batch(data, params, step)
     queries = torch.eye(4, requires_grad=True)
     documents = torch.randn(len(batch.documents), 4, requires_grad=True)
-    batch_loss(queries, documents, batch, params)[0].backward()
+    batch_loss(queries @ documents.T, batch, params)[0].backward()
     assert documents.grad is not None
     for row, query in enumerate(batch.queries.tolist()):  # query `row` is axis `row`: the gradient there is its own
         for place, document in enumerate(batch.documents.tolist()):
@@ -140,3 +140,25 @@ def test_nothing_to_train_on_is_one_line(tmp_path: Path) -> None:
         write_table(tmp_path / f"{name}.parquet", schema, [])
     with pytest.raises(UserError, match="no training query has a relevant document"):
         read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "negatives.parquet", (1, 200))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_document_scores_as_its_best_passage_and_only_that_one_learns(seed: int, tmp_path: Path) -> None:
+    draw = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(9), draw.integers(1, 5, size=9)).astype(np.int32)
+    tokens = Tokens(np.zeros(0, np.uint16), np.zeros(len(owners) + 1, np.int64), owners, tmp_path, 0, 8, "", "")
+    documents = np.array([1, 4, 5, 8])
+    rows_UP = tokens.rows_of(documents)
+    assert [[row for row in rows if row >= 0] for rows in rows_UP.tolist()] == [np.flatnonzero(owners == d).tolist() for d in documents]
+    held = rows_UP[rows_UP >= 0]
+    scores = torch.tensor(draw.normal(size=(3, len(held))), requires_grad=True)
+    found = best_passage(scores, torch.from_numpy(rows_UP >= 0))
+    weights = torch.tensor(draw.normal(size=found.shape))
+    (found * weights).sum().backward()
+    assert scores.grad is not None
+    for q in range(3):
+        for u, document in enumerate(documents):
+            own = [place for place, row in enumerate(held) if owners[row] == document]
+            best = max(own, key=lambda place: float(scores[q, place]))
+            assert found[q, u] == scores[q, best]
+            assert [float(scores.grad[q, place]) for place in own] == [float(weights[q, u]) if place == best else 0.0 for place in own]

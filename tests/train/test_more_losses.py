@@ -150,10 +150,10 @@ def test_a_step_to_a_teacher(loss: str) -> None:
             p = [math.exp(x) / sum(map(math.exp, a)) for x in a]
             r = [math.exp(x / 4) / sum(math.exp(y / 4) for y in b) for x in b]
             value += sum(y * math.log(y / x) for x, y in zip(p, r, strict=True)) / 2
-    found, _ = batch_loss(queries, documents, batch, round_of(loss=loss, teacher_temperature=4.0))
+    found, _ = batch_loss(queries @ documents.T, batch, round_of(loss=loss, teacher_temperature=4.0))
     assert float(found) == pytest.approx(value, abs=1e-5)
-    both, _ = batch_loss(queries, documents, batch, round_of(loss=loss, teacher_temperature=4.0, nll_weight=0.2))
-    alone, _ = batch_loss(queries, documents, batch, round_of(loss="nll"))
+    both, _ = batch_loss(queries @ documents.T, batch, round_of(loss=loss, teacher_temperature=4.0, nll_weight=0.2))
+    alone, _ = batch_loss(queries @ documents.T, batch, round_of(loss="nll"))
     assert float(both) == pytest.approx(value + 0.2 * float(alone), abs=1e-5)
 
 
@@ -166,7 +166,7 @@ def test_a_step_of_each_other_loss() -> None:
     own = negative & torch.from_numpy(batch.own)
 
     def step(**values: object) -> float:
-        return float(batch_loss(queries, documents, batch, round_of(**values))[0])
+        return float(batch_loss(queries @ documents.T, batch, round_of(**values))[0])
 
     assert step(loss="pairwise", in_batch=False) == pytest.approx(float(ranknet(scores, own)))
     assert step(loss="hinge", margin=2.0) == pytest.approx(float(hinge(scores, negative, 2.0)))
