@@ -215,8 +215,8 @@ class Harness:
     def check_end(self, name: str, text: str, status: int, stopped: Kill | None, wounded: int) -> None:
         if stopped and status != 0:
             wanted = {-stopped.signal} if stopped.signal == signal.SIGKILL else {128 + stopped.signal}
-            if stopped.moment == "start":
-                wanted.add(-stopped.signal)
+            if "\n" not in text or stopped.moment == "start":  # Python's own end, before there is anything to stop
+                wanted |= {-stopped.signal, 130}
             if status not in wanted:
                 self.fault(f"{name}: {stopped}: status {status}\n{text[-2500:]}")
             if stopped.signal != signal.SIGKILL and status > 0 and len(re.findall(r"^retemper: stopped", text, re.MULTILINE)) != 1:
@@ -229,7 +229,8 @@ class Harness:
                 self.fault(f"{name}: {wounded} kills of a part, and said: {problems}\n{text[-2500:]}")
             self.say(f"   said: {problems}")
         for found in re.finditer(r"^(\S+ +\| )?Traceback", text, re.MULTILINE):
-            if not found[1] or "KeyboardInterrupt" not in text[found.start() :]:  # Python's own, of a stage that starts
+            early = found[1] or (stopped and stopped.moment == "start")  # Python's own, of a stage or a flow that only starts
+            if not (early and "KeyboardInterrupt" in text[found.start() :]):
                 self.fault(f"{name}: a traceback ({stopped}):\n{text[max(0, found.start() - 300) : found.start() + 2500]}")
 
     def compare(self, outs: dict[str, dict[str, str]], files: set[str], settings: list[str]) -> None:
