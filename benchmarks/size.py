@@ -186,9 +186,8 @@ def main() -> None:
                 print(stage, size, costs[stage, size], file=sys.stderr, flush=True)
             indexes[size] = size_of(folder / "data" / "bm25")
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {args.queries} queries in each split")
-    print(
-        f"{'stage':<10}{'documents':>11}{'seconds':>9}{'CPU s':>8}{'us/doc':>8}{'own MiB':>9}{'x first':>9}{'all MiB':>9}{'kernel MiB':>12}"
-    )
+    heads = ("seconds", 9), ("CPU s", 8), ("us/doc", 8), ("own MiB", 9), ("x first", 9), ("all MiB", 9), ("kernel MiB", 12)
+    print(f"{'stage':<10}{'documents':>11}" + "".join(f"{head:>{width}}" for head, width in heads))
     for stage in args.stages:
         for size in args.sizes:
             cost = costs[stage, size]

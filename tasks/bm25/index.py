@@ -11,7 +11,7 @@ from tasks.bm25.params import BM25
 from tasks.bm25.postings import invert, write_pairs
 from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_json
-from tasks.core.tables import read_table, write_table
+from tasks.core.tables import StoredIds, write_table
 
 IDS = pa.schema([("id", pa.string())])
 
@@ -37,14 +37,14 @@ def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25,
 def save(folder: Path, index: bm25s.BM25, ids: pa.ChunkedArray, params: BM25) -> None:
     """Write the index, the document ids in row order and the analysis that queries need, into `folder` (no pickle)."""
     index.save(folder, show_progress=False)
-    write_table(folder / "ids.parquet", IDS, [pa.table([ids], schema=IDS)])
+    write_table(folder / "ids.parquet", IDS, [pa.table([chunk], schema=IDS) for chunk in ids.chunks])
     write_json(folder / "analysis.json", {"stemmer": params.stemmer, "stopwords": params.stopwords})
 
 
-def load(folder: Path) -> tuple[bm25s.BM25, pa.Array, dict[str, str]]:
+def load(folder: Path) -> tuple[bm25s.BM25, StoredIds, dict[str, str]]:
     """Memory-map a saved index: the index, document ids [N], and the arguments of `analyzer`."""
     analysis = read_json(folder / "analysis.json")
-    return bm25s.BM25.load(folder, mmap=True), read_table(folder / "ids.parquet", IDS)["id"].combine_chunks(), analysis
+    return bm25s.BM25.load(folder, mmap=True), StoredIds(folder / "ids.parquet"), analysis
 
 
 def id_order(ids: pa.Array) -> pa.Array:

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Ids(Protocol):
-    """Document ids by ordinal: an Arrow array, or tasks.core.tokens.StoredIds where they are too many to hold."""
+    """Document ids by ordinal: an Arrow array, or tasks.core.tables.StoredIds where they are too many to hold."""
 
     def __len__(self) -> int: ...
 

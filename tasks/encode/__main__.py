@@ -17,7 +17,8 @@ from tasks.core.files import folder_digest, new_folder
 from tasks.core.params import load
 from tasks.core.progress import Progress
 from tasks.core.scratch import ROOT, code_digest
-from tasks.core.tokens import Ints, StoredIds, open_tokens
+from tasks.core.tables import StoredIds
+from tasks.core.tokens import Ints, open_tokens
 from tasks.encode.params import Encode
 from tasks.encode.reuse import encode_touched, known_rows, row_digests
 from tasks.encode.shards import ShardStore, boundaries, shard_digest

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from tasks.core.embeddings import Block
 from tasks.core.files import new_file
-from tasks.core.tokens import Ints, StoredIds, Tokens
+from tasks.core.tables import StoredIds
+from tasks.core.tokens import Ints, Tokens
 
 MEAN_ROWS = 4096
 CHUNK = 65536  # ids held as Python strings at a time

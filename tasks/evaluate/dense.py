@@ -9,8 +9,8 @@ from tasks.core.devices import choose_device, read_runtime
 from tasks.core.embeddings import open_embeddings
 from tasks.core.queries import encode_queries, ranked_queries, search_embeddings
 from tasks.core.search import rows_needed
-from tasks.core.tables import BATCH_ROWS
-from tasks.core.tokens import StoredIds, open_tokens
+from tasks.core.tables import BATCH_ROWS, StoredIds
+from tasks.core.tokens import open_tokens
 from tasks.evaluate.params import Evaluate
 
 

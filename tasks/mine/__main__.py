@@ -17,8 +17,8 @@ from tasks.core.params import load
 from tasks.core.queries import encode_queries, ranked_queries, search_embeddings
 from tasks.core.records import QRELS, RANKED
 from tasks.core.search import Floats, rows_needed
-from tasks.core.tables import read_table, write_table
-from tasks.core.tokens import Ints, StoredIds, open_tokens, ordinals
+from tasks.core.tables import StoredIds, read_table, write_table
+from tasks.core.tokens import open_tokens, ordinals
 from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 

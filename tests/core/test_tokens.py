@@ -10,8 +10,8 @@ import pytest
 
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
-from tasks.core.tables import write_table
-from tasks.core.tokens import IDS, StoredIds, Tokens, cut_by_budget, open_tokens, ordinals
+from tasks.core.tables import StoredIds, write_table
+from tasks.core.tokens import IDS, Tokens, cut_by_budget, open_tokens, ordinals
 
 
 def folder(path: Path, rows: list[list[int]], owners: list[int] | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -212,3 +213,16 @@ def test_two_encodes_that_keep_the_same_shard(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(np, "save", meanwhile)
     ShardStore(tmp_path / "store", 10**6).keep("a", vectors(1))
     assert np.array_equal(fetched(other, "a", tmp_path), vectors(1))
+
+
+def test_what_a_finished_encode_did_not_use_is_forgotten_at_once_or_when_nobody_used_it_for_long(tmp_path: Path) -> None:
+    store = ShardStore(tmp_path / "store", 10**6)
+    for name in ("f-used", "f-left", "g-new", "g-old"):
+        store.keep(name, vectors(1), b"rows")
+    os.utime(store.folder / "g-old.npy", (time.time() - 101,) * 2)
+    later = ShardStore(tmp_path / "store", 10**6)
+    assert fetched(later, "f-used", tmp_path) is not None
+    later.forget("f", 100)
+    assert sorted(file.name for file in store.folder.iterdir()) == [
+        f"{name}.{suffix}" for name in ("f-used", "g-new") for suffix in ("npy", "rows", "sha256")
+    ]

@@ -1,5 +1,6 @@
 """The stage: killed and resumed, grown, harmed; always what an undisturbed encode gives, bit for bit."""
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -54,7 +55,9 @@ def write_corpus(folder: Path, documents: Corpus) -> None:
 
 
 class Project:
-    """A folder to run the stage in, with shards of MEAN_ROWS rows."""
+    """A folder to run the stage in, with shards of MEAN_ROWS rows; `rows` were encoded by the last run."""
+
+    mean_rows, rows = MEAN_ROWS, 0
 
     def __init__(self, folder: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.encoder, self.monkeypatch = folder, encoder, monkeypatch
@@ -73,7 +76,7 @@ class Project:
         computed = []
 
         def counted(*arguments: object) -> object:
-            computed.append(1)
+            computed.append(len(arguments[2]))
             return encode(*arguments)
 
         with self.monkeypatch.context() as patch:
@@ -81,8 +84,9 @@ class Project:
             patch.chdir(self.folder)
             patch.setattr(sys, "argv", self.argv())
             patch.setattr(self.stage, "encode", counted)
-            patch.setattr(self.stage, "boundaries", partial(boundaries, mean_rows=MEAN_ROWS))
+            patch.setattr(self.stage, "boundaries", partial(boundaries, mean_rows=self.mean_rows))
             self.stage.main()
+        self.rows = sum(computed)
         return folder_digest(self.folder / "out"), len(computed)
 
 
@@ -200,6 +204,49 @@ def test_a_corpus_that_changed_encodes_only_the_shards_it_touched(what: str, pro
     fresh, total = project("fresh", changed(corpus(), what)).run()
     assert grown == fresh
     assert total >= before > 8 and 1 <= computed <= 3
+
+
+def test_documents_spread_over_all_shards_cost_little_more_than_themselves(project: Callable[..., Project]) -> None:
+    documents, draw = corpus(300), np.random.default_rng(1)  # 600 passages
+    names = list(documents)
+    spread = {name: documents[name] for name in names if name not in names[::100]}  # 3 are deleted
+    for place in range(10, 300, 100):  # 3 are new
+        spread = {**dict(list(spread.items())[:place]), f"new-{place}": [[place + 1000, 7]], **dict(list(spread.items())[place:])}
+    for name in names[50::100]:  # 3 are changed
+        spread[name] = [draw.integers(1000, 30000, 9).tolist()]
+    made, digests, shards = {}, {}, {}
+    for name, content in (("grown", documents), ("fresh", spread)):
+        made[name] = project(name, content)
+        made[name].mean_rows = 150
+        digests[name], shards[name] = made[name].run()
+    assert shards["fresh"] >= 2 and made["fresh"].rows > 580
+    write_corpus(made["grown"].folder / "tokens", spread)
+    assert made["grown"].run()[0] == digests["fresh"] != digests["grown"]
+    assert made["grown"].rows <= 6 + 32 * shards["fresh"]
+
+
+def test_what_the_corpus_no_longer_holds_leaves_no_trace(project: Callable[..., Project]) -> None:
+    made, documents = project("p"), corpus()
+    made.run()
+    store = made.folder / ".retemper" / "shards"
+    gone = list(documents)[31]
+    found = open_embeddings(made.folder / "out")
+    vectors = np.concatenate([block for _, block in found.blocks()])[found.owners() == 31]
+    digests = [hashlib.blake2b(np.array(row, dtype=np.uint16).tobytes(), digest_size=16).digest() for row in documents[gone]]
+    wanted = [*(vector.tobytes() for vector in vectors), *digests]
+
+    def traces(folder: Path) -> int:
+        held = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+        return sum(part in content for part in wanted for content in held)
+
+    assert traces(store) == 2 * len(vectors) > 0
+    assert traces(made.folder / "out") == len(vectors)
+    write_corpus(made.folder / "tokens", {name: rows for name, rows in documents.items() if name != gone})
+    made.run()
+    assert traces(made.folder) == 0 and gone not in open_embeddings(made.folder / "out").ids().to_pylist()
+    kept = {file.stem for file in store.glob("*.npy")}
+    assert len(kept) == len(open_embeddings(made.folder / "out").manifest.shards)
+    assert {file.stem for file in store.glob("*.rows")} == kept == {file.stem for file in store.glob("*.sha256")}
 
 
 @pytest.mark.parametrize("change", ["weights", "dtype", "code", "threads"])

@@ -1,0 +1,105 @@
+"""Rows of touched shards taken from the store: only where their bits are what encoding the whole shard gives."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.core.tokens import Tokens
+from tasks.encode.reuse import PROBES, encode_touched, known_rows, row_digests
+from tasks.encode.shards import ShardStore
+
+ROWS = 200
+
+
+def corpus(rows: list[list[int]]) -> Tokens:
+    offsets = np.cumsum([0, *map(len, rows)])
+    flat = np.array([token for row in rows for token in row], dtype=np.uint16)
+    return Tokens(flat, offsets, np.arange(len(rows), dtype=np.int32), Path(), 0, 64, "", "")
+
+
+def texts(count: int = ROWS, seed: int = 0) -> list[list[int]]:
+    draw = np.random.default_rng(seed)
+    return [draw.integers(0, 60000, size=draw.integers(1, 20)).tolist() for _ in range(count)]
+
+
+def encoder(rows: list[list[int]], asked: list[int], noise: Callable[[int], float] = lambda _: 0.0) -> Callable[[np.ndarray], np.ndarray]:
+    """An encoder by plain sums; `noise` of the number of rows in the call stands for a machine whose batches show in the bits."""
+
+    def encode(wanted: np.ndarray) -> np.ndarray:
+        asked.append(len(wanted))
+        return np.array([[sum(rows[n]), len(rows[n]) + noise(len(wanted))] for n in wanted.tolist()], dtype=np.float32)
+
+    return encode
+
+
+def kept(folder: Path, rows: list[list[int]], cut: int, family: str = "f") -> ShardStore:
+    """A store with the rows before and behind `cut`, as two shards."""
+    store = ShardStore(folder, 10**9)
+    for name, first, end in (("1", 0, cut), ("2", cut, len(rows))):
+        vectors = encoder(rows, [])(np.arange(first, end))
+        store.keep(f"{family}-{name}", vectors, row_digests(corpus(rows), first, end).tobytes())
+    return store
+
+
+def test_a_row_is_known_by_its_tokens_and_their_cuts() -> None:
+    digests = row_digests(corpus([[1, 2], [3], [1], [2, 3], [3], [1, 2]]), 0, 6)
+    assert len({tuple(row) for row in digests.tolist()}) == 4
+    assert digests[0].tolist() == digests[5].tolist() and digests[1].tolist() == digests[4].tolist()
+    assert row_digests(corpus([[9], [1, 2], [7]]), 1, 2).tolist() == digests[:1].tolist()
+
+
+@pytest.mark.parametrize("change", ["append", "spread", "change", "delete", "shuffle"])
+def test_only_what_is_new_is_encoded_and_the_shard_is_what_all_of_it_gives(change: str, tmp_path: Path) -> None:
+    before, new = texts(), texts(3, seed=1)
+    after = {
+        "append": [*before, *new],
+        "spread": [*before[:20], new[0], *before[20:100], new[1], *before[100:], new[2]],
+        "change": [*before[:50], new[0], *before[51:]],
+        "delete": [*before[:50], *before[53:]],
+        "shuffle": [before[n] for n in np.random.default_rng(2).permutation(ROWS)],
+    }[change]
+    store, asked = kept(tmp_path, before, 90), list[int]()
+    found, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
+    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
+    assert asked == [encoded] == [PROBES + {"append": 3, "spread": 3, "change": 1}.get(change, 0)]
+
+
+def test_where_batches_show_in_the_bits_the_whole_shard_is_encoded(tmp_path: Path) -> None:
+    before = texts()
+    after, asked = [*before, *texts(3, seed=1)], list[int]()
+    store = kept(tmp_path, before, 90)
+    machine = encoder(after, asked, noise=lambda count: count * 1e-3)
+    found, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, machine)
+    np.testing.assert_array_equal(found, machine(np.arange(len(after))))
+    assert asked[:2] == [PROBES + 3, len(after)] and encoded == sum(asked[:2])
+
+
+@pytest.mark.parametrize("harm", ["vectors", "rows", "half a row", "gone", "other family"])
+def test_a_harmed_store_is_not_used(harm: str, tmp_path: Path) -> None:
+    before = texts()
+    after = [*before, *texts(3, seed=1)]
+    store = kept(tmp_path, before, 90, "g" if harm == "other family" else "f")
+    for file in tmp_path.glob("*.npy" if harm in ("vectors", "gone") else "*.rows"):
+        held = bytearray(file.read_bytes())
+        if harm == "gone":
+            file.unlink()
+        elif harm == "half a row":
+            file.write_bytes(held[:7])
+        elif harm == "rows":
+            file.write_bytes(bytes(len(held)))
+        elif harm == "vectors":
+            held[-3] ^= 1
+            file.write_bytes(held)
+    asked = list[int]()
+    found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
+    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
+    assert asked == [len(after)]
+
+
+def test_few_known_rows_are_not_worth_a_check(tmp_path: Path) -> None:
+    before, asked = texts(PROBES), list[int]()
+    store = kept(tmp_path, before, 10)
+    encode_touched(row_digests(corpus(before), 0, PROBES), known_rows(store, "f-"), store, encoder(before, asked))
+    assert asked == [PROBES]
