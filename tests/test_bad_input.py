@@ -327,7 +327,7 @@ def with_nan(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def enlarged(tensors: dict[str, Any]) -> dict[str, Any]:
-    name = max(name for name in tensors if name.endswith("output.LayerNorm.weight"))
+    name = max(name for name in tensors if name.endswith(("output.LayerNorm.weight", "output.LayerNorm.gamma")))
     tensors[name] *= 1e7
     return tensors
 

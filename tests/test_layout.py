@@ -15,7 +15,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 ALL = [*SOURCES, *TESTS, *sorted((ROOT / "benchmarks").rglob("*.py"))]
 
 LINES = 400  # of a file at most
-LONG: dict[str, int] = {}  # files that may be longer, with their own limit and the reason in a comment
+LONG = {"tests/test_bad_input.py": 560}  # files that may be longer, with their own limit: one table of all cases, to be ticked off
 
 # Calls that open a file themselves, by the last part of the called name.
 OPENERS = {
@@ -37,7 +37,7 @@ MAY_OPEN = {
 }  # fmt: skip
 NOT_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Tests of the whole, which mirror no folder.
-WHOLE = {"test_graph", "test_layout", "test_security", "test_smoke"}
+WHOLE = {"test_bad_input", "test_full_disk", "test_graph", "test_layout", "test_security", "test_smoke"}
 
 
 def relative(file: Path) -> str:

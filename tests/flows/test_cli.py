@@ -37,6 +37,8 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=tmp_path, check=True)
+    author = ["-c", "user.name=toy", "-c", "user.email=toy@example.com"]
+    subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "-m", "toy"], cwd=tmp_path, check=True)
     return tmp_path
 
 

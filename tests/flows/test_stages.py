@@ -27,6 +27,7 @@ Running stage 'train@a':
 retemper: corpus.tsv:7: bad
 ERROR: failed to reproduce 'train@a': failed to run: python -m tasks.train --name a, exited with 2"""
 MISSING = "ERROR: failed to reproduce 'train@a': missing data 'source': data/corpus"
+CHECKED_OUT = (0, "")  # what a failed stage made last time
 BUSY = "ERROR: failed to reproduce 'train@a': Unable to acquire lock. Most likely another DVC process is running"
 
 
@@ -82,10 +83,15 @@ def test_how_a_stage_ended(tmp_path: Path) -> None:
     assert (tmp_path / "train@a.log").read_text() == RAN.replace("\n\n", "\n\n") + "\n"
     assert end((0, "Stage 'train@a' didn't change, skipping")) == ("Cached", 0, "")
     assert "epoch 1" in (tmp_path / "train@a.log").read_text(), "the log of the last real run is kept"
-    assert end((255, FAILED)) == ("Failed", 2, "corpus.tsv:7: bad")
+    assert end((255, FAILED), CHECKED_OUT) == ("Failed", 2, "corpus.tsv:7: bad")
     log = tmp_path / "train@a.log"
-    assert end((255, FAILED.replace("with 2", "with 1"))) == ("Failed", 1, f"train@a: failed with status 1; its log: {log}")
-    assert end((255, FAILED.replace("with 2", "with -9")))[2] == f"train@a: failed with status -9 (killed; out of memory?); its log: {log}"
+    assert end((255, FAILED.replace("with 2", "with 1")), CHECKED_OUT) == ("Failed", 1, f"train@a: failed with status 1; its log: {log}")
+    assert (
+        end((255, FAILED.replace("with 2", "with -9")), CHECKED_OUT)[2]
+        == f"train@a: failed with status -9 (killed; out of memory?); its log: {log}"
+    )
+    lost = "ERROR: failed to transfer 'ab' - [Errno 28] No space left on device: 'x'\n"
+    assert end((0, RAN + "\n" + lost))[:2] == ("Failed", 2), "DVC ends with status 0 where its cache is full"
     assert end((255, MISSING)) == ("Failed", 1, f"train@a: {MISSING.removeprefix('ERROR: ')}; its log: {log}")
     assert end((255, BUSY), (255, BUSY), (0, RAN)) == ("Ran", 0, ""), "a lock that somebody held is asked for again"
 
