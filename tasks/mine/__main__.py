@@ -18,7 +18,7 @@ from tasks.core.queries import encode_queries, ranked_queries, search_embeddings
 from tasks.core.records import QRELS, RANKED
 from tasks.core.search import Floats, rows_needed
 from tasks.core.tables import StoredIds, read_table, write_table
-from tasks.core.tokens import open_tokens, ordinals
+from tasks.core.tokens import Ints, open_tokens, ordinals
 from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 
