@@ -8,6 +8,7 @@ from typing import Any
 from tasks.core.errors import UserError
 from tasks.core.params import read_yaml, validate
 from tasks.core.sources import parse_dataset
+from tasks.core.wikipedia import parse_articles
 from tasks.params import Parameters
 
 PARAMS = Path("params.yaml")
@@ -30,10 +31,11 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
         parameters = validate(Parameters, sections, where)
     except UserError as error:
         raise UserError(str(error).replace(f"{where}.", f"{where}: ", 1)) from None
-    try:
-        parse_dataset(parameters.dataset.source)
-    except UserError as error:
-        raise UserError(f"{where}: dataset.source: {error}") from None
+    for section, parse in (("dataset", parse_dataset), ("articles", parse_articles)):
+        try:
+            parse(getattr(parameters, section).source)
+        except UserError as error:
+            raise UserError(f"{where}: {section}.source: {error}") from None
     check_references(sections, where)
     measures = parameters.evaluate.measures
     if parameters.report.metric not in measures:
@@ -60,7 +62,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_references(sections: Mapping[str, Any], where: str) -> None:
-    """Every `init`, `negatives` and mined round exists, and no round needs itself."""
+    """Every `init`, `negatives` and mined round exists, and no round or pre-training needs itself."""
     encoders = {"base", *(name for section in ENCODERS for name in _entries(sections, section))}
     negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in _entries(sections, section))}
     rounds = _entries(sections, "rounds")
@@ -72,10 +74,16 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             if entry[field] not in known:
                 hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
                 raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
-    cycle = find_cycle({name: [entry["init"], entry["negatives"]] for name, entry in rounds.items()})
+    pretrain = _entries(sections, "pretrain")
+    for name, entry in pretrain.items():
+        if entry["init"] not in encoders:
+            raise UserError(f"{where}: pretrain.{name}.init: found {entry['init']!r}, expected one of {', '.join(sorted(encoders))}")
+    needs = {name: [entry["init"], entry["negatives"]] for name, entry in rounds.items()}
+    cycle = find_cycle(needs | {name: [entry["init"]] for name, entry in pretrain.items()})
     if cycle:
+        section = "pretrain" if cycle[0] in pretrain else "rounds"
         raise UserError(
-            f"{where}: rounds.{cycle[0]}: needs itself: {' -> '.join(cycle)}; let one of them start from base or earlier negatives"
+            f"{where}: {section}.{cycle[0]}: needs itself: {' -> '.join(cycle)}; let one of them start from base or earlier negatives"
         )
 
 

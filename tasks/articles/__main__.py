@@ -39,8 +39,8 @@ def main() -> None:
         progress.close()
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
         if not articles:
-            raise UserError(f"articles {params.source!r}: no article in it (left out: {left_out}); name another source or lower least_words")
-        write_json(out / "stats.json", {"source": params.source, "articles": articles, "dropped": dict(sorted(dropped.items()))})
+            raise UserError(f"articles {params.source!r}: no article in it (left out: {left_out}); name another source")
+        write_json(out / "stats.json", {"articles": articles, "dropped": dict(sorted(dropped.items()))})
     print(f"{articles:,} articles of {params.source}; left out: {left_out}")
 
 

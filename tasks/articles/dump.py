@@ -8,6 +8,7 @@ import bz2
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -45,7 +46,7 @@ def cut(path: Path) -> Iterator[Stream | Piece]:
         head = handle.read(3)
     streams = stream_starts(path) if head == b"BZh" else []
     bounds = [*streams, path.stat().st_size]
-    found = [Stream(path, start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
+    found = [Stream(path, start, end) for start, end in pairwise(bounds)]
     if len(streams) > 2 and decompressed(found[1]).lstrip().startswith(START):  # a header, pages, a footer; pbzip2 cuts anywhere
         check_opening(path, decompressed(found[0])[:4096])
         check_closing(path, decompressed(found[-1]))  # at once, not after hours

@@ -10,7 +10,7 @@ from html import unescape
 from typing import Any
 
 import mwparserfromhell
-from mwparserfromhell import nodes
+from mwparserfromhell import nodes  # none of its types are known to mypy
 
 SECTIONS = frozenset(
     ["references", "external links", "see also", "further reading", "notes", "bibliography", "sources", "footnotes", "citations",
@@ -18,31 +18,42 @@ SECTIONS = frozenset(
 )  # fmt: skip
 SILENT_TAGS = frozenset(
     ["ref", "references", "table", "gallery", "math", "chem", "code", "syntaxhighlight", "source", "pre", "timeline", "score",
-     "imagemap", "hiero", "style", "script", "templatestyles", "section", "mapframe", "maplink", "graph", "inputbox", "ce", "tr", "td", "th"]
+     "imagemap", "hiero", "style", "script", "templatestyles", "section", "mapframe", "maplink", "graph", "inputbox", "ce",
+     "tr", "td", "th"]
 )  # fmt: skip
 BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote"])
 # Templates whose words belong to the sentence: which positional parameters to keep, in order.
 WORDS_OF = {
     "lang": (2,), "transl": (-1,), "transliteration": (-1,), "nowrap": (1,), "nobr": (1,), "convert": (1, 2), "cvt": (1, 2),
-    "val": (1,), "abbr": (1,), "tooltip": (1,), "small": (1,), "smallcaps": (1,), "sc": (1,), "formatnum": (1,), "snd": (), "spaced ndash": (),
-    "ndash": (), "as of": (1,), "quote": (1,), "blockquote": (1,), "cquote": (1,),
+    "val": (1,), "abbr": (1,), "tooltip": (1,), "small": (1,), "smallcaps": (1,), "sc": (1,), "formatnum": (1,),
+    "as of": (1,), "quote": (1,), "blockquote": (1,), "cquote": (1,),
 }  # fmt: skip
 LITERAL = {"snd": " – ", "spaced ndash": " – ", "ndash": "–", "mdash": "—", "'": "'", "!": "|", "=": "=", "nbsp": " "}
 _NAMESPACE = re.compile(r"\s*:?\s*([\w -]{2,30}?)\s*:(?!\s)", re.UNICODE)
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
 NAMESPACES = frozenset(
-    ["file", "image", "media", "category", "template", "wikipedia", "wp", "user", "talk", "help", "portal", "special", "wikt", "wiktionary",
-     "commons", "s", "wikisource", "q", "wikiquote", "b", "n", "v", "d", "m", "meta", "mw", "project", "draft", "module", "book", "timedtext"]
+    ["file", "image", "media", "category", "template", "wikipedia", "wp", "user",
+     "talk", "help", "portal", "special", "wikt", "wiktionary",
+     "commons", "s", "wikisource", "q", "wikiquote", "b", "n", "v", "d", "m", "meta", "mw", "project", "draft", "module",
+     "book", "timedtext"]
 )  # fmt: skip
-RESIDUE = re.compile(r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|</?ref\b|</?(?:table|tr|td|gallery|div|span|sub|sup|nowiki|onlyinclude)\b", re.IGNORECASE)
-_CONVERSION = re.compile(r"-\{([^{}|]*)\}-")
-_QUOTES = re.compile(r"'{2,}")
-_SWITCH = re.compile(r"__[A-Z]+__")
-_EMPTY = re.compile(r"\(\s*(?:[,;:/–—-]\s*)*\)|\[\s*\]")
-_OPEN = re.compile(r"\(\s*(?:[,;:]\s*)+")
-_CLOSE = re.compile(r"(?:\s*[,;:])+\s*\)")
-_BEFORE = re.compile(r"\s+([,.;:!?)])(?=\s|$)")
-_LIST_MARK = re.compile(r"^[*#:;]+\s*", re.MULTILINE)
+RESIDUE = re.compile(
+    r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|^\s*[|!]|</?(?:ref|table|tr|td|gallery|div|span|sub|sup|nowiki|onlyinclude)\b", re.IGNORECASE
+)
+SIGNS = [  # in the whole text
+    (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word that other scripts write in another way
+    (re.compile(r"__[A-Z]+__"), ""),  # switches
+    (re.compile(r"'{2,}"), ""),  # bold, italics
+    (re.compile(r"^[*#:;]+\s*", re.MULTILINE), ""),  # marks of lists
+]
+GAPS = [  # in a line: what a removed template leaves in its sentence
+    (re.compile(r"\(\s*(?:[,;:/–—-]\s*)*\)|\[\s*\]"), ""),
+    (re.compile(r"\(\s*(?:[,;:]\s*)+"), "("),
+    (re.compile(r"(?:\s*[,;:])+\s*\)"), ")"),
+    (re.compile(r"[,;]\s*(?=[,;])"), ""),
+    (re.compile(r"\s+([,.;:!?)])(?=\s|$)"), r"\1"),
+    (re.compile(r" {2,}"), " "),
+]
 
 
 def plain_text(markup: str) -> str:
@@ -123,8 +134,10 @@ def _tag(node: Any) -> str:
 
 
 def _tidy(text: str) -> str:
-    """Quotes of bold and italics, switches and what a removed template leaves in its sentence: empty brackets, spaces before marks."""
-    text = _QUOTES.sub("", _SWITCH.sub("", _CONVERSION.sub(r"\1", text)))
-    text = _LIST_MARK.sub("", text).replace("\xa0", " ")
-    lines = (" ".join(line.split()) for line in text.split("\n"))
-    return "\n".join(_BEFORE.sub(r"\1", _OPEN.sub("(", _CLOSE.sub(")", _EMPTY.sub("", line)))).replace("  ", " ") for line in lines)
+    """Spaces folded, lines kept; signs of the markup and the gaps that removed templates leave taken out."""
+    for pattern, kept in SIGNS:
+        text = pattern.sub(kept, text)
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    for pattern, kept in GAPS:
+        lines = [pattern.sub(kept, line) for line in lines]
+    return "\n".join(line.strip() for line in lines)

@@ -8,6 +8,7 @@ from tasks.core.encoder import save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder
+from tasks.core.mlm_head import find_head, save_head
 from tasks.core.params import load
 from tasks.core.sources import parse_encoder
 
@@ -41,6 +42,8 @@ def main() -> None:
         tokenizer.save_pretrained(out)
     with new_folder(args.encoder) as out:
         save_towers(towers, tokenizer, out)
+        if head := find_head(folder):  # for pre-trainings to go on with
+            save_head(head, out)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def articles(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def main() -> None:
-    arguments = parser(__doc__ or "", articles="folder of articles", tokenizer="tokenizer folder", out="folder of chunks to write").parse_args()
+    arguments = parser(__doc__ or "", articles="folder of articles", tokenizer="tokenizer folder", out="folder to write").parse_args()
     params, tokenizer = load(Chunk, "chunk"), load_tokenizer(arguments.tokenizer)
     if params.length > tokenizer.model_max_length:
         raise UserError(f"params.yaml: chunk.length: found {params.length}, the model takes {tokenizer.model_max_length} tokens at most")

@@ -19,8 +19,8 @@ class Packed:
 def pack(sentences: Iterable[tuple[list[int], list[int | None]]], room: int) -> Iterator[Packed]:
     """Chunks of at most `room` tokens of whole sentences, each as full as the next sentence lets it be.
 
-    A sentence is its token ids and, where it is longer than `room`, the word each belongs to. One longer than `room` stands alone and is split between words,
-    or anywhere where a single word is longer.
+    A sentence is its token ids and, where it is longer than `room`, the word each belongs to. Such a one stands alone and is
+    split between words, or anywhere where a single word is longer.
     """
     chunk = Packed()
     for ids, words in sentences:

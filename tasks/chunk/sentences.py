@@ -7,9 +7,10 @@ from collections.abc import Iterator
 END = re.compile(r"[.!?…][\"'”’)\]]*\s+(?=[\"'“‘(\[¿¡]*[^\W_a-z])|[。！？][」』”’）]*")
 LAST_WORD = re.compile(r"(\S+)$")
 ABBREVIATIONS = frozenset(
-    "mr mrs ms dr prof sr jr st mt ft gen col lt capt sgt maj rev hon gov sen rep pres vs etc cf ca c fl no nos vol pp p ed eds trans"
-    " inc ltd co corp bros fig figs approx dept est al ibid op cit e.g i.e a.m p.m b r d m jan feb mar apr jun jul aug sep sept oct nov dec"
-    .split()
+    ["mr", "mrs", "ms", "dr", "prof", "sr", "jr", "st", "mt", "ft", "gen", "col", "lt", "capt", "sgt", "maj", "rev", "hon", "gov", "sen",
+     "rep", "pres", "vs", "etc", "cf", "ca", "c", "fl", "no", "nos", "vol", "pp", "p", "ed", "eds", "trans", "inc", "ltd", "co", "corp",
+     "bros", "fig", "figs", "approx", "dept", "est", "al", "ibid", "op", "cit", "e.g", "i.e", "b", "r", "d", "m", "jan", "feb", "mar",
+     "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"]
 )  # fmt: skip
 INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # J, U.S
 

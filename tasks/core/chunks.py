@@ -1,7 +1,7 @@
-"""Chunks of articles as tokens: a token folder (tasks.core.tokens) that knows where its sentences begin. Written by chunk, read by pretrain.
+"""Chunks of articles as tokens, written by chunk, read by pretrain: a token folder (tasks.core.tokens) that knows its sentences.
 
-Beside the token folder's files: sentences.bin (uint16, the place in its row of each sentence's first token, row by row, first
-tokens of the row counted too: 1 is the token behind [CLS]) and sentence_offsets.npy (int64, rows + 1).
+Beside the token folder's files: sentences.bin (uint16, the place in its row of each sentence's first token, row by row: 1 is
+the token behind [CLS]) and sentence_offsets.npy (int64, rows + 1).
 """
 
 from dataclasses import dataclass

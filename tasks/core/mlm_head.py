@@ -47,8 +47,10 @@ class MLMHead(nn.Module):
         nn.init.zeros_(self.dense.bias)
 
 
-def foreign_head(model: Path) -> dict[str, torch.Tensor]:
-    """The head inside a Hugging Face model folder, under this module's names; empty where the model has none."""
+def find_head(model: Path) -> dict[str, torch.Tensor]:
+    """The head of an encoder folder or inside a Hugging Face model folder, under this module's names; empty where there is none."""
+    if (model / FOLDER / WEIGHTS).exists():
+        return load_file(model / FOLDER / WEIGHTS)
     weights = model / WEIGHTS
     if not weights.exists():
         return {}

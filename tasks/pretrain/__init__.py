@@ -1,1 +1,1 @@
-"""Stage `pretrain`: an encoder pre-trained on articles with COSTA's contrastive span prediction, ICT, or masked language modelling alone."""
+"""Stage `pretrain`: an encoder pre-trained on articles with contrastive span prediction (COSTA), ICT, or masked words alone."""

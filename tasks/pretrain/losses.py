@@ -43,7 +43,7 @@ def alignment(text_NH: torch.Tensor, own_NSH: torch.Tensor) -> torch.Tensor:
 
 
 def uniformity(text_NH: torch.Tensor) -> torch.Tensor:
-    """log mean over pairs of texts of exp(-2 distance^2), lengths normalised (Wang & Isola 2020, Eq. 5): 0 where all collapsed, -4 at best."""
+    """log mean over pairs of texts of exp(-2 distance^2), lengths normalised: 0 if all collapsed, -4 at best (Wang & Isola, Eq. 5)."""
     unit_NH = F.normalize(text_NH, dim=-1)
     squared_NN = (2 - 2 * unit_NH @ unit_NH.T).clamp(min=0)
     pairs = torch.triu(torch.ones_like(squared_NN, dtype=torch.bool), diagonal=1)

@@ -45,13 +45,13 @@ class Pretrain(Params):
     pooling: Literal["encoder", "cls", "mean"] = Field(
         "encoder", description="the text's vector: as the encoder pools (so that what is trained is what retrieves), cls (the paper), mean"
     )
-    projector: Literal["nonlinear", "linear", "none"] = Field("nonlinear", description="over the text's vector (Eq. 5); thrown away at the end")
+    projector: Literal["nonlinear", "linear", "none"] = Field("nonlinear", description="over the text's vector (Eq. 5); thrown away")
     similarity: Literal["dot", "cosine"] = Field("dot", description="sim of Eq. 8")
     temperature: float = Field(0.1, gt=0, description="tau of Eq. 8 (ablations: 1)")
     contrastive_weight: float = Field(0.1, gt=0, description="lambda of Eq. 10")
     mlm_weight: float = Field(1.0, ge=0, description="weight of the MLM loss; 0 leaves it out")
     contrastive_input: Literal["masked", "clean"] = Field(
-        "masked", description="what the contrastive vectors are made of: the one masked pass (the paper does not say), or a second, clean one"
+        "masked", description="the contrastive vectors come from the one masked pass, or from a second, clean one (the paper does not say)"
     )
     contrastive_reduction: Literal["mean", "sum"] = Field(
         "mean", description="over the step's texts (Eq. 8: sum). With both means, lambda weighs the loss of a text against that of a token"

@@ -46,7 +46,8 @@ def draw_spans(ids: Ints, vocabulary: Vocabulary, params: Pretrain, rng: np.rand
                 words = np.stack([np.arange(1, n + 1), np.arange(2, n + 2)], axis=1)
             found.append(words[rng.integers(0, len(words), size=params.spans)])
         else:
-            lengths = draw_lengths(*getattr(params, granularity), n, params.beta, params.spans, rng)
+            least, most = getattr(params, granularity)
+            lengths = draw_lengths(least, most, n, params.beta, params.spans, rng)
             starts = draw_starts(lengths, n, rng)
             found.append(np.stack([starts, starts + lengths], axis=1))
     return np.concatenate(found)

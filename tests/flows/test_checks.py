@@ -49,7 +49,7 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ("rounds.bm25", TRAINED, "rounds.bm25: the name bm25 is reserved"),
         ("rounds.base", TRAINED, "rounds.base: the name base is reserved"),
         ("mine.official", {"search": "embeddings"}, "mine.official: the name official is reserved"),
-        ("rounds.star.init", "stat", "rounds.star.init: found 'stat', expected one of base, star, warmup"),
+        ("rounds.star.init", "stat", "rounds.star.init: found 'stat', expected one of base, costa, star, warmup"),
         ("rounds.star.negatives", "nowhere", "rounds.star.negatives: found 'nowhere', expected one of bm25, none, official, warmup"),
         (
             "rounds.warmup.negatives",
