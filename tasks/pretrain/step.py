@@ -141,7 +141,7 @@ class Step:
             if kept[number]:
                 graphs[number] = encoded
             with torch.no_grad():
-                parts.append(self.vectors(number, *encoded))
+                parts.append(self.vectors(number, *encoded).detached())  # a view keeps its graph even here
         leaves = self.gathered(parts)
         for leaf in leaves.tensors():
             leaf.requires_grad_()
