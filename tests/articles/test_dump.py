@@ -217,7 +217,9 @@ def test_the_sample_of_the_english_wikipedia(shared_data: Path) -> None:
     raw = bz2.decompress(path.read_bytes()).decode()
     found = of(f"dump:{path}", 2)
     assert len(found.articles) + sum(found.dropped.values()) == raw.count("<page>") == 206
-    assert found.dropped["redirects"] == len(re.findall(r"<redirect ", raw))
+    pages = [xml for xml in re.findall(r"<page>.*?</page>", raw, re.DOTALL) if "<ns>0</ns>" in xml]
+    assert found.dropped["other namespaces"] == 206 - len(pages)
+    assert found.dropped["redirects"] == sum("<redirect " in xml for xml in pages) == 99
     text = "\n".join(article.text for article in found.articles)
     assert len(text) > 2_000_000
     assert not RESIDUE.search(text)

@@ -88,7 +88,7 @@ def test_losses_fall_and_vectors_spread(project: Path) -> None:
     assert sum(curve(curves, "uniformity")[-4:]) / 4 < -0.1, "0 would be a collapse"
     total, mlm = curve(curves, "loss"), curve(curves, "mlm_loss")
     assert total == pytest.approx([m + 0.1 * c for m, c in zip(mlm, contrast, strict=True)], rel=1e-5)
-    assert mlm[0] < 6, "the source's MLM head is used: a new one begins at log(vocabulary), 10.3"
+    assert mlm[0] < 9, "the source's MLM head is used: a new one begins at log(vocabulary), 10.3"
 
 
 def test_the_exported_encoder_is_a_plain_one(project: Path) -> None:
