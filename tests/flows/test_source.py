@@ -122,3 +122,23 @@ def test_a_source_without_files_is_known_by_its_id_and_its_reader(place: Place) 
     assert "ir_datasets" in first["packages"]
     assert first["digest"] != second["digest"]
     assert place.write("irds:vaswani")["dataset"] == first
+
+
+def test_articles_have_an_entry_of_their_own_and_are_never_missed_before_they_are_needed(place: Place) -> None:
+    def write(source: str) -> dict[str, Any]:
+        sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": source}}
+        Path("params.yaml").write_text(json.dumps(sections))
+        write_source(warn=place.warnings.append)
+        found: dict[str, Any] = json.loads(place.source.read_text())["articles"]
+        return found
+
+    assert write("dump:wiki") == {"source": "dump:wiki", "digest": "", "files": {}, "packages": {}}
+    assert not place.warnings, "no pre-training may need them"
+    Path("wiki").mkdir()
+    Path("wiki/pages.xml.bz2").write_bytes(b"pages")
+    here = write("dump:wiki")
+    assert here["files"] == {"pages.xml.bz2": hashlib.sha256(b"pages").hexdigest()}
+    Path("wiki").rename("moved")
+    assert write("dump:wiki") == here, "away, but remembered"
+    assert "wiki" in place.warnings[0]
+    assert write("dump:moved")["digest"] == here["digest"]
