@@ -13,9 +13,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from mwparserfromhell.parser import ParserError
+
 from tasks.articles.dump import Piece, Stream, cut, read_pages
 from tasks.articles.markup import plain_text
-from tasks.articles.pages import STUB, Article, Page, long_lines, unwanted
+from tasks.articles.pages import STUB, UNREADABLE, Article, Page, long_lines, unwanted
 from tasks.articles.params import Articles
 from tasks.articles.readers import read_demo, read_jsonl, read_parquet
 from tasks.core.entry import PR_SET_PDEATHSIG
@@ -41,7 +43,11 @@ def clean(work: Work, params: Articles) -> Cleaned:
     for page in work if isinstance(work, list) else read_pages(work):
         reason = unwanted(page, params)
         if reason is None:
-            text = long_lines(plain_text(page.text) if page.markup else page.text, params.least_line_words)
+            try:
+                text = long_lines(plain_text(page.text) if page.markup else page.text, params.least_line_words)
+            except (ParserError, RecursionError):  # one page in millions must not end a day's work; it is counted
+                found.dropped[UNREADABLE] += 1
+                continue
             if len(text.split()) >= params.least_words:
                 found.articles.append(Article(page.id, " ".join(page.title.split()), text))
                 continue

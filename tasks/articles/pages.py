@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tasks.articles.params import Articles
 
 REDIRECT, OTHER, DISAMBIGUATION, LIST, STUB = "redirects", "other namespaces", "disambiguations", "lists", "stubs"
+UNREADABLE = "pages whose markup cannot be parsed"
 
 _REDIRECT = re.compile(r"\s*#\s*redirect\b", re.IGNORECASE)
 _LIST = re.compile(r"(lists? of|index of|outline of|timeline of|glossary of) ", re.IGNORECASE)

@@ -37,9 +37,9 @@ def main() -> None:
     chunks, tokenizer = open_chunks(args.chunks), load_tokenizer(args.init)
     vocabulary, rows = read_vocabulary(tokenizer, str(args.init)), usable_rows(chunks, params, f"params.yaml: {where}")
     towers = initial_towers(args.init, params.scratch, params.seed)
-    config = towers.document.transformer.config
-    check_length(chunks, config)
-    head, new = initial_head(args.init, config, params) if params.masked else (None, False)
+    transformer = towers.document.transformer
+    check_length(chunks, transformer.config)
+    head, new = initial_head(args.init, transformer, params) if params.masked else (None, False)
     if new:
         print(f"{where}: a new MLM head, tied to the word embeddings" + ("" if params.scratch else f": {args.init} has none"))
     module = make_pretrainer(towers, head, params)

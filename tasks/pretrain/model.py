@@ -100,8 +100,14 @@ def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: 
     return Towers(encoder, encoder)
 
 
-def initial_head(init: Path, config: Any, params: Pretrain) -> tuple[MLMHead, bool]:
+def initial_head(init: Path, transformer: Any, params: Pretrain) -> tuple[MLMHead, bool]:
     """The MLM head of `init`, or a new one; and whether it is new. Both are tied to the word embeddings."""
+    config, width = transformer.config, transformer.get_input_embeddings().weight.shape[1]
+    if width != config.hidden_size:
+        raise UserError(
+            f"{init}: word embeddings of width {width}, hidden states of {config.hidden_size}, expected the same for an MLM head; "
+            "set mlm_weight: 0 or choose another encoder"
+        )
     head = MLMHead(config)
     if params.scratch is None and load_head(head, init):
         return head, False

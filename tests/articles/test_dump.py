@@ -224,3 +224,16 @@ def test_the_sample_of_the_english_wikipedia(shared_data: Path) -> None:
     assert len(text) > 2_000_000
     assert not RESIDUE.search(text)
     assert not re.search(r"^\s*[|!{]|<(?:table|div|span|gallery)\b|\bFile:|\bCategory:", text, re.MULTILINE)
+
+
+def test_a_page_that_cannot_be_parsed_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(markup: str) -> str:
+        if "Lovelace" in markup:
+            raise RecursionError
+        return plain_text(markup)
+
+    monkeypatch.setattr("tasks.articles.extract.plain_text", fails)
+    (tmp_path / "a.xml").write_bytes(WHOLE)
+    found = of(f"dump:{tmp_path}")
+    assert found.dropped["pages whose markup cannot be parsed"] == 1
+    assert len(found.articles) == 29
