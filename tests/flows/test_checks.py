@@ -36,6 +36,13 @@ def test_the_projects_own_parameters_pass() -> None:
     assert "warmup" in check_file(ROOT / "params.yaml").rounds
 
 
+def test_the_papers_ablation_defaults_pass() -> None:
+    recipe = read_yaml(ROOT / "docs" / "recipes" / "costa-ablation.yaml")
+    costa = check(read_yaml(ROOT / "params.yaml") | recipe).pretrain["costa"]
+    assert (costa.spans, costa.temperature, costa.epochs, costa.projector, costa.contrastive_weight) == (3, 1, 3, "nonlinear", 0.1)
+    assert {entry["negatives"] for entry in recipe["rounds"].values()} == {"bm25"}
+
+
 def test_what_passes(sections: dict[str, Any]) -> None:
     assert check(sections).rounds["star"].init == "warmup"
 
