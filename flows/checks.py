@@ -9,6 +9,7 @@ from typing import Any
 from tasks.core.errors import UserError
 from tasks.core.params import read_yaml, validate
 from tasks.core.sources import parse_dataset
+from tasks.core.wikipedia import parse_articles
 from tasks.params import Parameters
 
 PARAMS = Path("params.yaml")
@@ -32,10 +33,11 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
         parameters = validate(Parameters, sections, where)
     except UserError as error:
         raise UserError(str(error).replace(f"{where}.", f"{where}: ", 1)) from None
-    try:
-        parse_dataset(parameters.dataset.source)
-    except UserError as error:
-        raise UserError(f"{where}: dataset.source: {error}") from None
+    for section, parse in (("dataset", parse_dataset), ("articles", parse_articles)):
+        try:
+            parse(getattr(parameters, section).source)
+        except UserError as error:
+            raise UserError(f"{where}: {section}.source: {error}") from None
     check_references(sections, where)
     check_rounds(parameters, where)
     measures = parameters.evaluate.measures
@@ -63,7 +65,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_references(sections: Mapping[str, Any], where: str) -> None:
-    """Every `init`, `negatives` and mined round exists, and no round needs itself."""
+    """Every `init`, `negatives` and mined round exists, and no round or pre-training needs itself."""
     encoders = {"base", *(name for section in ENCODERS for name in _entries(sections, section))}
     negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in _entries(sections, section))}
     rounds = _entries(sections, "rounds")
@@ -77,6 +79,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
                 raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
     rerankers, runs = set(_entries(sections, "rerankers")), {"bm25", *rounds, *_entries(sections, "adore")}
     fields: dict[str, dict[str, set[Any]]] = {
+        "pretrain": {"init": encoders},
         "mix": {"first": negatives, "second": negatives},
         "rerankers": {"negatives": negatives},
         "teacher": {"negatives": negatives, "reranker": rerankers},
@@ -102,10 +105,12 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
 def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
     """What each round and each made source of negatives needs, as `section.name`."""
     made = {name: f"{section}.{name}" for section in NEGATIVES for name in _entries(sections, section)}
+    encoders = {name: f"{section}.{name}" for section in ENCODERS for name in _entries(sections, section)}
     needs = {
-        f"rounds.{name}": [f"rounds.{entry['init']}", made.get(entry["negatives"], "")]
+        f"rounds.{name}": [encoders.get(entry["init"], ""), made.get(entry["negatives"], "")]
         for name, entry in _entries(sections, "rounds").items()
     }
+    needs |= {f"pretrain.{name}": [encoders.get(e["init"], "")] for name, e in _entries(sections, "pretrain").items()}
     needs |= {f"mine.{name}": [f"rounds.{name}"] for name in _entries(sections, "mine")}
     needs |= {f"mix.{name}": [made.get(e["first"], ""), made.get(e["second"], "")] for name, e in _entries(sections, "mix").items()}
     needs |= {f"rerankers.{name}": [made.get(e["negatives"], "")] for name, e in _entries(sections, "rerankers").items()}

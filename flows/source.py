@@ -1,6 +1,6 @@
-"""data/source.json: what stands outside the graph, by content. DVC tracks its two digests, so a source may move, or be away.
+"""data/source.json: what stands outside the graph, by content. DVC tracks its digests, so a source may move, or be away.
 
-{"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder": {likewise},
+{"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder", "articles": {likewise},
 "rerankers": {name: {likewise}}, where there are any}
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.core import sources
+from tasks.core import sources, wikipedia
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, write_json
 from tasks.core.params import read_yaml
@@ -55,13 +55,16 @@ def write_source(
 ) -> None:
     """Bring `source` up to date with the sources that `params` names; written only where its content changes.
 
-    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen.
+    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen. Articles
+    that were never seen have an entry without digest instead: as a rule no pre-training needs them.
     """
     sections = read_yaml(params)
     remembered = _read_memory(memory)
     before = _flat(_read(source))
     after: dict[str, Any] = {}
     kinds = {"dataset": (sections["dataset"], list_dataset), "encoder": (sections["encoder"], list_encoder)}
+    if "articles" in sections:
+        kinds["articles"] = (sections["articles"], list_articles)
     kinds |= {f"{RERANKER}{name}": (entry, list_encoder) for name, entry in (sections.get("rerankers") or {}).items()}
     for kind, (section, listing) in kinds.items():
         name = str(section["source"])
@@ -69,6 +72,9 @@ def write_source(
             entry = describe(name, listing(name), remembered)
         except (UserError, OSError) as error:
             known = remembered.entries.get(f"{kind} {name}") or (before.get(kind) if before.get(kind, {}).get("source") == name else None)
+            if known is None and kind == "articles":
+                after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
+                continue
             if known is None:
                 raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
             entry = known
@@ -112,6 +118,14 @@ def list_encoder(name: str) -> Listing:
     place = sources.parse_encoder(name)
     files = sources.encoder_files(place)
     return Listing(_relative(files, place.folder), sources.encoder_versions(place), "" if files else f"{place.name} {place.revision}")
+
+
+def list_articles(name: str) -> Listing:
+    """The files and versions behind the articles of pre-trainings; UserError where they are not here."""
+    spec = wikipedia.parse_articles(name)
+    files = wikipedia.article_files(spec)
+    folder = spec.path if spec.place and spec.path.is_dir() else None
+    return Listing(_relative(files, folder), wikipedia.article_versions(spec), spec.kind)
 
 
 def _relative(files: Iterable[Path], folder: Path | None) -> dict[str, Path]:

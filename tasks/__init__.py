@@ -3,6 +3,7 @@
     source.json -> prepare -> corpus -+-> tokenize -> tokens ----------------------+
                                       +-> bm25 -> index, candidates, negatives     |
     source.json -> base -> encoder, tokenizer ------------------------------------+
+    source.json -> articles -> chunk -> chunks -> pretrain@p -> encoder -----------+
                                                                                    v
       for each round r:   train@r -> encode@r -> index@r -> mine@r -> negatives of later rounds
                                         |

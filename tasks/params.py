@@ -2,8 +2,10 @@
 
 from pydantic import Field
 
+from tasks.articles.params import Articles
 from tasks.base.params import Base, EncoderSource
 from tasks.bm25.params import BM25
+from tasks.chunk.params import Chunk
 from tasks.core.params import Params
 from tasks.core.text import Text
 from tasks.encode.params import Encode
@@ -12,6 +14,7 @@ from tasks.index.params import Index
 from tasks.mine.params import Mine
 from tasks.mix.params import Mix
 from tasks.prepare.params import Dataset, Prepare
+from tasks.pretrain.params import Pretrain
 from tasks.report.params import Report
 from tasks.rerank.params import Rerank
 from tasks.reranker.params import Reranker
@@ -31,6 +34,9 @@ class Parameters(Params):
     text: Text
     tokenize: Tokenize
     bm25: BM25
+    articles: Articles
+    chunk: Chunk
+    pretrain: dict[str, Pretrain]
     rounds: dict[str, Round] = Field(min_length=1)
     encode: Encode
     index: Index

@@ -26,11 +26,13 @@ NUMPY = {"load", "save", "savez", "loadtxt", "savetxt"}  # only as np.X: the nam
 # Who may in tasks/, beside the entries (`__main__.py` loads and saves). Everybody else goes through tasks.core.files and tasks.core.tables.
 MAY_OPEN = {
     # core: what opens each artifact
-    "tasks/core/embeddings.py", "tasks/core/encoder.py", "tasks/core/faiss_index.py", "tasks/core/files.py", "tasks/core/params.py",
+    "tasks/core/chunks.py", "tasks/core/embeddings.py", "tasks/core/encoder.py", "tasks/core/faiss_index.py", "tasks/core/files.py",
+    "tasks/core/mlm_head.py", "tasks/core/params.py",
     "tasks/core/sources.py", "tasks/core/tables.py", "tasks/core/tokens.py", "tasks/core/training.py",
     "tasks/core/runs.py", "tasks/core/texts.py",
     # stages: readers of foreign formats, and writers that stream
     "tasks/bm25/postings.py",
+    "tasks/articles/dump.py", "tasks/articles/readers.py", "tasks/chunk/store.py",
     "tasks/encode/shards.py", "tasks/evaluate/runs.py", "tasks/prepare/corpus.py", "tasks/prepare/demo.py", "tasks/prepare/lines.py",
     "tasks/prepare/negatives.py", "tasks/prepare/parquet.py", "tasks/report/curves.py", "tasks/report/examples.py",
     "tasks/teacher/pieces.py", "tasks/tokenize/store.py",

@@ -8,6 +8,7 @@ from tasks.core.downloads import encoder_folder
 from tasks.core.encoder import save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
+from tasks.core.mlm_head import find_head, save_head
 from tasks.core.params import load
 
 
@@ -26,6 +27,8 @@ def main() -> None:
         write_json(args.state / "state.json", {"steps": 0})
     with new_folder(args.encoder) as out:
         save_towers(towers, tokenizer, out)
+        if head := find_head(folder):  # for pre-trainings to go on with
+            save_head(head, out)
 
 
 if __name__ == "__main__":

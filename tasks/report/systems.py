@@ -64,10 +64,16 @@ def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
-    """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`."""
+    """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`; and its pre-training's."""
     values = sections.get("bm25") if name == "bm25" else (sections.get("rounds") or {}).get(name) or (sections.get("adore") or {}).get(name)
     words = {"init": "from"} if name != "bm25" else {}
-    return ", ".join(f"{words.get(key, key)} {_plain(value)}" for key, value in (values or {}).items())
+    own = values or {}
+    pretrained = (sections.get("pretrain") or {}).get(own.get("init")) or {}
+
+    def told(entry: Mapping[str, Any]) -> str:
+        return ", ".join(f"{words.get(key, key)} {_plain(value)}" for key, value in entry.items())
+
+    return told(own) + (f" ({own['init']}: {told(pretrained)})" if pretrained else "")
 
 
 def _plain(value: object) -> str:

@@ -38,6 +38,13 @@ def test_the_projects_own_parameters_pass() -> None:
     assert "warmup" in check_file(ROOT / "params.yaml").rounds
 
 
+def test_the_papers_ablation_defaults_pass() -> None:
+    recipe = read_yaml(ROOT / "docs" / "recipes" / "costa-ablation.yaml")
+    costa = check(read_yaml(ROOT / "params.yaml") | recipe).pretrain["costa"]
+    assert (costa.spans, costa.temperature, costa.epochs, costa.projector, costa.contrastive_weight) == (3, 1, 3, "nonlinear", 0.1)
+    assert {entry["negatives"] for entry in recipe["rounds"].values()} == {"bm25"}
+
+
 def test_what_passes(sections: dict[str, Any]) -> None:
     assert check(sections).rounds["star"].init == "warmup"
 
@@ -51,7 +58,7 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ("rounds.bm25", TRAINED, "rounds.bm25: the name bm25 is reserved"),
         ("rounds.base", TRAINED, "rounds.base: the name base is reserved"),
         ("mine.official", {"search": "embeddings"}, "mine.official: the name official is reserved"),
-        ("rounds.star.init", "stat", "rounds.star.init: found 'stat', expected one of base, star, warmup"),
+        ("rounds.star.init", "stat", "rounds.star.init: found 'stat', expected one of base, costa, star, warmup"),
         (
             "rounds.star.negatives",
             "nowhere",
@@ -124,6 +131,10 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ("bm25.b", 2, "bm25.b: found 2"),
         ("nonsense", {}, "nonsense: unknown key"),
         ("dataset.source", "beer:x", "dataset.source: dataset 'beer:x': unknown kind"),
+        ("pretrain.costa.init", "cost", "pretrain.costa.init: found 'cost', expected one of base, costa, star, warmup"),
+        ("pretrain.costa.init", "costa", "pretrain.costa: needs itself: costa -> costa"),
+        ("pretrain.costa.temperature", 0, "pretrain.costa.temperature: found 0; input should be greater than 0"),
+        ("articles.source", "zim:wiki", "articles.source: articles 'zim:wiki': unknown kind 'zim'"),
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
         ("rounds", {}, "rounds: found {}"),
         ("rounds.star", None, "rounds.star: found None"),

@@ -140,3 +140,23 @@ def test_rerankers_are_kept_by_name(place: Place) -> None:
     assert place.source.read_text() == written, "from the file itself"
     Path("away").rename("model")
     assert place.write(encoder="./model") == plain, "a removed one goes"
+
+
+def test_articles_have_an_entry_of_their_own_and_are_never_missed_before_they_are_needed(place: Place) -> None:
+    def write(source: str) -> dict[str, Any]:
+        sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": source}}
+        Path("params.yaml").write_text(json.dumps(sections))
+        write_source(warn=place.warnings.append)
+        found: dict[str, Any] = json.loads(place.source.read_text())["articles"]
+        return found
+
+    assert write("dump:wiki") == {"source": "dump:wiki", "digest": "", "files": {}, "packages": {}}
+    assert not place.warnings, "no pre-training may need them"
+    Path("wiki").mkdir()
+    Path("wiki/pages.xml.bz2").write_bytes(b"pages")
+    here = write("dump:wiki")
+    assert here["files"] == {"pages.xml.bz2": hashlib.sha256(b"pages").hexdigest()}
+    Path("wiki").rename("moved")
+    assert write("dump:wiki") == here, "away, but remembered"
+    assert "wiki" in place.warnings[0]
+    assert write("dump:moved")["digest"] == here["digest"]

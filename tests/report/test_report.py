@@ -17,6 +17,7 @@ from tasks.report.__main__ import main
 from tasks.report.curves import POINTS, read_tsv, thinned
 from tasks.report.examples import cut, ranked_first
 from tasks.report.plots import ticks
+from tasks.report.systems import recipe
 
 HOSTILE = '<script>alert("x")</script> & <b>'
 PARAMS = """
@@ -226,3 +227,12 @@ def test_ticks_span_the_data_and_are_few(low: float, high: float) -> None:
     marks = ticks(low, high)
     assert marks[0] <= low <= high <= marks[-1]
     assert 2 <= len(marks) <= 8
+
+
+def test_a_recipe_names_the_pretraining_under_it() -> None:
+    sections = {
+        "pretrain": {"costa": {"init": "base", "objective": "costa"}},
+        "rounds": {"a": {"init": "costa", "loss": "nll"}, "b": {"init": "a"}},
+    }
+    assert recipe("a", sections) == "from costa, loss nll (costa: from base, objective costa)"
+    assert recipe("b", sections) == "from a"

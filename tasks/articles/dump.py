@@ -1,0 +1,172 @@
+"""MediaWiki's XML dump in pieces of whole pages, without ever holding more than a few of them.
+
+A multistream dump is a row of bz2 streams of about a hundred pages each: their beginnings are found by their signature, so
+that each can be decompressed by a process of its own. Any other dump is decompressed in order and cut between pages.
+"""
+
+import bz2
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tasks.articles.pages import Page
+from tasks.core.errors import UserError
+
+BLOCK = 1 << 20  # bytes read at once
+PIECE = 1 << 21  # bytes of pages that are parsed at once
+MOST = 1 << 28  # bytes that one page may have: Wikipedia allows 2 MiB of text
+SIGNATURE = b"1AY&SY"  # of a bz2 block, behind BZh and the level
+OPENING, CLOSING, START, END = b"<mediawiki", b"</mediawiki>", b"<page>", b"</page>"
+SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Bytes of a file that are one bz2 stream, to be decompressed by whoever works on it."""
+
+    path: Path
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """XML of whole pages."""
+
+    path: Path
+    xml: bytes
+
+
+def cut(path: Path) -> Iterator[Stream | Piece]:
+    """The pieces of a dump, in order; UserError where it is no dump or breaks off."""
+    with path.open("rb") as handle:
+        head = handle.read(3)
+    streams = stream_starts(path) if head == b"BZh" else []
+    bounds = [*streams, path.stat().st_size]
+    found = [Stream(path, start, end) for start, end in pairwise(bounds)]
+    if len(streams) > 2 and decompressed(found[1]).lstrip().startswith(START):  # a header, pages, a footer; pbzip2 cuts anywhere
+        check_opening(path, decompressed(found[0])[:4096])
+        check_closing(path, decompressed(found[-1]))  # at once, not after hours
+        yield from found
+    else:
+        yield from cut_blocks(path, blocks(path) if head == b"BZh" else raw_blocks(path))
+
+
+def stream_starts(path: Path) -> list[int]:
+    """Where bz2 streams begin: BZh, a level from 1 to 9, the signature of a block. Ten bytes do not come about by chance."""
+    starts = []
+    with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        place = view.find(SIGNATURE)
+        while place >= 0:
+            if place >= 4 and view[place - 4 : place - 1] == b"BZh" and view[place - 1 : place] in b"123456789":
+                starts.append(place - 4)
+            place = view.find(SIGNATURE, place + 1)
+    return starts
+
+
+def decompressed(stream: Stream) -> bytes:
+    """The bytes of one stream; UserError where it breaks off or is damaged."""
+    decompressor = bz2.BZ2Decompressor()
+    with stream.path.open("rb") as handle:
+        handle.seek(stream.start)
+        try:
+            found = decompressor.decompress(handle.read(stream.end - stream.start))
+        except OSError as error:
+            raise UserError(f"{stream.path}: the bz2 stream at byte {stream.start} is damaged ({error}); fetch the file again") from None
+    if not decompressor.eof:
+        raise UserError(broken(stream.path, stream.end, stream.start))
+    return found
+
+
+def broken(path: Path, end: int, start: int) -> str:
+    return f"{path}: breaks off at byte {end}: the bz2 stream that begins at byte {start} has no end; fetch the file again"
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """A bz2 file of one or more streams, decompressed BLOCK compressed bytes at a time."""
+    decompressor, start, read = bz2.BZ2Decompressor(), 0, 0
+    with path.open("rb") as handle:
+        while raw := handle.read(BLOCK):
+            read += len(raw)
+            while raw:
+                if decompressor.eof:
+                    decompressor, start = bz2.BZ2Decompressor(), read - len(raw)
+                try:
+                    found = decompressor.decompress(raw)
+                except OSError as error:
+                    raise UserError(f"{path}: damaged within {BLOCK} bytes before byte {read} ({error}); fetch the file again") from None
+                raw = decompressor.unused_data
+                if found:
+                    yield found
+    if not decompressor.eof:
+        raise UserError(broken(path, read, start))
+
+
+def raw_blocks(path: Path) -> Iterator[bytes]:
+    """A file as it is."""
+    with path.open("rb") as handle:
+        while found := handle.read(BLOCK):
+            yield found
+
+
+def cut_blocks(path: Path, found: Iterator[bytes]) -> Iterator[Piece]:
+    """Decompressed blocks cut behind the last whole page, PIECE bytes or a little more at a time."""
+    waiting, first = bytearray(), True
+    for block in found:
+        waiting += block
+        if first:
+            check_opening(path, bytes(waiting[:4096]))
+            first = False
+        if len(waiting) >= PIECE and (end := waiting.rfind(END)) >= 0:
+            end += len(END)
+            yield Piece(path, bytes(waiting[:end]))
+            del waiting[:end]
+        if len(waiting) > MOST:
+            raise UserError(f"{path}: no {END.decode()} within {MOST} bytes; expected a MediaWiki XML dump (pages-articles.xml.bz2)")
+    if first:
+        check_opening(path, b"")
+    check_closing(path, bytes(waiting))
+    yield Piece(path, bytes(waiting))
+
+
+def check_opening(path: Path, head: bytes) -> None:
+    if OPENING not in head:
+        shown = head[:SHOWN].decode("utf-8", "replace")
+        raise UserError(f"{path}: begins with {shown!r}, expected {OPENING.decode()}: a MediaWiki XML dump (pages-articles.xml.bz2)")
+
+
+def check_closing(path: Path, tail: bytes) -> None:
+    if CLOSING not in tail:
+        raise UserError(f"{path}: breaks off at byte {path.stat().st_size}: no {CLOSING.decode()} at its end; fetch the file again")
+
+
+def read_pages(piece: Stream | Piece) -> Iterator[Page]:
+    """The pages of one piece. What stands between pages (site information, the end tag) is not looked at."""
+    xml = decompressed(piece) if isinstance(piece, Stream) else piece.xml
+    place = xml.find(START)
+    while place >= 0:
+        end = xml.find(END, place)
+        if end < 0:
+            raise UserError(f"{piece.path}: a page begins and does not end ({xml[place : place + SHOWN]!r}...); fetch the file again")
+        yield read_page(piece.path, xml[place : end + len(END)])
+        place = xml.find(START, end)
+
+
+def read_page(path: Path, xml: bytes) -> Page:
+    """One page element."""
+    try:
+        page = ElementTree.fromstring(xml)
+    except ElementTree.ParseError as error:
+        raise UserError(f"{path}: a page is not XML ({error}): {xml[:SHOWN]!r}...; fetch the file again") from None
+    namespace = page.findtext("ns") or "0"
+    return Page(
+        id=page.findtext("id") or "",
+        title=page.findtext("title") or "",
+        text=page.findtext("revision/text") or "",
+        namespace=int(namespace) if namespace.lstrip("-").isdigit() else 0,
+        redirect=page.find("redirect") is not None,
+        markup=True,
+    )

@@ -1,0 +1,143 @@
+"""Wiki markup to plain text. mwparserfromhell parses; what is kept of each node is decided here.
+
+Kept: paragraphs and list items, the words of links, the words of a few templates that stand inside sentences. Left out: all
+other templates, tables, references, files, categories, links to other languages, formulas, code, comments, headings, and
+whole sections of sources and links ("References", "External links", ...).
+"""
+
+import re
+from html import unescape
+from typing import Any
+
+import mwparserfromhell
+from mwparserfromhell import nodes  # none of its types are known to mypy
+
+SECTIONS = frozenset(
+    ["references", "external links", "see also", "further reading", "notes", "bibliography", "sources", "footnotes", "citations",
+     "notes and references", "references and notes", "works cited", "literature", "gallery", "discography", "filmography"]
+)  # fmt: skip
+SILENT_TAGS = frozenset(
+    ["ref", "references", "table", "gallery", "math", "chem", "code", "syntaxhighlight", "source", "pre", "timeline", "score",
+     "imagemap", "hiero", "style", "script", "templatestyles", "section", "mapframe", "maplink", "graph", "inputbox", "ce",
+     "tr", "td", "th"]
+)  # fmt: skip
+BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote"])
+# Templates whose words belong to the sentence: which positional parameters to keep, in order.
+WORDS_OF = {
+    "lang": (2,), "transl": (-1,), "transliteration": (-1,), "nowrap": (1,), "nobr": (1,), "convert": (1, 2), "cvt": (1, 2),
+    "val": (1,), "abbr": (1,), "tooltip": (1,), "small": (1,), "smallcaps": (1,), "sc": (1,), "formatnum": (1,),
+    "as of": (1,), "quote": (1,), "blockquote": (1,), "cquote": (1,),
+}  # fmt: skip
+LITERAL = {"snd": " – ", "spaced ndash": " – ", "ndash": "–", "mdash": "—", "'": "'", "!": "|", "=": "=", "nbsp": " "}
+_NAMESPACE = re.compile(r"\s*:?\s*([\w -]{2,30}?)\s*:(?!\s)", re.UNICODE)
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
+NAMESPACES = frozenset(
+    ["file", "image", "media", "category", "template", "wikipedia", "wp", "user",
+     "talk", "help", "portal", "special", "wikt", "wiktionary",
+     "commons", "s", "wikisource", "q", "wikiquote", "b", "n", "v", "d", "m", "meta", "mw", "project", "draft", "module",
+     "book", "timedtext"]
+)  # fmt: skip
+RESIDUE = re.compile(
+    r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|^\s*[|!]|</?(?:ref|table|tr|td|gallery|div|span|sub|sup|nowiki|onlyinclude)\b", re.IGNORECASE
+)
+SIGNS = [  # in the whole text
+    (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word that other scripts write in another way
+    (re.compile(r"__[A-Z]+__"), ""),  # switches
+    (re.compile(r"'{2,}"), ""),  # bold, italics
+    (re.compile(r"^[*#:;]+\s*", re.MULTILINE), ""),  # marks of lists
+]
+GAPS = [  # in a line: what a removed template leaves in its sentence
+    (re.compile(r"\(\s*(?:[,;:/–—-]\s*)*\)|\[\s*\]"), ""),
+    (re.compile(r"\(\s*(?:[,;:]\s*)+"), "("),
+    (re.compile(r"(?:\s*[,;:])+\s*\)"), ")"),
+    (re.compile(r"[,;]\s*(?=[,;])"), ""),
+    (re.compile(r"\s+([,.;:!?)])(?=\s|$)"), r"\1"),
+    (re.compile(r" {2,}"), " "),
+]
+
+
+def plain_text(markup: str) -> str:
+    """The text of a page's markup. A line that still shows markup (an unbalanced template, say) is left out whole."""
+    code = mwparserfromhell.parse(markup, skip_style_tags=True)
+    text = _tidy(_body(code))
+    return "\n".join(line for line in text.split("\n") if line and not RESIDUE.search(line))
+
+
+def _body(code: Any) -> str:
+    """The words of a page, sections of sources left out."""
+    kept: list[str] = []
+    silent = 0  # level of the heading whose section is left out
+    for node in code.nodes:
+        if isinstance(node, nodes.Heading):
+            if silent and node.level > silent:
+                continue
+            silent = node.level if _words(node.title).strip().casefold() in SECTIONS else 0
+            kept.append("\n")
+        elif not silent:
+            kept.append(_node(node))
+    return "".join(kept)
+
+
+def _words(code: Any) -> str:
+    return "".join(_node(node) for node in code.nodes) if code is not None else ""
+
+
+def _node(node: Any) -> str:
+    """What is kept of one node."""
+    match node:
+        case nodes.Text():
+            return str(node.value)
+        case nodes.Wikilink():
+            return _link(node)
+        case nodes.Template():
+            return _template(node)
+        case nodes.Tag():
+            return _tag(node)
+        case nodes.ExternalLink():
+            return _words(node.title) if node.brackets else ""
+        case nodes.HTMLEntity():
+            return unescape(str(node))
+        case nodes.Heading():
+            return "\n"
+    return ""  # comments, template arguments
+
+
+def _link(node: Any) -> str:
+    title = str(node.title)
+    found = _NAMESPACE.match(title)
+    if found and not title.lstrip().startswith(":"):
+        space = found[1].casefold()
+        if space in NAMESPACES or (_LANGUAGE.fullmatch(found[1]) and node.text is None):
+            return ""
+    return _words(node.text) if node.text is not None else _words(node.title).lstrip(":")
+
+
+def _template(node: Any) -> str:
+    name = str(node.name).strip().casefold()
+    if name in LITERAL:
+        return LITERAL[name]
+    places = WORDS_OF.get(name)
+    if places is None:
+        return ""
+    values = [_words(p.value).strip() for p in node.params if not p.showkey]
+    return " ".join(values[place - 1 if place > 0 else place] for place in places if abs(place) <= len(values))
+
+
+def _tag(node: Any) -> str:
+    name = str(node.tag).strip().casefold()
+    if name in SILENT_TAGS:
+        return ""
+    if node.wiki_markup and node.contents is None:
+        return str(node.wiki_markup) if name not in BREAKS else ""
+    inside = _words(node.contents)
+    return f"\n{inside}\n" if name in BREAKS else inside
+
+
+def _tidy(text: str) -> str:
+    """Spaces folded, lines kept; signs of the markup and the gaps that removed templates leave taken out."""
+    for pattern, kept in SIGNS:
+        text = pattern.sub(kept, text)
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    for pattern, kept in GAPS:
+        lines = [pattern.sub(kept, line) for line in lines]
+    return "\n".join(line.strip() for line in lines)

@@ -1,0 +1,64 @@
+"""A page of any source, and which pages are no articles."""
+
+import re
+from typing import NamedTuple
+
+from tasks.articles.params import Articles
+
+REDIRECT, OTHER, DISAMBIGUATION, LIST, STUB = "redirects", "other namespaces", "disambiguations", "lists", "stubs"
+UNREADABLE = "pages whose markup cannot be parsed"
+
+_REDIRECT = re.compile(r"\s*#\s*redirect\b", re.IGNORECASE)
+_LIST = re.compile(r"(lists? of|index of|outline of|timeline of|glossary of) ", re.IGNORECASE)
+_DISAMBIGUATION = re.compile(  # templates of en.wikipedia's Category:Disambiguation message boxes, and set index articles
+    r"\{\{\s*(disambig(uation)?( cleanup)?|dab|disamb|hndis|geodis|human name disambiguation|place name disambiguation"
+    r"|airport disambiguation|letter-number combination disambiguation|letter disambiguation|mathdab|schooldis|school disambiguation"
+    r"|roaddis|numberdis|surname|given name|set index article|sia|shipindex)\s*(\||\}\})",
+    re.IGNORECASE,
+)
+_MEANINGS = re.compile(r"\b(may|can|could|might) (also )?(refer to|mean|stand for)( several| one of| any of| the)*[\w ]{0,40}:")
+
+
+class Page(NamedTuple):
+    """A page as its source has it. `text` is wiki markup where `markup` says so."""
+
+    id: str
+    title: str
+    text: str
+    namespace: int = 0
+    redirect: bool = False
+    markup: bool = False
+
+
+class Article(NamedTuple):
+    """An article as plain text, paragraphs on lines of their own."""
+
+    id: str
+    title: str
+    text: str
+
+
+def unwanted(page: Page, params: Articles) -> str | None:
+    """Why a page is left out, before its text is looked at closely; None where it is an article."""
+    if page.namespace != 0:
+        return OTHER
+    if not params.redirects and (page.redirect or _REDIRECT.match(page.text)):
+        return REDIRECT
+    if not params.disambiguations and is_disambiguation(page):
+        return DISAMBIGUATION
+    if not params.lists and _LIST.match(page.title):
+        return LIST
+    return None
+
+
+def is_disambiguation(page: Page) -> bool:
+    """By its title, by its template, or, in plain text, by what its first line says ("Mercury may refer to:")."""
+    if page.title.endswith("(disambiguation)"):
+        return True
+    return bool(_DISAMBIGUATION.search(page.text) if page.markup else _MEANINGS.search(page.text[:300].split("\n\n")[0]))
+
+
+def long_lines(text: str, least_words: int) -> str:
+    """The lines that have as many words, spaces folded."""
+    lines = (line.split() for line in text.splitlines())
+    return "\n".join(" ".join(words) for words in lines if len(words) >= least_words)

@@ -1,0 +1,61 @@
+"""The pages of a source that is plain text already: the embedded default, Parquet, JSON lines. One batch or line is in memory at a time."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.articles.pages import Page
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+from tasks.core.tables import BATCH_ROWS
+
+GZIP_MAGIC = b"\x1f\x8b"
+FIELDS = ("id", "title", "text")
+
+
+def read_demo(path: Path) -> Iterator[Page]:
+    """The leads of the embedded default: {title: {"extract", ...}}."""
+    for title, article in read_json(path).items():
+        yield Page("_".join(title.split()), title, article["extract"])
+
+
+def read_parquet(path: Path) -> Iterator[Page]:
+    """Rows of id, title, text; other columns are not looked at."""
+    try:
+        with pq.ParquetFile(path) as file:
+            if missing := [name for name in FIELDS if name not in file.schema_arrow.names]:
+                raise UserError(f"{path}: found columns {', '.join(file.schema_arrow.names)}, expected {missing[0]} too (id, title, text)")
+            for batch in file.iter_batches(BATCH_ROWS // 8, columns=list(FIELDS)):
+                columns = [batch[name].cast(pa.string()).to_pylist() for name in FIELDS]
+                yield from (Page(id_ or "", title or "", text or "") for id_, title, text in zip(*columns, strict=True))
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: not a readable Parquet file ({error}); fetch it again") from None
+
+
+def read_jsonl(path: Path) -> Iterator[Page]:
+    """Objects with text, and title and id (or _id) where there are any, plain or gzip (known by its first bytes)."""
+    with path.open("rb") as handle:
+        packed = handle.read(2) == GZIP_MAGIC
+    number = 0
+    try:
+        with gzip.open(path, "rb") if packed else path.open("rb") as handle:
+            for number, line in enumerate(handle, 1):
+                if line.strip():
+                    yield _page(line, f"{path}:{number}", str(number))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}:{number + 1}: the gzip file breaks off or is damaged here ({error}); fetch it again") from None
+
+
+def _page(line: bytes, at: str, number: str) -> Page:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{at}: not JSON ({error}), expected an object with id, title, text; mend that line") from None
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+        raise UserError(f"{at}: found {line[:60].decode('utf-8', 'replace')!r}, expected an object with id, title, text; mend that line")
+    return Page(str(value.get("id", value.get("_id", number))), str(value.get("title") or ""), value["text"])

@@ -1,0 +1,1 @@
+"""Stage `chunk`: articles cut into chunks of whole sentences, as tokens."""

@@ -1,0 +1,44 @@
+"""Articles in, chunks out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from tasks.chunk.params import Chunk
+from tasks.chunk.store import write_chunks
+from tasks.core.entry import parser, stage
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest, new_folder
+from tasks.core.params import load
+from tasks.core.records import DOCUMENTS
+from tasks.core.tables import read_batches
+from tasks.core.tokenizers import load_tokenizer
+
+
+def articles(path: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Ids and texts, a batch at a time."""
+    for batch in read_batches(path, DOCUMENTS):
+        for start in range(0, batch.num_rows, 512):  # an article may be long
+            part = batch.slice(start, 512)
+            yield part["id"].to_pylist(), part["text"].to_pylist()
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "", articles="folder of articles", tokenizer="tokenizer folder", out="folder to write").parse_args()
+    params, tokenizer = load(Chunk, "chunk"), load_tokenizer(arguments.tokenizer)
+    if params.length > tokenizer.model_max_length:
+        raise UserError(f"params.yaml: chunk.length: found {params.length}, the model takes {tokenizer.model_max_length} tokens at most")
+    path, digest = arguments.articles / "articles.parquet", folder_digest(arguments.tokenizer)
+    with new_folder(arguments.out) as out:
+        stats = write_chunks(out, articles(path), tokenizer, digest, params, pq.read_metadata(path).num_rows)
+        if not stats["chunks"]:
+            raise UserError(
+                f"{path}: {stats['articles']} articles make no chunk of {params.least} tokens; lower chunk.least or articles.least_words"
+            )
+    print(", ".join(f"{count:,} {name}" for name, count in stats.items()))
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

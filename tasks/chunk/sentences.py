@@ -1,0 +1,39 @@
+"""Where a sentence ends: a rule of thumb that needs no model and no language's resources."""
+
+import re
+from collections.abc import Iterator
+
+# An end mark, closing quotes and brackets, then space before what can begin a sentence; or an end mark of Chinese and Japanese.
+END = re.compile(r"[.!?…][\"'”’)\]]*\s+(?=[\"'“‘(\[¿¡]*[^\W_a-z])|[。！？][」』”’）]*")
+LAST_WORD = re.compile(r"(\S+)$")
+ABBREVIATIONS = frozenset(
+    ["mr", "mrs", "ms", "dr", "prof", "sr", "jr", "st", "mt", "ft", "gen", "col", "lt", "capt", "sgt", "maj", "rev", "hon", "gov", "sen",
+     "rep", "pres", "vs", "etc", "cf", "ca", "c", "fl", "no", "nos", "vol", "pp", "p", "ed", "eds", "trans", "inc", "ltd", "co", "corp",
+     "bros", "fig", "figs", "approx", "dept", "est", "al", "ibid", "op", "cit", "e.g", "i.e", "b", "r", "d", "m", "jan", "feb", "mar",
+     "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"]
+)  # fmt: skip
+INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # J, U.S
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text in order, spaces at their ends taken off; the end of a line always ends one.
+
+    An abbreviation or an initial (Dr., U.S., J.) before the mark does not.
+    """
+    for line in text.splitlines():
+        start = 0
+        for end in END.finditer(line):
+            if line[end.start()] == "." and abbreviated(line[start : end.start()]):
+                continue
+            if found := line[start : end.end()].strip():
+                yield found
+            start = end.end()
+        if rest := line[start:].strip():
+            yield rest
+
+
+def abbreviated(before: str) -> bool:
+    """Whether the full stop behind `before` belongs to its last word."""
+    found = LAST_WORD.search(before)
+    word = found[1].lstrip("\"'“‘([") if found else ""
+    return word.lower() in ABBREVIATIONS or INITIALS.fullmatch(word) is not None

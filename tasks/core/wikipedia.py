@@ -1,0 +1,77 @@
+"""Where the articles of a pre-training come from, resolved to files and versions; likewise tasks.core.sources for data sets.
+
+    SPEC   demo | dump:PATH | parquet:PATH | jsonl:PATH
+
+demo: the Wikipedia leads that the embedded default carries. dump: MediaWiki XML (.xml.bz2, multistream or not, or .xml).
+parquet: tables with id, title, text, as Hugging Face's wikipedia. jsonl: {"id", "title", "text"} a line, as wikiextractor
+writes. A PATH is a file, or a folder with such files anywhere below it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, cast
+
+from tasks.core.errors import UserError
+from tasks.core.sources import DEMO_DISTRIBUTION, demo_file
+
+Kind = Literal["demo", "dump", "parquet", "jsonl"]
+FORMS = "demo | dump:PATH | parquet:PATH | jsonl:PATH"
+
+
+@dataclass(frozen=True)
+class ArticleSpec:
+    """A parsed SPEC. `place` is a path, or empty (demo)."""
+
+    kind: Kind
+    place: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.place).expanduser()
+
+
+def parse_articles(spec: str) -> ArticleSpec:
+    """A SPEC's kind and place; nothing is looked up."""
+    kind, colon, place = spec.strip().partition(":")
+    if kind not in ("demo", "dump", "parquet", "jsonl"):
+        raise UserError(f"articles {spec!r}: unknown kind {kind!r}, expected {FORMS}")
+    if (kind == "demo") == bool(colon) or (colon and not place.strip()):
+        raise UserError(f"articles {spec!r}: expected {'demo alone' if kind == 'demo' else f'{kind}:PATH'}")
+    return ArticleSpec(cast(Kind, kind), place.strip())
+
+
+def _is_dump(name: str) -> bool:
+    return name.endswith((".xml.bz2", ".xml")) and "-index" not in name
+
+
+def _is_jsonl(name: str) -> bool:
+    return name.removesuffix(".gz").endswith((".jsonl", ".json")) or name.startswith("wiki_")
+
+
+KNOWN: dict[Kind, tuple[Callable[[str], bool], str]] = {
+    "dump": (_is_dump, "*.xml.bz2"),
+    "parquet": (lambda name: name.endswith(".parquet"), "*.parquet"),
+    "jsonl": (_is_jsonl, "*.jsonl, *.jsonl.gz or wiki_NN"),
+}
+
+
+def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
+    """Every file that the articles are read from, in the order in which they are read."""
+    if spec.kind == "demo":
+        return (demo_file(),)
+    if spec.path.is_file():
+        return (spec.path,)
+    known, names = KNOWN[spec.kind]
+    if not spec.path.is_dir():
+        raise UserError(f"{spec.path}: nothing there, expected a file or a folder with {names}; mend the path of articles.source")
+    files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and known(f.name)))
+    if not files:
+        raise UserError(f"{spec.path}: found no {names}; mend the path of articles.source")
+    return files
+
+
+def article_versions(spec: ArticleSpec) -> dict[str, str]:
+    """Versions of the packages that the articles come with."""
+    return {DEMO_DISTRIBUTION: metadata.version(DEMO_DISTRIBUTION)} if spec.kind == "demo" else {}

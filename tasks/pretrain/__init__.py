@@ -1,0 +1,1 @@
+"""Stage `pretrain`: an encoder pre-trained on articles with contrastive span prediction (COSTA), ICT, or masked words alone."""

@@ -1,0 +1,66 @@
+"""One pre-training: encoder in, encoder out."""
+
+import shutil
+
+from tasks.core.chunks import open_chunks
+from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.encoder import save_towers
+from tasks.core.entry import parser, stage
+from tasks.core.files import new_folder, write_json
+from tasks.core.mlm_head import save_head
+from tasks.core.optimizers import make_optimizer
+from tasks.core.params import load
+from tasks.core.scratch import code_digest, scratch_folder, work_digest
+from tasks.core.tokenizers import load_tokenizer
+from tasks.core.training import Schedule, fit
+from tasks.pretrain.batches import steps_of, usable_rows
+from tasks.pretrain.model import check_length, initial_head, initial_towers, make_pretrainer
+from tasks.pretrain.params import Pretrain
+from tasks.pretrain.step import Work, make_step
+from tasks.pretrain.words import read_vocabulary
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        init="encoder folder to start from",
+        chunks="folder of chunks",
+        encoder="encoder folder to write",
+        curves="training curves to write",
+    )
+    arguments.add_argument("--name", required=True, help="the pre-training")
+    args = arguments.parse_args()
+    where = f"pretrain.{args.name}"
+    params, runtime = load(Pretrain, f"pretrain.{args.name}"), read_runtime()
+    device = choose_device(runtime)
+    dtype = compute_dtype(device, params.precision)
+    chunks, tokenizer = open_chunks(args.chunks), load_tokenizer(args.init)
+    vocabulary, rows = read_vocabulary(tokenizer, str(args.init)), usable_rows(chunks, params, f"params.yaml: {where}")
+    towers = initial_towers(args.init, params.scratch, params.seed)
+    transformer = towers.document.transformer
+    check_length(chunks, transformer.config)
+    head, new = initial_head(args.init, transformer, params) if params.masked else (None, False)
+    if new:
+        print(f"{where}: a new MLM head, tied to the word embeddings" + ("" if params.scratch else f": {args.init} has none"))
+    module = make_pretrainer(towers, head, params)
+    module.to(device).train()
+    optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
+    digest = work_digest(params.model_dump(), str(dtype), device.type, code_digest("core", "pretrain"), args.init, args.chunks)
+    scratch = scratch_folder(f"pretrain-{args.name}", digest)
+    steps = steps_of(rows, params)
+    what = f"pretrain {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
+    with new_folder(args.curves) as curves, new_folder(args.encoder) as encoder:
+        work = Work(device, dtype, runtime.graph_tokens, chunks.tokens.pad)
+        backward = make_step(module, chunks, rows, vocabulary, params, work)
+        fit(module, optimizer, backward, Schedule(steps, params.warmup, params.clip), scratch, curves, runtime.checkpoint_seconds, what)
+        write_json(curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": new})
+        module.to("cpu")
+        save_towers(towers, tokenizer, encoder)
+        if head is not None:
+            save_head(head.state_dict(), encoder)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,96 @@
+"""What a step pre-trains on: texts as the model sees them, what is hidden in them, and their spans or their sentence taken out.
+
+N chunks a step make K texts: K = N, or 2 N for the inverse cloze task (N sentences, then N passages without them).
+Every draw is a function of (seed, epoch, chunk) or (seed, epoch): a step's work never depends on the step before it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.core.chunks import Chunks
+from tasks.core.errors import UserError
+from tasks.core.tokens import Ints
+from tasks.core.training import draw_seed
+from tasks.pretrain.masking import hide
+from tasks.pretrain.params import Pretrain
+from tasks.pretrain.spans import draw_spans
+from tasks.pretrain.words import Bools, Vocabulary
+
+ORDER, SPANS, CLOZE, MASKS = 1, 2, 3, 4  # streams of draws
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step: K texts, each a row of tokens of its own length."""
+
+    clean: list[Ints]
+    seen: list[Ints]  # as masked
+    hidden: list[Bools]  # the places to predict
+    spans: Ints | None  # [K, S, 2], COSTA only
+
+    @property
+    def lengths(self) -> Ints:
+        return np.fromiter(map(len, self.clean), dtype=np.int64, count=len(self.clean))
+
+
+def usable_rows(chunks: Chunks, params: Pretrain, where: str) -> Ints:
+    """The chunks that a pre-training can learn from; UserError where there are too few, or none that the spans fit into."""
+    rows = np.arange(len(chunks))
+    if params.objective == "ict":
+        rows = np.flatnonzero(chunks.sentence_counts >= 2)
+        if not len(rows):
+            raise UserError(f"{where}.objective: ict takes a sentence out of a chunk, and none has two; raise chunk.length")
+    if len(rows) < 2:
+        raise UserError(f"{where}: found {len(rows)} chunks to train on, expected two or more; name a larger articles.source")
+    if params.objective == "costa":
+        longest = int(chunks.tokens.lengths.max()) - 2
+        for name in params.granularities:
+            if name != "word" and getattr(params, name)[0] > longest:
+                raise UserError(
+                    f"{where}.{name}: found {list(getattr(params, name))}, the longest text has {longest} tokens; "
+                    f"lower it, raise chunk.length, or leave {name} out of granularities"
+                )
+        if params.spans > longest:
+            raise UserError(f"{where}.spans: found {params.spans}, the longest text has {longest} tokens; lower it")
+    return rows
+
+
+def steps_of(rows: Ints, params: Pretrain) -> int:
+    """Optimizer steps of a pre-training."""
+    return params.steps if params.steps is not None else max(1, round(params.epochs * steps_per_epoch(rows, params)))
+
+
+def steps_per_epoch(rows: Ints, params: Pretrain) -> int:
+    """Full batches of an epoch; what is left over has its chance in the next epoch, whose order is another."""
+    return max(1, len(rows) // params.batch_texts)
+
+
+def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, step: int) -> Batch:
+    """The batch of step `step`: chunks in the order of a permutation per epoch, no chunk twice in a batch."""
+    epoch, place = divmod(step, steps_per_epoch(rows, params))
+    order = np.random.default_rng(draw_seed(params.seed, ORDER, epoch)).permutation(len(rows))
+    chosen = rows[order[place * params.batch_texts : (place + 1) * params.batch_texts]].tolist()
+    clean = [chunks.row(row) for row in chosen]
+    spans = None
+    if params.objective == "costa":
+        drawn = epoch if params.redraw else 0
+        rngs = [np.random.default_rng(draw_seed(params.seed, SPANS, drawn, row)) for row in chosen]
+        spans = np.stack([draw_spans(ids, vocabulary, params, rng) for ids, rng in zip(clean, rngs, strict=True)])
+    if params.objective == "ict":
+        pairs = []
+        for row, ids in zip(chosen, clean, strict=True):
+            rng = np.random.default_rng(draw_seed(params.seed, CLOZE, epoch, row))
+            pairs.append(take_out(ids, chunks.sentences(row), int(rng.integers(chunks.sentence_counts[row]))))
+        clean = [sentence for sentence, _ in pairs] + [passage for _, passage in pairs]
+    masked = [
+        hide(ids, vocabulary, params.mask_share, np.random.default_rng(draw_seed(params.seed, MASKS, epoch, place, number)))
+        for number, ids in enumerate(clean if params.masked else [])
+    ]
+    return Batch(clean, [seen for seen, _ in masked], [hidden for _, hidden in masked], spans)
+
+
+def take_out(ids: Ints, bounds: Ints, number: int) -> tuple[Ints, Ints]:
+    """Sentence `number` of a chunk and the chunk without it, each between the chunk's special tokens (inverse cloze task)."""
+    start, end = bounds[number], bounds[number + 1]
+    return np.concatenate([ids[:1], ids[start:end], ids[-1:]]), np.concatenate([ids[:start], ids[end:]])

@@ -1,0 +1,130 @@
+"""What is trained: the encoder, and beside it the MLM head and the projector, which no retrieval needs."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel
+
+from tasks.core.chunks import Chunks
+from tasks.core.encoder import Encoder, Shape, Towers, load_towers, read_shape
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+from tasks.core.mlm_head import MLMHead, load_head
+from tasks.core.training import draw_seed
+from tasks.pretrain.params import Pretrain, Scratch
+
+WEIGHTS, HEAD, PROJECTOR = 11, 12, 13  # streams of draws
+
+
+class Projector(nn.Module):
+    """Over the text's vector [N, H]: tanh of a linear map (costa.txt Eq. 5), the linear map alone, or nothing (Table 6)."""
+
+    def __init__(self, kind: Literal["nonlinear", "linear", "none"], width: int, seed: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.linear = None if kind == "none" else nn.Linear(width, width)
+        if self.linear is not None:
+            nn.init.normal_(self.linear.weight, std=0.02, generator=torch.Generator().manual_seed(draw_seed(seed, PROJECTOR)))
+            nn.init.zeros_(self.linear.bias)
+
+    def forward(self, text_NH: torch.Tensor) -> torch.Tensor:
+        if self.linear is None:
+            return text_NH
+        projected_NH: torch.Tensor = self.linear(text_NH)
+        return projected_NH.tanh() if self.kind == "nonlinear" else projected_NH
+
+
+class Pretrainer(nn.Module):
+    """Encoder, MLM head and projector under one roof, for the optimizer and the checkpoint."""
+
+    def __init__(self, encoder: Encoder, head: MLMHead | None, projector: Projector, pooling: str) -> None:
+        super().__init__()
+        self.encoder, self.head, self.projector, self.pooling = encoder, head, projector, pooling
+
+    def hidden(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """Eq. 4: the tokens' outputs, [B, L, H]."""
+        hidden_BLH: torch.Tensor = self.encoder.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        return hidden_BLH
+
+    def pool(self, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """The texts' vectors before the projector, [B, H], float32."""
+        if self.pooling == "cls":
+            return hidden_BLH[:, 0].float()
+        weights_BL1 = mask_BL.unsqueeze(-1).float()
+        return (hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1)
+
+    def embeddings(self) -> torch.Tensor:
+        """The word embeddings, [V, H], which are the MLM head's output layer too."""
+        weight: torch.Tensor = self.encoder.transformer.get_input_embeddings().weight
+        return weight
+
+
+def span_means(hidden_BLH: torch.Tensor, spans_BS2: torch.Tensor) -> torch.Tensor:
+    """Eq. 7: the mean of the outputs start ... end - 1 of every span, [B, S, H], float32."""
+    place_L = torch.arange(hidden_BLH.shape[1], device=hidden_BLH.device)
+    inside_BSL = (place_L >= spans_BS2[..., :1]) & (place_L < spans_BS2[..., 1:])
+    weights_BSL = inside_BSL.float() / inside_BSL.sum(-1, keepdim=True)
+    return weights_BSL @ hidden_BLH.float()
+
+
+def similar(vectors: torch.Tensor, similarity: Literal["dot", "cosine"]) -> torch.Tensor:
+    """Vectors whose dot product is the similarity."""
+    return F.normalize(vectors, dim=-1) if similarity == "cosine" else vectors
+
+
+def initial_towers(init: Path, scratch: Scratch | None, seed: int) -> Towers:
+    """The encoder of `init`, or a new one of the size of `scratch` with the same vocabulary and pooling."""
+    if scratch is None:
+        return load_towers(init)
+    return random_towers(read_json(init / "config.json"), read_shape(init), scratch, seed)
+
+
+def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: int) -> Towers:
+    """A transformer of the kind of `config`, random weights as its own code draws them; no head over the vectors."""
+    size = {
+        "num_hidden_layers": scratch.layers,
+        "hidden_size": scratch.width,
+        "num_attention_heads": scratch.heads,
+        "intermediate_size": 4 * scratch.width,
+    }
+    if missing := [name for name in size if name not in config]:
+        raise UserError(f"scratch: a {config.get('model_type')} model has no {missing[0]}; expected one of BERT's kind")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(draw_seed(seed, WEIGHTS))
+        transformer = AutoModel.from_config(AutoConfig.for_model(**(config | size)), dtype=torch.float32)
+    encoder = Encoder(transformer, replace(shape, head="none"))
+    return Towers(encoder, encoder)
+
+
+def initial_head(init: Path, transformer: Any, params: Pretrain) -> tuple[MLMHead, bool]:
+    """The MLM head of `init`, or a new one; and whether it is new. Both are tied to the word embeddings."""
+    config, width = transformer.config, transformer.get_input_embeddings().weight.shape[1]
+    if width != config.hidden_size:
+        raise UserError(
+            f"{init}: word embeddings of width {width}, hidden states of {config.hidden_size}, expected the same for an MLM head; "
+            "set mlm_weight: 0 or choose another encoder"
+        )
+    head = MLMHead(config)
+    if params.scratch is None and load_head(head, init):
+        return head, False
+    head.draw(torch.Generator().manual_seed(draw_seed(params.seed, HEAD)))
+    return head, True
+
+
+def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> Pretrainer:
+    """The module to train. The inverse cloze task has no projector (Chang et al. 2020)."""
+    encoder = towers.document
+    kind = params.projector if params.objective == "costa" else "none"
+    pooling = encoder.shape.pooling if params.pooling == "encoder" else params.pooling
+    return Pretrainer(encoder, head, Projector(kind, encoder.width, params.seed), pooling)
+
+
+def check_length(chunks: Chunks, config: Any) -> None:
+    """UserError where a chunk may be longer than the transformer has positions."""
+    most = getattr(config, "max_position_embeddings", chunks.tokens.max_length)
+    if chunks.tokens.max_length > most:
+        raise UserError(f"params.yaml: chunk.length: found {chunks.tokens.max_length}, the model takes {most} tokens at most")

@@ -1,0 +1,53 @@
+"""Multi-granularity span sampling (costa.txt section 3.2, Eq. 1-3).
+
+A text is a row [CLS] x_1 ... x_n [SEP]; a span is [start, end) in places of the row, 1 <= start < end <= n + 1.
+T spans of each of the G granularities: S = G T spans a text.
+"""
+
+import numpy as np
+
+from tasks.core.tokens import Ints
+from tasks.pretrain.params import Pretrain
+from tasks.pretrain.words import Vocabulary, whole_words
+
+
+def draw_lengths(least: int, most: int, n: int, beta: tuple[float, float], count: int, rng: np.random.Generator) -> Ints:
+    """Eq. 1: floor(p (most - least) + least), p ~ Beta(alpha, beta); [count] tokens, at most `most` - 1 unless most = least.
+
+    A text of n < `most` tokens clips `most` to n; one of n <= `least` tokens is taken whole (the paper does not say).
+    """
+    most, least = min(most, n), min(least, n)
+    lengths: Ints = np.floor(rng.beta(*beta, size=count) * (most - least) + least).astype(np.int64)
+    return lengths
+
+
+def draw_starts(lengths: Ints, n: int, rng: np.random.Generator) -> Ints:
+    """Eq. 2: uniform over 1 ... n - length + 1, every place where the span fits.
+
+    Eq. 2 as written, U(1, n - length), leaves the last of them out: a text's last token would be in no span, and a text
+    that is as long as its span would have none.
+    """
+    starts: Ints = 1 + rng.integers(0, n - lengths + 1)
+    return starts
+
+
+def draw_spans(ids: Ints, vocabulary: Vocabulary, params: Pretrain, rng: np.random.Generator) -> Ints:
+    """The spans of one row of tokens, [S, 2], granularity by granularity; Eq. 3: end = start + length.
+
+    A word is a whole one (all its pieces) and no stopword, uniform over the places where one stands, with repetition. A
+    text without any word gives single tokens instead.
+    """
+    n = len(ids) - 2
+    found = []
+    for granularity in params.granularities:
+        if granularity == "word":
+            words = whole_words(ids, vocabulary)
+            if not len(words):
+                words = np.stack([np.arange(1, n + 1), np.arange(2, n + 2)], axis=1)
+            found.append(words[rng.integers(0, len(words), size=params.spans)])
+        else:
+            least, most = getattr(params, granularity)
+            lengths = draw_lengths(least, most, n, params.beta, params.spans, rng)
+            starts = draw_starts(lengths, n, rng)
+            found.append(np.stack([starts, starts + lengths], axis=1))
+    return np.concatenate(found)

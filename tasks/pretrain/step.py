@@ -1,0 +1,200 @@
+"""One optimizer step of a pre-training: batch, vectors, both losses, gradients.
+
+The contrastive loss needs the vectors of all texts of a step, memory allows the activations of a few: as in
+tasks.core.gradcache, vectors come first, then the loss and its gradient with respect to them, then each chunk's backward
+pass, with the chunk encoded again where its graph was not kept. The MLM loss needs a chunk alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tasks.core.chunks import Chunks
+from tasks.core.tokens import Ints, cut_by_budget
+from tasks.core.training import Metrics, draw_seed
+from tasks.pretrain.batches import Batch, draw_batch
+from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
+from tasks.pretrain.model import Pretrainer, similar, span_means
+from tasks.pretrain.params import Pretrain
+from tasks.pretrain.words import Vocabulary
+
+DROPOUT = 5  # stream of draws
+Encoded = tuple[torch.Tensor, torch.Tensor]  # hidden states [B, L, H], attention mask [B, L]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Of some texts: [B, H], and of their spans: [B, S, H] (COSTA only)."""
+
+    text: torch.Tensor
+    spans: torch.Tensor | None
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.text] if self.spans is None else [self.text, self.spans]
+
+    def detached(self) -> "Vectors":
+        return Vectors(self.text.detach(), None if self.spans is None else self.spans.detach())
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a step is computed: what changes no result but its last bits."""
+
+    device: torch.device
+    dtype: torch.dtype
+    graph_tokens: int
+    pad: int
+
+
+def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of tokens as ids and attention mask, [B, L]."""
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    mask_BL = np.arange(lengths.max()) < lengths[:, None]
+    ids_BL = np.full(mask_BL.shape, pad, dtype=np.int64)
+    ids_BL[mask_BL] = np.concatenate(rows)
+    return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
+
+
+def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
+    """Mean or sum; 0 of nothing."""
+    return losses.sum() if how == "sum" else losses.sum() / max(1, losses.numel())
+
+
+def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, Metrics]:
+    """The contrastive loss of a step, reduced but not weighted, and what it says about the vectors."""
+    if vectors.spans is not None:
+        text_NH, own_NSH = similar(module.projector(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
+        losses_N = group_contrastive(text_NH, own_NSH, params.temperature)
+    else:
+        queries_NH, passages_NH = similar(vectors.text, params.similarity).chunk(2)
+        text_NH, own_NSH = queries_NH, passages_NH.unsqueeze(1)
+        losses_N = inverse_cloze(queries_NH, passages_NH, params.temperature)
+    with torch.no_grad():
+        accuracy = float(first_own(text_NH, own_NSH))
+    loss = reduced(losses_N, params.contrastive_reduction)
+    return loss, {"contrastive_loss": float(loss.detach()), "accuracy": accuracy}
+
+
+def geometry(vectors: Vectors) -> Metrics:
+    """Alignment and uniformity of the texts' vectors before the projector: those that retrieval will use."""
+    text = vectors.text
+    if vectors.spans is not None:
+        return {"alignment": float(alignment(text, vectors.spans)), "uniformity": float(uniformity(text))}
+    return {"uniformity": float(uniformity(text))}
+
+
+class Step:
+    """The pieces of one step, in the order in which they are computed."""
+
+    def __init__(self, module: Pretrainer, batch: Batch, params: Pretrain, work: Work, key: tuple[int, ...]) -> None:
+        self.module, self.batch, self.params, self.work, self.key = module, batch, params, work, key
+        self.cuts = cut_by_budget(batch.lengths, params.batch_tokens)
+        self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
+        self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
+
+    def encode(self, number: int, masked: bool) -> Encoded:
+        """Hidden states and attention mask of cut `number`; dropout is the same at every call."""
+        torch.manual_seed(draw_seed(*self.key, number, masked))
+        rows = self.batch.seen if masked else self.batch.clean
+        ids_BL, mask_BL = padded([rows[k] for k in self.cuts[number]], self.work.pad)
+        mask_BL = mask_BL.to(self.work.device)
+        with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
+            return self.module.hidden(ids_BL.to(self.work.device), mask_BL), mask_BL
+
+    def vectors(self, number: int, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> Vectors:
+        """The vectors of cut `number`."""
+        spans = None
+        if self.batch.spans is not None:
+            spans = span_means(hidden_BLH, torch.from_numpy(self.batch.spans[self.cuts[number]]).to(hidden_BLH.device))
+        return Vectors(self.module.pool(hidden_BLH, mask_BL), spans)
+
+    def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Cut `number`'s share of the step's MLM loss, not weighted, and how many masked tokens were found."""
+        assert self.module.head is not None
+        picked = [(b, k) for b, k in enumerate(self.cuts[number].tolist())]
+        rows = np.concatenate([np.full(int(self.batch.hidden[k].sum()), b) for b, k in picked])
+        places = np.concatenate([np.flatnonzero(self.batch.hidden[k]) for _, k in picked])
+        truth = np.concatenate([self.batch.clean[k][self.batch.hidden[k]] for _, k in picked])
+        truth_M = torch.from_numpy(truth).to(hidden_BLH.device)
+        hidden_MH = hidden_BLH[torch.from_numpy(rows), torch.from_numpy(places)]
+        with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
+            logits_MV = self.module.head(hidden_MH, self.module.embeddings()).float()
+        losses_M = masked_tokens(logits_MV, truth_M)
+        share = losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, self.masked_count)
+        return share, int((logits_MV.detach().argmax(1) == truth_M).sum())
+
+    def gathered(self, parts: list[Vectors]) -> Vectors:
+        """The vectors of all cuts, in the order of the batch."""
+        order = torch.from_numpy(np.argsort(np.concatenate(self.cuts))).to(self.work.device)
+        spans = None if parts[0].spans is None else torch.cat([p.spans for p in parts if p.spans is not None])[order]
+        return Vectors(torch.cat([p.text for p in parts])[order], spans)
+
+    def contrast(self, kept: list[bool]) -> tuple[Vectors, dict[int, Encoded], Metrics]:
+        """All vectors of the step as leaves that hold the contrastive loss's gradient, the graphs of the kept cuts, and figures."""
+        graphs: dict[int, Encoded] = {}
+        parts = []
+        for number in range(len(self.cuts)):
+            with torch.set_grad_enabled(kept[number]):
+                encoded = self.encode(number, self.one_pass)
+            if kept[number]:
+                graphs[number] = encoded
+            with torch.no_grad():
+                parts.append(self.vectors(number, *encoded).detached())  # a view keeps its graph even here
+        leaves = self.gathered(parts)
+        for leaf in leaves.tensors():
+            leaf.requires_grad_()
+        loss, metrics = contrastive(self.module, leaves, self.params)
+        torch.autograd.backward(self.params.contrastive_weight * loss)
+        return leaves, graphs, metrics
+
+    def through(self, number: int, encoded: Encoded, leaves: Vectors) -> torch.Tensor:
+        """A scalar whose gradient is the contrastive loss's through cut `number`."""
+        cut = torch.from_numpy(self.cuts[number]).to(self.work.device)
+        pairs = zip(self.vectors(number, *encoded).tensors(), leaves.tensors(), strict=True)
+        return torch.stack([(vectors * leaf.grad[cut]).sum() for vectors, leaf in pairs if leaf.grad is not None]).sum()
+
+    def backward(self) -> Metrics:
+        """Leave the step's gradients in the module; what is to be plotted."""
+        params = self.params
+        sizes = [len(cut) * int(self.batch.lengths[cut].max()) for cut in self.cuts]
+        kept = [params.contrastive and sum(sizes[number:]) <= self.work.graph_tokens for number in range(len(self.cuts))]
+        leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, Metrics())
+        parts: list[Vectors] = []
+        mlm, found = 0.0, 0
+        for number in reversed(range(len(self.cuts))):  # the kept graphs go first
+            terms: list[torch.Tensor] = []
+            encoded: Encoded | None = None
+            if leaves is not None:
+                encoded = graphs.pop(number) if kept[number] else self.encode(number, self.one_pass)
+                terms.append(self.through(number, encoded, leaves))
+                if params.masked and not self.one_pass:  # the clean pass is done before the masked one takes its memory
+                    torch.autograd.backward(terms.pop())
+                    encoded = None
+            if params.masked:
+                encoded = encoded or self.encode(number, True)
+                share, right = self.predict(number, encoded[0])
+                terms.append(params.mlm_weight * share)
+                mlm, found = mlm + float(share.detach()), found + right
+            if leaves is None and encoded is not None:
+                parts.append(self.vectors(number, *encoded).detached())
+            torch.autograd.backward(torch.stack(terms).sum())
+        if params.masked:
+            metrics |= {"mlm_loss": mlm, "token_accuracy": found / max(1, self.masked_count)}
+        loss = params.contrastive_weight * metrics.get("contrastive_loss", 0.0) + params.mlm_weight * mlm
+        with torch.no_grad():
+            shown = self.gathered(parts[::-1]) if leaves is None else leaves.detached()
+            return {"loss": loss, **metrics, **geometry(shown)}
+
+
+def make_step(
+    module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work
+) -> Callable[[int], Metrics]:
+    """The function that leaves the gradients of step n in the module."""
+
+    def backward(step: int) -> Metrics:
+        batch = draw_batch(chunks, rows, vocabulary, params, step)
+        return Step(module, batch, params, work, (params.seed, DROPOUT, step)).backward()
+
+    return backward

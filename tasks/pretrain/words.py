@@ -1,0 +1,54 @@
+"""Which tokens of a vocabulary begin a word, go on with one, or are a stopword: tables over token ids, [V]."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+from tasks.core.errors import UserError
+from tasks.core.tokens import Ints
+
+Bools = npt.NDArray[np.bool_]
+STOPWORDS = frozenset(STOPWORDS_EN_PLUS)  # NLTK's English list, 179 words
+SPACES = ("Ġ", "▁")  # what a word's first piece begins with: byte-level BPE, SentencePiece
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer as tables. A word is a piece with a letter or digit that begins one, and the pieces that go on with it."""
+
+    begins: Bools
+    continues: Bools
+    stops: Bools
+    special: Bools
+    mask: int
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+
+def read_vocabulary(tokenizer: Any, where: str) -> Vocabulary:
+    """The tables of a WordPiece, byte-level BPE or SentencePiece tokenizer; UserError where it has no mask token."""
+    if tokenizer.mask_token_id is None:
+        raise UserError(f"{where}: the tokenizer has no mask token; pre-training needs one, choose another encoder")
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
+    space = next((sign for sign in SPACES if sum(piece.startswith(sign) for piece in pieces) > len(pieces) / 10), None)
+    first = [piece.startswith(space) if space else not piece.startswith("##") for piece in pieces]
+    text = [piece.removeprefix(space or "##") for piece in pieces]
+    wordy = np.array([any(map(str.isalnum, piece)) for piece in text]) & ~special
+    begins = np.array(first) & wordy
+    stops = begins & np.array([piece.lower() in STOPWORDS for piece in text])
+    return Vocabulary(begins, wordy & ~begins, stops, special, int(tokenizer.mask_token_id))
+
+
+def whole_words(ids: Ints, vocabulary: Vocabulary) -> Ints:
+    """[start, end) of every word of a row of tokens that is no stopword, [W, 2]."""
+    starts = np.flatnonzero(vocabulary.begins[ids])
+    bounds = np.flatnonzero(np.append(~vocabulary.continues[ids], True))
+    ends = bounds[np.searchsorted(bounds, starts + 1)]
+    words = np.stack([starts, ends], axis=1)
+    kept: Ints = words[~(vocabulary.stops[ids[starts]] & (ends == starts + 1))]
+    return kept

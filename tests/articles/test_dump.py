@@ -1,0 +1,239 @@
+"""A dump made by hand, in every form: the same articles come out, nothing of the markup does, and damage is told."""
+
+import bz2
+import gzip
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.articles.dump import cut, read_pages
+from tasks.articles.extract import Cleaned, extract
+from tasks.articles.markup import plain_text
+from tasks.articles.params import Articles
+from tasks.core.errors import UserError
+from tasks.core.wikipedia import article_files, parse_articles
+
+RESIDUE = re.compile(r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|<ref|</ref|''")
+ARTICLE = """{{Infobox scientist
+| name = Ada {{nowrap|Lovelace}}
+| image = [[File:Ada.jpg|thumb|A [[portrait]]]]
+}}
+'''Ada Lovelace''' ({{IPAc-en|ˈ|eɪ}}; 10 December 1815 – 27 November 1852) was an [[England|English]] [[mathematician]].<ref name="a">{{cite book |title=Ada}}</ref><!-- a comment with [[links]] -->
+[[File:Engine.jpg|thumb|left|The [[Analytical Engine]] with a ''long'' caption]]
+She worked with Charles Babbage&nbsp;on the ''[[Analytical Engine]]''{{sfn|Fuegi|2003}} and saw {{convert|5|km|mi}} of cards.
+
+== Legacy ==
+{| class="wikitable"
+! Year !! Event
+|-
+| 1980 || The language {{lang|en|Ada}} was named {| class="inner" | nested |}
+|}
+* The language [[Ada (programming language)|Ada]] was named after her in 1980 {{citation needed}}.
+* Short one
+<gallery>
+File:A.jpg|Caption
+</gallery>
+The value is <math>x^{2}</math> large, says [http://example.org the site of the museum], and not {{unknown|thing}} small.<ref group=n/>
+{{unbalanced template that never ends on this line of the article
+A last line after the unbalanced template stands here.
+
+== References ==
+{{reflist}}
+* Some book of many words that nobody needs here
+
+== External links ==
+* [http://example.org A site of many words that nobody needs here]
+[[Category:Mathematicians]]
+[[de:Ada Lovelace]]
+"""  # noqa: E501
+PAGES = [
+    ("Ada Lovelace", 0, ARTICLE),
+    ("Ada L.", 0, "#REDIRECT [[Ada Lovelace]]"),
+    ("Ada", 0, "'''Ada''' may refer to:\n* [[Ada Lovelace]], a mathematician of the nineteenth century in England\n{{disambiguation}}"),
+    ("List of mathematicians", 0, "* [[Ada Lovelace]] was one of them and there are many others in this list"),
+    ("Talk:Ada Lovelace", 1, "What do you think of this article about her, everybody? It is long."),
+    ("Stub", 0, "A short one."),
+    *((f"Number {n}", 0, f"Number {n} is a [[natural number]] that comes after the number {n - 1}.") for n in range(1, 30)),
+]
+PARAMS = Articles(source="x", least_words=10, least_line_words=4)
+
+
+def page(number: int, title: str, namespace: int, text: str) -> str:
+    redirect = '<redirect title="Ada Lovelace" />' if text.startswith("#REDIRECT") else ""
+    body = f'<revision><id>7</id><text xml:space="preserve">{escape(text)}</text></revision>'
+    return f"  <page>\n    <title>{title}</title>\n    <ns>{namespace}</ns>\n    <id>{number}</id>{redirect}{body}\n  </page>\n"
+
+
+HEADER = '<mediawiki version="0.10" xml:lang="en">\n  <siteinfo><sitename>Wikipedia</sitename></siteinfo>\n'
+BODY = [page(number, *rest) for number, rest in enumerate(PAGES, 1)]
+FOOTER = "</mediawiki>\n"
+WHOLE = (HEADER + "".join(BODY) + FOOTER).encode()
+
+
+def multistream() -> bytes:
+    parts = [HEADER, *("".join(BODY[n : n + 5]) for n in range(0, len(BODY), 5)), FOOTER]
+    return b"".join(bz2.compress(part.encode()) for part in parts)
+
+
+def pbzip2() -> bytes:
+    """Streams that are cut anywhere."""
+    return b"".join(bz2.compress(WHOLE[start : start + 700]) for start in range(0, len(WHOLE), 700))
+
+
+FORMS: dict[str, Callable[[], bytes]] = {
+    "plain.xml.bz2": lambda: bz2.compress(WHOLE), "multi.xml.bz2": multistream, "pbzip2.xml.bz2": pbzip2, "pages.xml": lambda: WHOLE,
+}  # fmt: skip
+
+
+def of(spec: str, processes: int = 1) -> Cleaned:
+    found = Cleaned()
+    parsed = parse_articles(spec)
+    for part in extract(parsed, article_files(parsed), PARAMS, processes):
+        found.articles.extend(part.articles)
+        found.dropped.update(part.dropped)
+    return found
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_gives_the_same_articles(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(FORMS[name]())
+    found = of(f"dump:{tmp_path / name}")
+    assert [article.title for article in found.articles] == ["Ada Lovelace", *(f"Number {n}" for n in range(1, 30))]
+    assert found.articles[0].id == "1"
+    assert found.dropped == {"redirects": 1, "disambiguations": 1, "lists": 1, "other namespaces": 1, "stubs": 1}
+    assert found.articles[5].text == "Number 5 is a natural number that comes after the number 4."
+    assert not RESIDUE.search("\n".join(article.text for article in found.articles))
+
+
+def test_processes_change_nothing(tmp_path: Path) -> None:
+    (tmp_path / "multi.xml.bz2").write_bytes(multistream())
+    assert of(f"dump:{tmp_path}", 2) == of(f"dump:{tmp_path}", 1)
+
+
+def test_multistream_is_cut_where_streams_begin(tmp_path: Path) -> None:
+    path = tmp_path / "multi.xml.bz2"
+    path.write_bytes(multistream())
+    sizes = [sum(1 for _ in read_pages(piece)) for piece in cut(path)]
+    assert sizes == [0, 5, 5, 5, 5, 5, 5, 5, 0]
+
+
+def test_what_is_kept_of_the_markup() -> None:
+    assert plain_text(ARTICLE).split("\n") == [
+        "Ada Lovelace (10 December 1815 – 27 November 1852) was an English mathematician.",
+        "She worked with Charles Babbage on the Analytical Engine and saw 5 km of cards.",
+        "The language Ada was named after her in 1980.",
+        "Short one",
+        "The value is large, says the site of the museum, and not small.",
+        "A last line after the unbalanced template stands here.",
+    ]
+
+
+def test_parameters_keep_what_they_say(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_bytes(WHOLE)
+    spec = parse_articles(f"dump:{tmp_path}")
+    params = Articles(source="x", redirects=True, disambiguations=True, lists=True, least_words=1, least_line_words=1)
+    titles = [a.title for part in extract(spec, article_files(spec), params, 1) for a in part.articles]
+    assert titles == [title for title, namespace, _ in PAGES if namespace == 0]
+
+
+def test_plain_sources(tmp_path: Path) -> None:
+    rows = [
+        {"id": str(n), "url": "x", "title": f"T{n}", "text": f"T{n}\n\nText number {n} is here, with ten words or more of them."}
+        for n in (1, 2)
+    ]
+    rows += [
+        {"id": "3", "url": "x", "title": "Mercury", "text": "Mercury may refer to:\n\nMercury, the planet nearest to the Sun of them all"}
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "json" / "AA").mkdir(parents=True)
+    (tmp_path / "json" / "AA" / "wiki_00").write_text(lines)
+    (tmp_path / "json" / "AA" / "wiki_01.gz").write_bytes(gzip.compress(lines.encode()))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "part.parquet")
+    texts = [f"Text number {n} is here, with ten words or more of them." for n in (1, 2)]
+    assert [article.text for article in of(f"parquet:{tmp_path}").articles] == texts
+    found = of(f"jsonl:{tmp_path / 'json'}")
+    assert [article.text for article in found.articles] == texts * 2
+    assert found.dropped == {"disambiguations": 2}
+
+
+def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
+    whole, multi = bz2.compress(WHOLE), multistream()
+    starts = [found.start() for found in re.finditer(rb"BZh91AY&SY", multi)]
+    cases = {
+        "cut.xml.bz2": (whole[:-100], f"breaks off at byte {len(whole) - 100}: the bz2 stream that begins at byte 0 has no end"),
+        "late.xml.bz2": (
+            multi[: starts[-2] + 50],
+            f"breaks off at byte {starts[-2] + 50}: the bz2 stream that begins at byte {starts[-2]}",
+        ),
+        "edge.xml.bz2": (multi[: starts[-1]], f"breaks off at byte {starts[-1]}: no </mediawiki> at its end"),
+        "half.xml": (WHOLE[:-500], f"breaks off at byte {len(WHOLE) - 500}: no </mediawiki>"),
+        "other.xml": (b"<rss><page>x</page></rss>", "begins with '<rss><page>x</page></rss>', expected <mediawiki"),
+        "empty.xml": (b"", "begins with '', expected <mediawiki"),
+        "bad.xml.bz2": (whole[:200] + b"xxxx" + whole[204:], "damaged"),
+    }
+    for name, (content, line) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=re.escape(line)) as refusal:
+            of(f"dump:{tmp_path / name}")
+        assert str(refusal.value).startswith(str(tmp_path / name)), name
+    for text, line in (('{"id": 1}\n', r"a.jsonl:2: found '\{\"id\": 1\}"), ("{\n", "a.jsonl:2: not JSON")):
+        (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + text)
+        with pytest.raises(UserError, match=line):
+            of(f"jsonl:{tmp_path / 'a.jsonl'}")
+    for spec, line in (
+        ("dump:", "expected dump:PATH"),
+        ("zim:x", "unknown kind 'zim'"),
+        (f"parquet:{tmp_path}", "found no"),
+        ("dump:nowhere", "nothing"),
+    ):
+        with pytest.raises(UserError, match=line):
+            of(spec)
+
+
+def test_a_broken_source_leaves_nothing_half_done(tmp_path: Path) -> None:
+    (tmp_path / "cut.xml.bz2").write_bytes(bz2.compress(WHOLE)[:-100])
+    (tmp_path / "few.jsonl").write_text('{"text": "A stub."}\n')
+    for source, line in (("dump:cut.xml.bz2", "breaks off at byte"), ("jsonl:few.jsonl", "no article in it (left out: 1 stubs)")):
+        (tmp_path / "params.yaml").write_text(f'articles: {{source: "{source}"}}\n')
+        done = subprocess.run(
+            [sys.executable, "-m", "tasks.articles", "--out", "out"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2 and line in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+        assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
+@pytest.mark.slow
+def test_the_sample_of_the_english_wikipedia(shared_data: Path) -> None:
+    """Counts against regular expressions over the raw XML; no residue of markup in 2.7 million characters."""
+    [path] = (shared_data / "enwiki-sample").glob("*.bz2")
+    raw = bz2.decompress(path.read_bytes()).decode()
+    found = of(f"dump:{path}", 2)
+    assert len(found.articles) + sum(found.dropped.values()) == raw.count("<page>") == 206
+    pages = [xml for xml in re.findall(r"<page>.*?</page>", raw, re.DOTALL) if "<ns>0</ns>" in xml]
+    assert found.dropped["other namespaces"] == 206 - len(pages)
+    assert found.dropped["redirects"] == sum("<redirect " in xml for xml in pages) == 99
+    text = "\n".join(article.text for article in found.articles)
+    assert len(text) > 2_000_000
+    assert not RESIDUE.search(text)
+    assert not re.search(r"^\s*[|!{]|<(?:table|div|span|gallery)\b|\bFile:|\bCategory:", text, re.MULTILINE)
+
+
+def test_a_page_that_cannot_be_parsed_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(markup: str) -> str:
+        if "Lovelace" in markup:
+            raise RecursionError
+        return plain_text(markup)
+
+    monkeypatch.setattr("tasks.articles.extract.plain_text", fails)
+    (tmp_path / "a.xml").write_bytes(WHOLE)
+    found = of(f"dump:{tmp_path}")
+    assert found.dropped["pages whose markup cannot be parsed"] == 1
+    assert len(found.articles) == 29

@@ -1,0 +1,74 @@
+"""Each formula against plain loops, and one case worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
+
+
+def looped(text: torch.Tensor, spans: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Eq. 8, sum over texts, as it is written: i over texts, p over own spans, j over all vectors but i."""
+    n, s, _ = spans.shape
+    total = torch.zeros((), dtype=text.dtype)
+    every = [("text", j, text[j]) for j in range(n)] + [("span", j, spans[j, p]) for j in range(n) for p in range(s)]
+    for i in range(n):
+        for p in range(s):
+            below = torch.zeros((), dtype=text.dtype)
+            for kind, j, vector in every:
+                if (kind, j) != ("text", i):
+                    below = below + torch.exp(text[i] @ vector / temperature)
+            total = total - torch.log(torch.exp(text[i] @ spans[i, p] / temperature) / below) / s
+    return total
+
+
+def test_group_contrastive_and_its_gradient_equal_a_triple_loop() -> None:
+    made = torch.Generator().manual_seed(1)
+    values = []
+    for of in (lambda t, s: group_contrastive(t, s, 0.5).sum(), lambda t, s: looped(t, s, 0.5)):
+        made.manual_seed(1)
+        text = torch.randn(5, 7, dtype=torch.float64, generator=made, requires_grad=True)
+        spans = torch.randn(5, 6, 7, dtype=torch.float64, generator=made, requires_grad=True)
+        loss = of(text, spans)
+        loss.backward()
+        values.append((loss.detach(), text.grad, spans.grad))
+    for ours, theirs in zip(*values, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_group_contrastive_of_two_texts_by_hand() -> None:
+    """z_1 = (1, 0), z_2 = (0, 1), one span each: s_1 = (2, 0), s_2 = (1, 1); tau = 1.
+
+    Text 1: dot products z_2 0, s_1 2, s_2 1 -> -log(e^2 / (1 + e^2 + e)). Text 2: z_1 0, s_1 0, s_2 1 -> -log(e / (2 + e)).
+    """
+    text = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    spans = torch.tensor([[[2.0, 0.0]], [[1.0, 1.0]]])
+    e = math.e
+    wanted = [-math.log(e**2 / (1 + e**2 + e)), -math.log(e / (2 + e))]
+    assert group_contrastive(text, spans, 1.0).tolist() == pytest.approx(wanted, abs=1e-6)
+    assert wanted == pytest.approx([0.40760596, 0.55144471], abs=1e-7)
+
+
+def test_inverse_cloze_equals_a_loop() -> None:
+    made = torch.Generator().manual_seed(2)
+    queries, passages = torch.randn(4, 3, generator=made), torch.randn(4, 3, generator=made)
+    for i, loss in enumerate(inverse_cloze(queries, passages, 0.2).tolist()):
+        weights = [math.exp(float(queries[i] @ passages[j]) / 0.2) for j in range(4)]
+        assert loss == pytest.approx(-math.log(weights[i] / sum(weights)), rel=1e-4)
+
+
+def test_masked_tokens_equals_a_loop() -> None:
+    logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(3))
+    for row, (loss, token) in enumerate(zip(masked_tokens(logits, torch.tensor([4, 0, 2])).tolist(), [4, 0, 2], strict=True)):
+        assert loss == pytest.approx(-math.log(math.exp(logits[row, token]) / sum(map(math.exp, logits[row].tolist()))), rel=1e-5)
+
+
+def test_figures_of_vectors_by_hand() -> None:
+    text = torch.tensor([[3.0, 0.0], [0.0, 2.0], [-1.0, 0.0]])  # of length 1: squared distances 2, 4, 2
+    assert float(uniformity(text)) == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3), abs=1e-5)
+    assert float(uniformity(torch.ones(3, 2))) == pytest.approx(0.0, abs=1e-5)
+    own = torch.tensor([[[5.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 4.0]], [[1.0, 0.0], [-2.0, 0.0]]])
+    assert float(alignment(text, own)) == pytest.approx((0 + 2 + 0 + 0 + 4 + 0) / 6, abs=1e-5)
+    assert float(first_own(text, own)) == pytest.approx(1.0)
+    assert float(first_own(text, own.roll(1, 0))) == pytest.approx(0.0)

@@ -1,0 +1,34 @@
+"""BERT's masking: 15 % of the tokens, 80 / 10 / 10, special tokens never."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tasks.core.tokenizers import load_tokenizer
+from tasks.pretrain.masking import hide
+from tasks.pretrain.words import read_vocabulary
+
+
+def test_shares(tiny_encoder: Path) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    vocabulary = read_vocabulary(tokenizer, "tiny")
+    rng = np.random.default_rng(5)
+    ids = rng.integers(2000, len(vocabulary), size=200_000)
+    ids[0], ids[-1] = tokenizer.cls_token_id, tokenizer.sep_token_id
+    ids[1000:51000] = tokenizer.sep_token_id  # specials in the middle, too
+    seen, hidden = hide(ids, vocabulary, 0.15, rng)
+    special = np.isin(ids, tokenizer.all_special_ids)
+    assert not hidden[special].any() and (seen[special] == ids[special]).all()
+    assert (seen[~hidden] == ids[~hidden]).all()
+
+    def near(count: int, total: int, share: float) -> bool:  # within four standard deviations of a binomial
+        return abs(count - total * share) < 4 * (total * share * (1 - share)) ** 0.5
+
+    total = int(hidden.sum())
+    assert near(total, int((~special).sum()), 0.15)
+    masked, kept = seen[hidden] == tokenizer.mask_token_id, seen[hidden] == ids[hidden]
+    assert near(int(masked.sum()), total, 0.8)
+    assert near(int(kept.sum()), total, 0.1)
+    drawn = seen[hidden][~masked & ~kept]
+    assert near(len(drawn), total, 0.1)
+    assert len(set(drawn.tolist())) > 0.9 * len(drawn) * (1 - len(drawn) / (2 * len(vocabulary))), "random tokens are uniform"

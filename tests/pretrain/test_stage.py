@@ -1,0 +1,139 @@
+"""The stages as the pipeline runs them: articles to chunks to an encoder; a kill costs nothing; projector and MLM head stay out."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from tasks.core.encoder import load_towers
+from tasks.core.files import folder_digest
+from tasks.core.mlm_head import MLMHead, find_head, load_head
+
+PARAMS = """
+base: {}
+articles: {source: "jsonl:articles.jsonl"}
+chunk: {length: 64}
+pretrain:
+  costa: {init: base, steps: 24, batch_texts: 8, spans: 2, paragraph: [32, 48], lr: 5e-4, batch_tokens: 512}
+  small: {init: base, steps: 2, batch_texts: 4, paragraph: [32, 48], batch_tokens: 512, scratch: {layers: 1, width: 32, heads: 2}}
+  ict: {init: costa, objective: ict, steps: 2, batch_texts: 4, batch_tokens: 512}
+  deep: {init: base}
+"""
+
+
+def stage(folder: Path, module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"tasks.{module}", *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def run(folder: Path, module: str, *arguments: str) -> str:
+    process = stage(folder, module, *arguments)
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, output
+    return output
+
+
+def pretrain(name: str, init: str, out: str) -> list[str]:
+    return ["--name", name, "--init", init, "--chunks", "chunks", "--encoder", f"{out}/encoder", "--curves", f"{out}/curves"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "params.yaml").write_text(PARAMS)
+    (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
+    rows = [{"id": d, "title": title, "text": text} for d, (title, text) in tiny_corpus.documents.items()]
+    (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
+    run(folder, "articles", "--out", "articles")
+    run(folder, "chunk", "--articles", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
+    run(folder, "pretrain", *pretrain("costa", "base", "whole"))
+    return folder
+
+
+def curve(folder: Path, name: str) -> list[float]:
+    return [float(line.split("\t")[1]) for line in (folder / f"plots/metrics/train/{name}.tsv").read_text().splitlines()[1:]]
+
+
+def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
+    process = stage(project, "pretrain", *pretrain("costa", "base", "killed"))
+    deadline = time.monotonic() + 120
+    while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
+        assert process.poll() is None, "the training ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (project / "killed/encoder").exists(), "an out of a killed stage stands there"
+    assert "going on from step" in run(project, "pretrain", *pretrain("costa", "base", "killed"))
+    for out in ("encoder", "curves"):
+        assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
+    assert not list(project.glob(".retemper/scratch/*/*")), "scratch is removed on success"
+
+
+def test_losses_fall_and_vectors_spread(project: Path) -> None:
+    curves = project / "whole/curves"
+    assert all((curves / f"plots/metrics/train/{name}.tsv").exists() for name in ("accuracy", "alignment", "token_accuracy", "uniformity"))
+    contrast = curve(curves, "contrastive_loss")
+    assert len(contrast) == 24
+    assert sum(contrast[-4:]) < 0.7 * sum(contrast[:4])
+    assert sum(curve(curves, "uniformity")[-4:]) / 4 < -0.1, "0 would be a collapse"
+    total, mlm = curve(curves, "loss"), curve(curves, "mlm_loss")
+    assert total == pytest.approx([m + 0.1 * c for m, c in zip(mlm, contrast, strict=True)], rel=1e-5)
+    assert mlm[0] < 9, "the source's MLM head is used: a new one begins at log(vocabulary), 10.3"
+
+
+def test_the_exported_encoder_is_a_plain_one(project: Path) -> None:
+    weights, before = load_file(project / "whole/encoder/model.safetensors"), load_file(project / "base/model.safetensors")
+    assert {name: t.shape for name, t in weights.items()} == {name: t.shape for name, t in before.items()}, "no projector, no MLM head"
+    assert any(not torch.equal(weights[name], before[name]) for name in weights)
+    shape, wanted = load_towers(project / "whole/encoder").document.shape, load_towers(project / "base").document.shape
+    assert shape == wanted
+    AutoModel.from_pretrained(project / "whole/encoder")
+
+
+def test_the_mlm_head_is_the_sources_own(project: Path, tiny_encoder: Path) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(tiny_encoder, dtype=torch.float32).eval()
+    head = MLMHead(model.config)
+    assert load_head(head, project / "base")
+    ids = torch.tensor([[101, 1996, 103, 2003, 2307, 102]])
+    with torch.no_grad():
+        ours = head(load_towers(project / "base").document.transformer(ids).last_hidden_state[0], model.get_input_embeddings().weight)
+        torch.testing.assert_close(ours, model(ids).logits[0], rtol=1e-4, atol=1e-4)
+    assert find_head(project / "whole/encoder"), "a pre-training can go on from a pre-training"
+
+
+def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, minilm: Path) -> None:
+    assert not find_head(minilm)
+    output = run(project, "pretrain", *pretrain("ict", "whole/encoder", "ict"))
+    assert "new MLM head" not in output
+    output = run(project, "pretrain", *pretrain("small", str(minilm), "small"))
+    assert "a new MLM head, tied to the word embeddings" in output  # random weights, so the tokenizer alone is MiniLM's
+    towers = load_towers(project / "small/encoder")
+    assert (towers.document.width, towers.document.shape.pooling, towers.document.shape.similarity) == (32, "mean", "cosine")
+    assert curve(project / "small/curves", "mlm_loss")[0] == pytest.approx(10.33, abs=0.3)  # log(30522)
+
+
+def test_a_user_mistake_is_one_line(project: Path) -> None:
+    process = stage(project, "pretrain", *pretrain("deep", "base", "mistake"))
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 2, output
+    line = "retemper: params.yaml: pretrain.deep.paragraph: found [64, 128], the longest text has 62 tokens; lower it"
+    assert output.splitlines()[-1].startswith(line) and "Traceback" not in output
+    assert not (project / "mistake/encoder").exists()
+
+
+def test_chunks_longer_than_the_model_are_refused(project: Path) -> None:
+    (project / "long").mkdir()
+    (project / "long/params.yaml").write_text("chunk: {length: 1024}")
+    process = stage(project / "long", "chunk", "--articles", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
+    assert "params.yaml: chunk.length: found 1024, the model takes 512 tokens at most" in process.communicate(timeout=120)[0]
+    assert process.returncode == 2

@@ -1,0 +1,185 @@
+"""A step against the same sums written plainly: one text at a time, no padding, no cached gradients."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tasks.chunk.params import Chunk
+from tasks.chunk.store import write_chunks
+from tasks.core.chunks import Chunks, open_chunks
+from tasks.core.encoder import Shape
+from tasks.core.errors import UserError
+from tasks.core.mlm_head import MLMHead
+from tasks.core.tokenizers import load_tokenizer
+from tasks.pretrain.batches import draw_batch, steps_of, usable_rows
+from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
+from tasks.pretrain.params import Pretrain, Scratch
+from tasks.pretrain.step import Step, Work
+from tasks.pretrain.words import Vocabulary, read_vocabulary
+
+SIZE = Scratch(layers=1, width=16, heads=2)
+
+
+def pretrain(**values: Any) -> Pretrain:
+    return Pretrain.model_validate({"init": "base", "batch_texts": 4, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512} | values)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_encoder: Path) -> Any:
+    return load_tokenizer(tiny_encoder)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer: Any) -> Vocabulary:
+    return read_vocabulary(tokenizer, "tiny")
+
+
+@pytest.fixture(scope="module")
+def chunks(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tokenizer: Any) -> Chunks:
+    folder = tmp_path_factory.mktemp("chunks")
+    texts = {d: text for d, (_, text) in list(tiny_corpus.documents.items())[:30]}
+    write_chunks(folder, [(list(texts), list(texts.values()))], tokenizer, "digest", Chunk(length=64), len(texts))
+    return open_chunks(folder)
+
+
+def module_of(params: Pretrain, tiny_encoder: Path) -> Pretrainer:
+    towers = random_towers(json.loads((tiny_encoder / "config.json").read_text()), Shape(pooling="cls"), SIZE, 3)
+    head = MLMHead(towers.document.transformer.config)
+    head.draw(torch.Generator().manual_seed(4))
+    module = make_pretrainer(towers, head, params)
+    return module.eval()  # without dropout a text's vectors do not depend on what stands beside it
+
+
+def plain_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary: Vocabulary) -> torch.Tensor:
+    batch = draw_batch(chunks, usable_rows(chunks, params, ""), vocabulary, params, 3)
+
+    def hidden(ids: Any) -> torch.Tensor:
+        ids = torch.from_numpy(ids)[None]
+        return module.hidden(ids, torch.ones_like(ids))[0]
+
+    count = len(batch.clean)
+    seen = [hidden(ids) for ids in (batch.seen or batch.clean)]
+    vectors = seen if params.contrastive_input == "masked" else [hidden(ids) for ids in batch.clean]
+    texts = [v[0] if module.pooling == "cls" else v.mean(0) for v in vectors]
+    contrast = torch.zeros(())
+    if params.objective == "costa":
+        assert batch.spans is not None
+        linear = module.projector.linear
+        if linear is not None:
+            texts = [F.linear(text, linear.weight, linear.bias) for text in texts]
+            texts = [text.tanh() for text in texts] if params.projector == "nonlinear" else texts
+        spans = [[torch.stack([vectors[k][i] for i in range(a, b)]).mean(0) for a, b in batch.spans[k]] for k in range(count)]
+        if params.similarity == "cosine":
+            texts, spans = [t / t.norm() for t in texts], [[s / s.norm() for s in own] for own in spans]
+        for k in range(count):
+            others = [texts[j] for j in range(count) if j != k] + [span for own in spans for span in own]
+            below = torch.logsumexp(torch.stack([texts[k] @ other / params.temperature for other in others]), 0)
+            contrast = contrast + torch.stack([below - texts[k] @ span / params.temperature for span in spans[k]]).mean()
+    elif params.objective == "ict":
+        count //= 2
+        for k in range(count):
+            scores = torch.stack([texts[k] @ texts[count + j] / params.temperature for j in range(count)])
+            contrast = contrast - torch.log_softmax(scores, 0)[k]
+    if params.contrastive_reduction == "mean":
+        contrast = contrast / count
+    mlm, number = torch.zeros(()), 0
+    for ids, row, places in zip(batch.clean, seen, batch.hidden, strict=False):
+        for place in np.flatnonzero(places):
+            assert module.head is not None
+            logits = module.head(row[place][None], module.embeddings())[0]
+            mlm, number = mlm - torch.log_softmax(logits, 0)[ids[place]], number + 1
+    if params.mlm_reduction == "mean":
+        mlm = mlm / max(1, number)
+    return params.contrastive_weight * contrast * (params.objective != "mlm") + params.mlm_weight * mlm
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"contrastive_input": "clean", "pooling": "mean", "projector": "linear", "contrastive_reduction": "sum"},
+    {"mlm_weight": 0, "similarity": "cosine", "projector": "none", "granularities": ["word", "phrase"]},
+    {"mlm_reduction": "sum", "temperature": 1.0},
+    {"objective": "mlm"},
+    {"objective": "ict", "temperature": 1.0},
+    {"objective": "ict", "temperature": 1.0, "contrastive_input": "clean", "pooling": "mean"},
+]
+
+
+@pytest.mark.parametrize("values", CASES, ids=str)
+def test_a_step_leaves_the_gradients_of_the_plain_sums(
+    values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path
+) -> None:
+    params = pretrain(**{"batch_texts": 12, **values})
+    module = module_of(params, tiny_encoder)
+    wanted = plain_loss(module, params, chunks, vocabulary)
+    wanted.backward()
+    plain = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+    rows = usable_rows(chunks, params, "")
+    for graph_tokens in (0, 300, 10**6):  # every cut encoded twice, some, none
+        module.zero_grad()
+        work = Work(torch.device("cpu"), torch.float32, graph_tokens, chunks.tokens.pad)
+        step = Step(module, draw_batch(chunks, rows, vocabulary, params, 3), params, work, (1,))
+        metrics = step.backward()
+        assert len(step.cuts) >= 2
+        assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=1e-4)
+        for name, parameter in module.named_parameters():
+            if name in plain:
+                assert parameter.grad is not None, name
+                torch.testing.assert_close(parameter.grad, plain[name], rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_ict_takes_one_whole_sentence_out(chunks: Chunks, vocabulary: Vocabulary) -> None:
+    params = pretrain(objective="ict", batch_texts=8)
+    rows = usable_rows(chunks, params, "")
+    assert (chunks.sentence_counts[rows] >= 2).all() and len(rows) < len(chunks)
+    whole = {tuple(chunks.row(row).tolist()): chunks.sentences(row) for row in rows.tolist()}
+    for step in range(3):
+        batch = draw_batch(chunks, rows, vocabulary, params, step)
+        for sentence, passage in zip(batch.clean[:8], batch.clean[8:], strict=True):
+            found = 0
+            for ids, bounds in whole.items():
+                for start, end in pairwise(bounds):
+                    inside, rest = [ids[0], *ids[start:end], ids[-1]], [*ids[:start], *ids[end:]]
+                    found += inside == sentence.tolist() and rest == passage.tolist()
+            assert found, "a sentence and its chunk without it"
+
+
+def test_an_epoch_sees_every_chunk_once_and_spans_are_drawn_anew_unless_fixed(chunks: Chunks, vocabulary: Vocabulary) -> None:
+    params = pretrain(batch_texts=3)
+    rows = usable_rows(chunks, params, "")
+    per_epoch = len(rows) // 3
+    texts = [tuple(ids.tolist()) for step in range(per_epoch) for ids in draw_batch(chunks, rows, vocabulary, params, step).clean]
+    assert len(texts) == len(set(texts)) == per_epoch * 3
+    assert steps_of(rows, pretrain(batch_texts=3, epochs=2)) == 2 * per_epoch
+
+    def spans_of(params: Pretrain, epoch: int) -> dict[tuple[int, ...], Any]:
+        batches = [draw_batch(chunks, rows, vocabulary, params, epoch * per_epoch + step) for step in range(per_epoch)]
+        return {tuple(ids.tolist()): spans.tolist() for b in batches for ids, spans in zip(b.clean, b.spans, strict=True)}
+
+    for redraw in (True, False):
+        first, second = (spans_of(pretrain(batch_texts=3, redraw=redraw), epoch) for epoch in (0, 1))
+        same = [first[text] == second[text] for text in first.keys() & second.keys()]
+        assert same and (not any(same) if redraw else all(same))
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"paragraph": [64, 128]}, r"p.paragraph: found \[64, 128\], the longest text has \d+ tokens; lower it"),
+        ({"spans": 70}, r"p.spans: found 70, the longest text has \d+ tokens; lower it"),
+    ],
+)
+def test_what_no_text_can_satisfy(values: dict[str, Any], line: str, chunks: Chunks) -> None:
+    with pytest.raises(UserError, match=line):
+        usable_rows(chunks, pretrain(**values), "p")
+
+
+@pytest.mark.parametrize("values", [{"temperature": 0}, {"phrase": [5, 4]}, {"beta": [0, 1]}, {"objective": "mlm", "mlm_weight": 0}])
+def test_parameters_that_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(values)) if len(values) == 1 else "no loss"):
+        pretrain(**values)
