@@ -45,7 +45,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
     """Names of entries: their form, none reserved, none used twice in a namespace."""
-    for namespace in (ENCODERS, NEGATIVES):
+    for namespace in (ENCODERS, NEGATIVES, ("study",)):
         owner: dict[str, str] = {}
         for section in namespace:
             for name in _entries(sections, section):
@@ -63,7 +63,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
     """Every `init`, `negatives` and mined round exists, and no round needs itself."""
     encoders = {"base", *(name for section in ENCODERS for name in _entries(sections, section))}
     negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in _entries(sections, section))}
-    rounds = _entries(sections, "rounds")
+    rounds, adores = _entries(sections, "rounds"), _entries(sections, "adore")
     for name in _entries(sections, "mine"):
         if name not in rounds:
             raise UserError(f"{where}: mine.{name}: no round {name}; negatives are mined with a round: {', '.join(rounds)}")
@@ -72,11 +72,20 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             if entry[field] not in known:
                 hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
                 raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
-    cycle = find_cycle({name: [entry["init"], entry["negatives"]] for name, entry in rounds.items()})
+    for section, entries in (("adore", adores), ("study", _entries(sections, "study"))):
+        for name, entry in entries.items():
+            if entry["round"] not in rounds:
+                raise UserError(f"{where}: {section}.{name}.round: found {entry['round']!r}, expected a round: {', '.join(rounds)}")
+    for name, entry in adores.items():
+        if entry["negatives"] not in negatives:
+            raise UserError(
+                f"{where}: adore.{name}.negatives: found {entry['negatives']!r}, expected one of {', '.join(sorted(negatives))}"
+            )
+    needs = {name: [entry["init"], entry["negatives"]] for name, entry in rounds.items()}
+    cycle = find_cycle(needs | {name: [entry["round"], entry["negatives"]] for name, entry in adores.items()})
     if cycle:
-        raise UserError(
-            f"{where}: rounds.{cycle[0]}: needs itself: {' -> '.join(cycle)}; let one of them start from base or earlier negatives"
-        )
+        entry = f"{'rounds' if cycle[0] in rounds else 'adore'}.{cycle[0]}"
+        raise UserError(f"{where}: {entry}: needs itself: {' -> '.join(cycle)}; let one of them start from base or earlier negatives")
 
 
 def find_cycle(needs: Mapping[str, list[str]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from tasks.adore.params import Adore, Study
 from tasks.base.params import Base, EncoderSource
 from tasks.bm25.params import BM25
 from tasks.core.params import Params
@@ -30,5 +31,7 @@ class Parameters(Params):
     encode: Encode
     index: Index
     mine: dict[str, Mine]
+    adore: dict[str, Adore]
+    study: dict[str, Study]
     evaluate: Evaluate
     report: Report

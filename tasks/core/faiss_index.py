@@ -8,6 +8,7 @@ import numpy as np
 
 from tasks.core.encoding import Vectors
 from tasks.core.errors import UserError
+from tasks.core.files import new_file
 from tasks.core.search import MARGIN, Floats
 from tasks.core.tokens import Ints
 
@@ -26,3 +27,9 @@ def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, I
         raise UserError(f"the index holds vectors of width {index.d}, the encoder gives {queries_QD.shape[1]}; encode and index again")
     scores, rows = index.search(np.ascontiguousarray(queries_QD), min(depth + MARGIN, index.ntotal))
     return scores, rows
+
+
+def save_index(index: Any, path: Path) -> None:
+    """Write a faiss index, whole or not at all."""
+    with new_file(path) as temporary:
+        faiss.write_index(index, str(temporary))
