@@ -12,6 +12,7 @@ from tasks.core.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED: dict[str, Any] = {"init": "base", "negatives": "bm25"}
+LISTS: dict[str, Any] = {"lists": "given", "loss": "ranknet"}
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def sections() -> dict[str, Any]:
     found = read_yaml(ROOT / "params.yaml")
     found["rounds"] = {"warmup": dict(TRAINED), "star": {"init": "warmup", "negatives": "warmup"}}
     found["mine"] = {"warmup": {"search": "embeddings"}}
+    found["adore"] = {}
     return found
 
 
@@ -65,6 +67,13 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ("nonsense", {}, "nonsense: unknown key"),
         ("dataset.source", "beer:x", "dataset.source: dataset 'beer:x': unknown kind"),
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
+        ("adore", {"a": {"round": "strar", "negatives": "none"}}, "adore.a.round: found 'strar', expected a round: warmup, star"),
+        ("adore", {"a": {"round": "base", "negatives": "none"}}, "adore.a.round: found 'base', expected a round"),
+        ("adore", {"star": {"round": "warmup", "negatives": "none"}}, "adore.star: the name star is taken by rounds.star"),
+        ("adore", {"a": {"round": "warmup", "negatives": "star"} | LISTS}, "adore.a.negatives: found 'star', expected one of bm25, none"),
+        ("adore", {"a": {"round": "warmup", "negatives": "none", "cut": 0}}, "adore.a: found {'round'"),
+        ("study", {"s": {"round": "nowhere", "factories": ["Flat"]}}, "study.s.round: found 'nowhere', expected a round"),
+        ("study", {"A": {"round": "warmup", "factories": ["Flat"]}}, "study.A: found the name 'A'"),
         ("rounds", {}, "rounds: found {}"),
         ("rounds.star", None, "rounds.star: found None"),
     ],
@@ -74,6 +83,22 @@ def test_refusals(sections: dict[str, Any], key: str, value: Any, line: str) -> 
         check(edited(sections, key, value))
     assert str(refusal.value).startswith(f"params.yaml: {line}")
     assert "\n" not in str(refusal.value)
+
+
+def test_cycles_through_a_query_tower(sections: dict[str, Any]) -> None:
+    sections["adore"] = {"a": {"round": "star", "negatives": "none"}}
+    sections["rounds"]["later"] = {"init": "a", "negatives": "warmup"}  # a round may start from one
+    check(sections)
+    sections["rounds"]["star"]["init"] = "later"
+    with pytest.raises(UserError, match=r"rounds.star: needs itself: star -> later -> a -> star"):
+        check(sections)
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "docs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_pass(recipe: Path, sections: dict[str, Any]) -> None:
+    for section, entries in read_yaml(recipe).items():
+        sections[section] = (sections[section] or {}) | entries
+    check(sections)
 
 
 def test_a_missing_section_and_a_missing_field(sections: dict[str, Any]) -> None:
