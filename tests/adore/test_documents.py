@@ -56,7 +56,7 @@ INDEXES: dict[str, faiss.Index] = {}  # OPQ takes a second to train
 def built(embeddings: Embeddings, factory: str) -> faiss.Index:
     if factory not in INDEXES:
         INDEXES[factory] = build(embeddings, SimpleNamespace(factory=factory, nprobe=4, ef_search=512, train_size=10**6, seed=0))
-    return faiss.clone_index(INDEXES[factory])
+    return faiss.deserialize_index(faiss.serialize_index(INDEXES[factory]))
 
 
 def agree(documents: module.Documents, queries: np.ndarray) -> None:
@@ -87,7 +87,7 @@ def test_exact_search_and_scores(
     assert exact.search(queries, 10**6)[1].max() == ROWS - 1  # more than there are is all there are
 
 
-@pytest.mark.parametrize("factory", ["Flat", "PQ4", "OPQ2,PQ2", "OPQ2_4,PQ2", "IVF8,Flat", "IVF8,PQ4", "OPQ2,IVF1,PQ2x8", "SQ8", "HNSW16"])
+@pytest.mark.parametrize("factory", ["Flat", "PQ4x4", "OPQ2_4,PQ2x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ2,IVF1,PQ2x8", "SQ8", "HNSW16"])
 def test_scores_over_any_index_are_its_own(factory: str, embeddings: Embeddings, queries: np.ndarray) -> None:
     agree(Compressed(built(embeddings, factory), CPU, "adore.a.index"), queries)
 
@@ -98,7 +98,7 @@ def test_an_index_whose_scores_are_not_those_of_its_vectors_is_refused(factory: 
         Compressed(built(embeddings, factory), CPU, "adore.a.index")
 
 
-TRAINABLE = ["PQ4", "OPQ2,PQ2", "OPQ2,IVF1,PQ2x8", "IVF1,PQ4", "OPQ2_4,PQ2"]
+TRAINABLE = ["PQ2", "OPQ2,IVF1,PQ2x8", "OPQ2_4,PQ2"]  # 256 centroids take a while to find
 
 
 @pytest.mark.parametrize("factory", TRAINABLE)
@@ -153,7 +153,7 @@ def faiss_decoded(index: faiss.Index, row: int) -> np.ndarray:
     return decoded
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF8,PQ4", "PCA4,PQ2", "SQ8", "PQ4x4", "IVF2,PQ4"])
+@pytest.mark.parametrize("factory", ["Flat", "PCA4,PQ2x4", "SQ8", "PQ4x4", "IVF8,PQ4x4"])
 def test_what_has_no_centroids_to_train_is_refused(factory: str, embeddings: Embeddings) -> None:
     with pytest.raises(UserError, match=r"params.yaml: adore.a.index: centroids: true trains those of PQ"):
         Centroids(built(embeddings, factory), CPU, "adore.a.index")

@@ -15,7 +15,7 @@ import torch
 
 from tasks.adore import step as step_module
 from tasks.adore import work
-from tasks.core.embeddings import Manifest, open_embeddings, write_manifest
+from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.encoder import Shape, load_towers, save_towers
 from tasks.core.encoding import encode
 from tasks.core.errors import UserError
@@ -37,7 +37,7 @@ ENTRIES = {
     "random": "negatives: none, lists: random, loss: ranknet",
     "given": "negatives: g, lists: given, loss: ranknet",
     "ivf": 'negatives: none, index: "IVF8,Flat", nprobe: 2',
-    "jpq": 'negatives: none, index: "OPQ2,IVF1,PQ2x8", centroids: true, centroid_lr: 1e-2, missing: jpq',
+    "jpq": 'negatives: none, index: "IVF1,PQ2x8", centroids: true, centroid_lr: 1e-2, missing: jpq',
     "jpq_flat": "negatives: none, centroids: true",
     "jpq_sq": "negatives: none, index: SQ8, centroids: true",
     "unknown": "negatives: none, index: Falt",
@@ -45,6 +45,9 @@ ENTRIES = {
     "deep": "negatives: none, depth: 1000, steps: 1",
 }
 STUDY = f'{{{COMMON}, factories: [Flat, "PQ2"], serve_depth: 20}}'
+
+
+INDEXES: dict[str, Any] = {}  # 256 centroids take a while to find
 
 
 class Killed(Exception):
@@ -109,13 +112,18 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], 
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     monkeypatch.chdir(project)
+    real = work.build
+
+    def build_once(embeddings: Embeddings, recipe: Any, key: str) -> Any:
+        if recipe.factory not in INDEXES:
+            INDEXES[recipe.factory] = real(embeddings, recipe, key)
+        return faiss.deserialize_index(faiss.serialize_index(INDEXES[recipe.factory]))
+
+    monkeypatch.setattr(work, "build", build_once)
 
     def go(name: str, out: str) -> Path:
         outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
-        if name in ENTRIES:
-            chosen = ["--name", name, "--negatives", "g", *outs]
-        else:
-            chosen = ["--study", name, "--out", out]
+        chosen = ["--name", name, "--negatives", "g", *outs] if name in ENTRIES else ["--study", name, "--out", out]
         paths = "--round r --embeddings embeddings --tokens tokens --corpus corpus"
         monkeypatch.setattr(sys, "argv", ["adore", *paths.split(), *chosen])
         import_module("tasks.adore.__main__").main()
@@ -205,17 +213,14 @@ def test_every_kind_of_training_runs(name: str, run: Callable[[str, str], Path])
         assert faiss.extract_index_ivf(faiss.read_index(str(out / "index" / "index.faiss"))).nprobe == 2
 
 
-def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], Path], project: Path) -> None:
+def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], Path]) -> None:
     out = run("jpq", "served")
     index = faiss.read_index(str(out / "index" / "index.faiss"))
-    quantizer = faiss.downcast_index(index.index).pq
-    plain = faiss.index_factory(128, "OPQ2,IVF1,PQ2x8", faiss.METRIC_INNER_PRODUCT)
-    vectors = np.concatenate([block for _, block in open_embeddings(project / "embeddings").blocks()])
-    plain.train(vectors)
-    start = faiss.vector_to_array(faiss.downcast_index(plain.index).pq.centroids)
-    moved = np.abs(faiss.vector_to_array(quantizer.centroids) - start)
-    assert moved.max() > 0.02  # beyond what folding the coarse centroid does alone: its lr is 1e-2 for nine steps
-    assert not faiss.downcast_index(index.index).quantizer.reconstruct(0).any()
+    plain = faiss.deserialize_index(faiss.serialize_index(INDEXES["IVF1,PQ2x8"]))
+    start = faiss.vector_to_array(plain.pq.centroids).reshape(2, 256, -1) + plain.quantizer.reconstruct(0).reshape(2, 1, -1)
+    moved = np.abs(faiss.vector_to_array(index.pq.centroids) - start.ravel())
+    assert 0.01 < moved.max() < 0.1  # nine steps of AdamW at 1e-2 or less, from the folded centroids
+    assert not index.quantizer.reconstruct(0).any()
 
 
 @pytest.mark.parametrize(
