@@ -58,7 +58,7 @@ def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> 
 
 
 def centroid_lr(params: Adore, documents: Centroids) -> float:
-    """JPQ's peak learning rates, by bytes a vector (issue tracker and scripts of the released code)."""
+    """The peak learning rate of the centroids; by bytes a vector as JPQ's scripts have it, where none is given."""
     size = documents.weight.shape[0]
     return params.centroid_lr or (5e-6 if size <= 24 else 2e-5 if size <= 32 else 1e-4)
 
