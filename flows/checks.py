@@ -50,7 +50,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
     """Names of entries: their form, none reserved, none used twice in a namespace."""
-    for namespace in (SYSTEMS, NEGATIVES):
+    for namespace in (SYSTEMS, NEGATIVES, ("study",)):
         owner: dict[str, str] = {}
         for section in namespace:
             for name in _entries(sections, section):
@@ -85,6 +85,8 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         "teacher": {"negatives": negatives, "reranker": rerankers},
         "rerank": {"run": runs, "reranker": rerankers},
         "rescore": {"run": runs, "round": set(rounds)},
+        "adore": {"round": set(rounds), "negatives": negatives},
+        "study": {"round": set(rounds)},
     }
     for section, wanted in fields.items():
         for name, entry in _entries(sections, section).items():
@@ -95,7 +97,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
                     raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
     cycle = find_cycle(_needs(sections))
     if cycle:
-        shown = [name.removeprefix("rounds.") for name in cycle[:-1] if not name.startswith("mine.")]
+        shown = [name.split(".")[1] if name.startswith(ENCODERS) else name for name in cycle[:-1] if not name.startswith("mine.")]
         first = next(name for name in cycle if not name.startswith("mine."))
         raise UserError(
             f"{where}: {first}: needs itself: {' -> '.join([*shown, shown[0]])}; let one of them start from base or earlier negatives"
@@ -111,6 +113,7 @@ def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
         for name, entry in _entries(sections, "rounds").items()
     }
     needs |= {f"pretrain.{name}": [encoders.get(e["init"], "")] for name, e in _entries(sections, "pretrain").items()}
+    needs |= {f"adore.{name}": [f"rounds.{e['round']}", made.get(e["negatives"], "")] for name, e in _entries(sections, "adore").items()}
     needs |= {f"mine.{name}": [f"rounds.{name}"] for name in _entries(sections, "mine")}
     needs |= {f"mix.{name}": [made.get(e["first"], ""), made.get(e["second"], "")] for name, e in _entries(sections, "mix").items()}
     needs |= {f"rerankers.{name}": [made.get(e["negatives"], "")] for name, e in _entries(sections, "rerankers").items()}

@@ -73,7 +73,7 @@ def build_parser() -> ArgumentParser:
     search = commands.add_parser("search", help="search the corpus with a trained model")
     search.add_argument("text", help="the query")
     search.add_argument("-k", type=int, default=10, help="hits shown (default: %(default)s)")
-    search.add_argument("--model", help="a round; default: the best on dev by report.metric")
+    search.add_argument("--model", help="a round or an adore; default: the best on dev by report.metric")
     search.set_defaults(work=_search)
 
     evaluate = commands.add_parser("evaluate", help="evaluate any model folder on any dataset, zero-shot; data/ stays as it is")

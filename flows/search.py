@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 from flows.checks import check_file
 from flows.metrics import INDEXES, best_model, read_metrics
 from flows.processes import environment
 from tasks.core.errors import UserError
+from tasks.core.files import read_json
 
 
 def search(text: str, k: int, model: str | None) -> int:
@@ -20,7 +22,16 @@ def search(text: str, k: int, model: str | None) -> int:
         known = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
         raise UserError(f"{INDEXES / model}: no index of model {model}, expected one of {', '.join(known) or 'none yet'}; run retemper run")
     print(f"searching with {model}", file=sys.stderr)
-    paths = ["--encoder", f"data/encoders/{model}", "--index", f"data/indexes/{model}"]
+    paths = ["--encoder", f"data/encoders/{model}", "--index", str(served_index(model))]
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *paths, *corpus, "--k", str(k), f"--query={text}"]
     return subprocess.run(command, env=environment(), check=False).returncode
+
+
+def served_index(model: str, indexes: Path = INDEXES) -> Path:
+    """The index folder of a model: its own, or its round's for a query tower that was trained over the round's vectors as they are."""
+    own = indexes / model
+    if (own / "index.faiss").exists():
+        return own
+    described = own / "index.json"
+    return indexes / str(read_json(described)["round"]) if described.exists() else own

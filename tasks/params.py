@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from tasks.adore.params import Adore, Study
 from tasks.articles.params import Articles
 from tasks.base.params import Base, EncoderSource
 from tasks.bm25.params import BM25
@@ -46,5 +47,7 @@ class Parameters(Params):
     teacher: dict[str, Teacher]
     rerank: dict[str, Rerank]
     rescore: dict[str, Rescore]
+    adore: dict[str, Adore]
+    study: dict[str, Study]
     evaluate: Evaluate
     report: Report

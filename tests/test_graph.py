@@ -163,6 +163,7 @@ def test_the_report_comes_after_everything_it_shows(repo: Any) -> None:
     wanted = {"prepare", "base", "tokenize", "bm25", "evaluate_bm25"}
     wanted |= {f"{name}@{key}" for name in ("train", "encode", "index", "evaluate") for key in params["rounds"]}
     wanted |= {f"mine@{entry['negatives']}" for entry in params["rounds"].values() if entry["negatives"] in params["mine"]}
+    wanted |= {f"{name}@{key}" for name in ("adore", "evaluate_adore") for key in params["adore"]}
     assert wanted <= before, f"not before report: {sorted(wanted - before)}"
 
 

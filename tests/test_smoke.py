@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[1]
-OF_STAR = {"train@star", "encode@star", "index@star", "evaluate@star", "report"}
+OF_STAR = {"train@star", "encode@star", "index@star", "evaluate@star", "adore@star_adore", "evaluate_adore@star_adore", "report"}
 pytestmark = pytest.mark.slow
 
 
@@ -97,7 +97,7 @@ def test_the_first_run_executes_every_stage(first: dict[str, str], project: Proj
     assert {path.suffix for path in (project.folder / "data" / "report").iterdir()} >= {".html"}
 
 
-@pytest.mark.parametrize("system", ["bm25", "init", "warmup", "star"])
+@pytest.mark.parametrize("system", ["bm25", "init", "warmup", "star", "star_adore"])
 def test_metrics_are_those_of_the_run_files(first: dict[str, str], project: Project, tiny_corpus: Any, system: str) -> None:
     """RR@10 of every query from the TREC run by a plain loop. Each query has one relevant document."""
     assert first

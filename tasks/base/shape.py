@@ -36,8 +36,8 @@ def shaped_towers(folder: Path, params: Base) -> Towers:
     if shape.head == "none" or source.head == "linear_norm":
         return load_towers(folder, shape)
     towers = load_towers(folder, shape)
-    assert towers.document.head is not None
-    linear = towers.document.head.linear
-    nn.init.normal_(linear.weight, std=0.02, generator=torch.Generator().manual_seed(params.seed))
-    nn.init.zeros_(linear.bias)
+    for tower in (towers.query, towers.document):
+        assert tower.head is not None
+        nn.init.normal_(tower.head.linear.weight, std=0.02, generator=torch.Generator().manual_seed(params.seed))
+        nn.init.zeros_(tower.head.linear.bias)
     return towers

@@ -4,6 +4,9 @@ The folder is a Hugging Face model (safetensors, config, tokenizer) with the mod
 sentence-transformers beside it, so that `AutoModel` and `SentenceTransformer(path)` load it and give the
 same vectors. Those module files are also where pooling, head and similarity are read from: nothing is kept twice.
 
+Two towers of different weights are two such folders, `query` and `document`, in one folder whose module is sentence-transformers'
+Router: `encode_query` and `encode_document` go to the right one.
+
 Shapes: B texts, L tokens, H hidden width, D vector width.
 """
 
@@ -24,6 +27,8 @@ from tasks.core.errors import UserError
 from tasks.core.files import read_json
 
 MODULE = "sentence_transformers.models."
+ROUTER = "router_config.json"  # stands in a folder of two towers
+TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
 IDENTITY = "torch.nn.modules.linear.Identity"
 CHAINS = [  # of modules.json: what a Shape can say
     ["Transformer", "Pooling", *head, *normalize] for head in ([], ["Dense", "LayerNorm"]) for normalize in ([], ["Normalize"])
@@ -92,7 +97,9 @@ class Towers:
 
 
 def read_shape(folder: Path) -> Shape:
-    """Pooling, head and similarity of a sentence-transformers folder; mean, none and dot where it is not one."""
+    """Pooling, head and similarity of a model folder (of two towers: the document's); mean, none and dot for a bare transformer."""
+    if (folder / ROUTER).exists():
+        return read_shape(folder / "document")
     if not (folder / "modules.json").exists():
         return Shape()
     modules = read_json(folder / "modules.json")
@@ -159,6 +166,9 @@ def load_transformer(folder: Path) -> Any:
 
 def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
     """Both towers of a model folder. `shape` overrides what the folder's module files say (for a bare transformer)."""
+    if (folder / ROUTER).exists():
+        query, document = (load_towers(folder / name, shape).document for name in TOWERS)
+        return Towers(query, document)
     shape = shape or read_shape(folder)
     encoder = Encoder(load_transformer(folder), shape)
     if encoder.head is not None and read_shape(folder).head == "linear_norm":
@@ -190,12 +200,17 @@ def _load_head(head: Head, folder: Path) -> None:
 
 
 def save_towers(towers: Towers, tokenizer: Any, folder: Path, **texts: Any) -> None:
-    """Write both towers (shared weights) into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape."""
-    assert towers.shared, "two towers of different weights have no folder form yet"
+    """Write both towers into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape."""
+    tokenizer.save_pretrained(folder)
+    if not towers.shared:
+        for name, tower in zip(TOWERS, (towers.query, towers.document), strict=True):
+            (folder / name).mkdir()
+            save_towers(Towers(tower, tower), tokenizer, folder / name, **texts)
+        _write_router(folder)
+        return
     encoder = towers.document
     shape = replace(encoder.shape, **texts)
     encoder.transformer.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     modules: list[tuple[str, str]] = [("", "Transformer"), ("1_Pooling", "Pooling")]
     width = encoder.width
     _json(folder / "1_Pooling" / "config.json", {
@@ -223,6 +238,20 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, **texts: Any) -> N
         "prompts": {"query": shape.query_prefix, "document": shape.document_prefix}, "default_prompt_name": None,
         "similarity_fn_name": shape.similarity,
     })  # fmt: skip
+
+
+def _write_router(folder: Path) -> None:
+    """The module files above two towers: one Router, whose modules lie where each tower's own modules.json has them."""
+    types: dict[str, str] = {}
+    routes: dict[str, list[str]] = {}
+    for name in TOWERS:
+        modules = {f"{name}/{module['path']}".rstrip("/"): module["type"] for module in read_json(folder / name / "modules.json")}
+        types |= modules
+        routes[name] = list(modules)
+    _json(folder / ROUTER, {"types": types, "structure": routes, "parameters": {"default_route": "document", "allow_empty_key": True}})
+    _json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": MODULE + "Router"}])
+    general = "config_sentence_transformers.json"
+    _json(folder / general, read_json(folder / "document" / general))
 
 
 def _json(path: Path, value: object) -> None:

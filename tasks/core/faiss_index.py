@@ -8,6 +8,7 @@ import numpy as np
 
 from tasks.core.encoding import Vectors
 from tasks.core.errors import UserError
+from tasks.core.files import new_file
 from tasks.core.search import MARGIN, Floats
 from tasks.core.tokens import Ints
 
@@ -41,3 +42,9 @@ def index_scores(index: Any, queries_QD: Vectors, query: Ints, row: Ints) -> Flo
         inverted.make_direct_map()
     vectors = (index.reconstruct(int(r)) for r in row)
     return np.array([np.dot(queries_QD[q], vector) for q, vector in zip(query, vectors, strict=True)], dtype=np.float32)
+
+
+def save_index(index: Any, path: Path) -> None:
+    """Write a faiss index, whole or not at all."""
+    with new_file(path) as temporary:
+        faiss.write_index(index, str(temporary))

@@ -34,24 +34,22 @@ MARGIN = 16  # rows kept beyond K, so that ties at rank K are broken by id and n
 
 def exact_search(
     queries_QD: Floats,
-    blocks: Iterable[tuple[int, npt.NDArray[np.floating]]],
+    blocks: Iterable[tuple[int, npt.NDArray[np.floating] | torch.Tensor]],
     k: int,
     device: torch.device,
     done: Callable[[int], None] = lambda _: None,
 ) -> tuple[Floats, Ints]:
     """The rows of largest inner product: scores float32 [Q, k + MARGIN] and rows int64 [Q, k + MARGIN].
 
-    `blocks` are (first row, vectors [R_b, D]). Where there are fewer rows, scores are -inf and rows -1.
-    `done` hears how many rows each block held. UserError for a vector that is not finite.
+    `blocks` are (first row, vectors [R_b, D]); tensors are taken as they are, on `device` and finite. Where there are fewer
+    rows, scores are -inf and rows -1. `done` hears how many rows each block held. UserError for a vector that is not finite.
     """
     queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(device)
     keep = k + MARGIN
     best = torch.full((len(queries), keep), -torch.inf, device=device)
     best_rows = torch.full((len(queries), keep), -1, dtype=torch.int64, device=device)
     for first, block in blocks:
-        vectors_RD = torch.from_numpy(np.array(block, dtype=np.float32)).to(device)
-        if not torch.isfinite(vectors_RD).all():
-            raise UserError(f"vectors of rows {first} to {first + len(block) - 1}: found NaN or infinity; train or encode that model again")
+        vectors_RD = block if isinstance(block, torch.Tensor) else _on_device(first, block, device)
         for start in range(0, len(queries), QUERY_BLOCK):
             part = slice(start, start + QUERY_BLOCK)
             scores_QR = queries[part] @ vectors_RD.T
@@ -64,6 +62,13 @@ def exact_search(
             best[part] = scores_QK
         done(len(block))
     return best.cpu().numpy(), best_rows.cpu().numpy()
+
+
+def _on_device(first: int, block: npt.NDArray[np.floating], device: torch.device) -> torch.Tensor:
+    vectors_RD = torch.from_numpy(np.array(block, dtype=np.float32)).to(device)
+    if not torch.isfinite(vectors_RD).all():
+        raise UserError(f"vectors of rows {first} to {first + len(block) - 1}: found NaN or infinity; train or encode that model again")
+    return vectors_RD
 
 
 def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:

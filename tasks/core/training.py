@@ -62,17 +62,18 @@ def fit(
     curves: Path,
     checkpoint_seconds: float,
     what: str,
+    clipped: nn.Module | None = None,
 ) -> None:
     """Train `module` in place for `schedule.steps` steps.
 
     `backward(step)` leaves the gradients of step `step` in the parameters and returns what is to be plotted, `loss` among
-    it. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. UserError for a loss or a
+    it. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part
+    of `module` whose gradient is clipped, where that is not all of it. UserError for a loss or a
     gradient that is not finite: the last checkpoint is kept.
     """
     factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
     peaks = [group["lr"] for group in optimizer.param_groups]
     start, history = load_checkpoint(scratch / CHECKPOINT, module, optimizer)
-    every = max(1, schedule.steps // POINTS)
     progress = Progress(what, schedule.steps, "steps")
     progress.skip(start)
     saved = time.monotonic()
@@ -84,7 +85,7 @@ def fit(
                 group["lr"] = peak * factor(schedule.first + step)
             optimizer.zero_grad(set_to_none=True)
             metrics = backward(step)
-            norm = float(nn.utils.clip_grad_norm_(module.parameters(), schedule.clip))
+            norm = float(nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip))
             if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
                 if all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # as the step before left them
                     save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
@@ -93,7 +94,7 @@ def fit(
                     f"lower lr or raise temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
                 )
             optimizer.step()
-            if step % every == 0 or step == schedule.steps - 1:
+            if plotted(step, schedule.steps):
                 history.append({"step": step, **metrics, "gradient_norm": norm, "lr": optimizer.param_groups[0]["lr"]})
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
@@ -101,6 +102,11 @@ def fit(
                 save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
                 saved = time.monotonic()
     progress.close()
+
+
+def plotted(step: int, steps: int) -> bool:
+    """Whether a training of `steps` steps keeps the figures of step `step`."""
+    return step % max(1, steps // POINTS) == 0 or step == steps - 1
 
 
 def log_point(live: Live, point: Metrics) -> None:
@@ -167,3 +173,11 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     load_state({n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}, module, optimizer)
     print(f"going on from step {metadata['step']}")
     return int(metadata["step"]), json.loads(metadata["history"])
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step that a training would go on with from a checkpoint; 0 where there is none."""
+    if not path.exists():
+        return 0
+    with safe_open(path, framework="pt") as file:
+        return int(file.metadata()["step"])

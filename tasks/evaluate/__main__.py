@@ -26,6 +26,7 @@ def arguments() -> Namespace:
     known.add_argument("--candidates", type=Path, help="folder of ranked lists, SPLIT.parquet")
     for name, text in {"encoder": "encoder folder", "embeddings": "its document vectors", "tokens": "token folder"}.items():
         known.add_argument(f"--{name}", type=Path, help=f"{text}, in place of --candidates")
+    known.add_argument("--index", type=Path, help="folder of an index that is searched in place of the document vectors, if it holds one")
     given = known.parse_args()
     if bool(given.candidates) == all((given.encoder, given.embeddings, given.tokens)):
         known.error("expected either --candidates, or all of --encoder, --embeddings and --tokens")
@@ -38,7 +39,7 @@ def ranked_lists(given: Namespace, split: str, params: Evaluate) -> Iterable[pa.
         return read_batches(given.candidates / f"{split}.parquet", RANKED)
     from tasks.evaluate.dense import dense_run  # imports torch, which the lexical way does without
 
-    return dense_run(given.encoder, given.embeddings, given.tokens, split, params)
+    return dense_run(given.encoder, given.embeddings, given.tokens, split, params, given.index)
 
 
 def main() -> None:

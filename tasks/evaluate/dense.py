@@ -1,21 +1,29 @@
 """The run of a bi-encoder: queries encoded, the whole corpus searched exactly."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from tasks.core.devices import choose_device, read_runtime
 from tasks.core.embeddings import open_embeddings
+from tasks.core.encoding import Vectors
+from tasks.core.faiss_index import open_index, search_index
 from tasks.core.queries import encode_queries, ranked_queries, search_embeddings
-from tasks.core.search import rows_needed
+from tasks.core.search import Floats, rows_needed
 from tasks.core.tables import BATCH_ROWS, StoredIds
-from tasks.core.tokens import open_tokens
+from tasks.core.tokens import Ints, open_tokens
 from tasks.evaluate.params import Evaluate
 
 
-def dense_run(encoder: Path, embeddings: Path, tokens: Path, split: str, params: Evaluate) -> Iterator[pa.RecordBatch]:
-    """The best `params.depth` documents of every query of `split`: schema RANKED, by query, then rank; a part at a time."""
+def dense_run(
+    encoder: Path, embeddings: Path, tokens: Path, split: str, params: Evaluate, index: Path | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The best `params.depth` documents of every query of `split`: schema RANKED, by query, then rank; a part at a time.
+
+    Searched exactly, or through the faiss index of folder `index` where that holds one.
+    """
     queries = open_tokens(tokens / "queries" / split)
     if not len(queries):
         return
@@ -23,10 +31,14 @@ def dense_run(encoder: Path, embeddings: Path, tokens: Path, split: str, params:
     corpus = open_embeddings(embeddings)
     owners, ids = corpus.owners(), StoredIds(embeddings / "ids.parquet")
     vectors = encode_queries(encoder, queries, params.precision, device)
+    rows = rows_needed(params.depth, owners)
+    search: Callable[[Vectors], tuple[Floats, Ints]] = partial(search_embeddings, embeddings=corpus, depth=params.depth, device=device)
+    if index and (index / "index.faiss").exists():
+        search = partial(search_index, open_index(index / "index.faiss", len(corpus), corpus.manifest.width), depth=rows)
     tables = ranked_queries(
         vectors,
-        lambda part: search_embeddings(part, corpus, params.depth, device),
-        rows_needed(params.depth, owners),
+        search,
+        rows,
         queries.ids(),
         ids,
         owners,

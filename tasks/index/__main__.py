@@ -5,12 +5,12 @@ import faiss
 from tasks.core.devices import choose_device, read_runtime
 from tasks.core.embeddings import open_embeddings
 from tasks.core.entry import parser, stage
+from tasks.core.faiss_building import build, recall
 from tasks.core.faiss_index import search_index
 from tasks.core.files import new_folder, write_json
 from tasks.core.params import load
 from tasks.core.queries import encode_queries, search_embeddings
 from tasks.core.tokens import open_tokens
-from tasks.index.build import build, recall
 from tasks.index.params import Index
 
 SAMPLE = 1000  # dev queries that recall is measured with, the first ones

@@ -1,7 +1,5 @@
 """One pre-training: encoder in, encoder out."""
 
-import shutil
-
 from tasks.core.chunks import open_chunks
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
 from tasks.core.encoder import save_towers
@@ -10,7 +8,7 @@ from tasks.core.files import new_folder, write_json
 from tasks.core.mlm_head import save_head
 from tasks.core.optimizers import make_optimizer
 from tasks.core.params import load
-from tasks.core.scratch import code_digest, scratch_folder, work_digest
+from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.training import Schedule, fit
 from tasks.pretrain.batches import steps_of, usable_rows
@@ -26,6 +24,7 @@ def main() -> None:
         init="encoder folder to start from",
         chunks="folder of chunks",
         encoder="encoder folder to write",
+        state="state to write: a round that starts here has no steps behind it",
         curves="training curves to write",
     )
     arguments.add_argument("--name", required=True, help="the pre-training")
@@ -54,11 +53,12 @@ def main() -> None:
         backward = make_step(module, chunks, rows, vocabulary, params, work)
         fit(module, optimizer, backward, Schedule(steps, params.warmup, params.clip), scratch, curves, runtime.checkpoint_seconds, what)
         write_json(curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": new})
+        write_json(args.state / "state.json", {"steps": 0})
         module.to("cpu")
         save_towers(towers, tokenizer, encoder)
         if head is not None:
             save_head(head.state_dict(), encoder)
-    shutil.rmtree(scratch, ignore_errors=True)
+    finish(scratch)
 
 
 if __name__ == "__main__":

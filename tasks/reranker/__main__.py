@@ -1,7 +1,5 @@
 """A cross-encoder in the project's folder form: as it came, or fine-tuned."""
 
-import shutil
-
 from tasks.core.cross_encoder import CrossEncoder, load_classifier
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
 from tasks.core.downloads import encoder_folder
@@ -9,7 +7,7 @@ from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
 from tasks.core.optimizers import make_optimizer
 from tasks.core.params import load
-from tasks.core.scratch import code_digest, scratch_folder, work_digest
+from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.text import Text
 from tasks.core.texts import corpus_texts, query_texts
 from tasks.core.tokenizers import load_tokenizer
@@ -70,7 +68,7 @@ def main() -> None:
         write_json(curves / "round.json", {"steps": params.steps})
         model.save_pretrained(out)
         tokenizer.save_pretrained(out)
-    shutil.rmtree(scratch, ignore_errors=True)
+    finish(scratch)
 
 
 if __name__ == "__main__":

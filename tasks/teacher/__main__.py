@@ -1,7 +1,5 @@
 """Negatives of a source, and the known positives of their queries, with a cross-encoder's scores."""
 
-import shutil
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,7 +9,7 @@ from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder
 from tasks.core.params import load
 from tasks.core.records import QRELS, RANKED
-from tasks.core.scratch import code_digest, scratch_folder, work_digest
+from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables import read_table, write_table
 from tasks.core.text import Text
 from tasks.core.texts import corpus_texts, query_texts
@@ -60,7 +58,7 @@ def main() -> None:
         write_table(out / "positives.parquet", RANKED, [positives])
         write_table(out / "train.parquet", RANKED, [kept])
     print(f"teacher {args.name}: {len(scores):,} pairs scored, {len(negatives) - len(kept):,} of {len(negatives):,} negatives left out")
-    shutil.rmtree(scratch, ignore_errors=True)
+    finish(scratch)
 
 
 if __name__ == "__main__":

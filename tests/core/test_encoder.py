@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from tasks.core.encoder import Encoder, Shape, Towers, load_towers, load_transformer, read_shape, save_towers
+from tasks.core.encoder import Shape, Towers, load_towers, load_transformer, read_shape, save_towers
 from tasks.core.encoding import encode_texts
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
@@ -246,10 +246,47 @@ def test_every_form_of_pooling_configuration(mode: dict[str, object], expected: 
     assert read_shape(tmp_path).similarity == "cosine"  # without a Normalize module
 
 
-def test_two_towers_are_not_saved_as_one(tiny_encoder: Path, tmp_path: Path) -> None:
-    one, other = (Encoder(load_transformer(tiny_encoder), Shape()) for _ in range(2))
-    with pytest.raises(AssertionError):
-        save_towers(Towers(one, other), load_tokenizer(tiny_encoder), tmp_path)
+TWO = """
+import json, sys, warnings
+import numpy as np, torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+warnings.simplefilter("error")
+torch.set_num_threads(1)
+out, texts, folder = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+model = SentenceTransformer(folder, device="cpu")
+AutoModel.from_pretrained(folder + "/document")
+print(json.dumps([model.max_seq_length, model.similarity_fn_name, model.prompts]))
+way = {"plain": model.encode, "query": model.encode_query, "document": model.encode_document}
+np.savez(out, **{kind: encode(texts, show_progress_bar=False) for kind, encode in way.items()})
+"""
+
+
+@pytest.mark.parametrize("name", ["mean_cosine", "cls_dot_head"])
+def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    query, document = (load_towers(tiny_encoder, SHAPES[name]).document for _ in range(2))
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in query.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+    folder = tmp_path / "two"
+    folder.mkdir()
+    texts = {"max_length": MAX_LENGTH, "query_prefix": "query: ", "document_prefix": "passage: "}
+    save_towers(Towers(query, document), load_tokenizer(tiny_encoder), folder, **texts)
+    command = [sys.executable, "-c", TWO, str(tmp_path / "theirs.npz"), json.dumps(TEXTS), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Loading weights: ")]
+    assert (done.returncode, lines) == (0, [])
+    assert json.loads(done.stdout) == [MAX_LENGTH, SHAPES[name].similarity, {"query": "query: ", "document": "passage: "}]
+    theirs, towers, tokenizer = np.load(tmp_path / "theirs.npz"), load_towers(folder), load_tokenizer(folder)
+    assert not towers.shared and read_shape(folder) == towers.document.shape == towers.query.shape
+    for kind, tower, prefix in (("query", towers.query, "query: "), ("document", towers.document, "passage: ")):
+        vectors = encode_texts(tower, tokenizer, [prefix + text for text in TEXTS], MAX_LENGTH, CPU)
+        np.testing.assert_allclose(theirs[kind], vectors, atol=1e-5)
+    assert np.abs(theirs["query"] - theirs["document"]).max() > 0.05  # they are two
+    (tmp_path / "again").mkdir()
+    save_towers(towers, load_tokenizer(folder), tmp_path / "again")
+    assert folder_digest(tmp_path / "again") == folder_digest(folder)
 
 
 @pytest.mark.parametrize(

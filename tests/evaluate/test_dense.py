@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -65,6 +66,21 @@ def test_equals_brute_force(depth: int, project: Path, tiny_corpus: Any, tiny_en
         best = sorted(scores, key=lambda document: -scores[document])[:depth]
         expected += [(query, document, rank, pytest.approx(scores[document], abs=1e-3)) for rank, document in enumerate(best, 1)]
     assert [tuple(row.values()) for row in table.to_pylist()] == expected
+
+
+def test_an_index_folder_is_searched_where_it_holds_an_index(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    params = Evaluate(depth=5, precision="fp32")
+    exact = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params)
+    (project / "none").mkdir()
+    assert dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, Path("none")).equals(exact)
+    vectors = np.concatenate([block for _, block in open_embeddings(Path("embeddings")).blocks()])
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors * np.arange(1, 61, dtype=np.float32)[:, None])  # other vectors: other ranks
+    (project / "own").mkdir()
+    faiss.write_index(index, "own/index.faiss")
+    found = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, Path("own"))
+    assert found["doc"].to_pylist() != exact["doc"].to_pylist() and found.num_rows == exact.num_rows
 
 
 def test_a_split_without_queries(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

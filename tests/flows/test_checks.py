@@ -13,6 +13,7 @@ from tasks.core.params import read_yaml
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED: dict[str, Any] = {"init": "base", "negatives": "bm25"}
 CARRIED: dict[str, Any] = {"optimizer_from": "continue", "schedule_steps": 100, "steps": 5}
+LISTS: dict[str, Any] = {"lists": "given", "loss": "ranknet"}
 
 
 @pytest.fixture
@@ -22,6 +23,7 @@ def sections() -> dict[str, Any]:
     warmup = {**TRAINED, "hard_negatives": 2, "steps": 10}
     found["rounds"] = {"warmup": warmup, "star": {"init": "warmup", "negatives": "warmup", "hard_negatives": 4}}
     found["mine"] = {"warmup": {"search": "embeddings", "depth": 100}}
+    found["adore"] = {}
     return found
 
 
@@ -136,6 +138,13 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ("pretrain.costa.temperature", 0, "pretrain.costa.temperature: found 0; input should be greater than 0"),
         ("articles.source", "zim:wiki", "articles.source: articles 'zim:wiki': unknown kind 'zim'"),
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
+        ("adore", {"a": {"round": "strar", "negatives": "none"}}, "adore.a.round: found 'strar', expected one of star, warmup"),
+        ("adore", {"a": {"round": "base", "negatives": "none"}}, "adore.a.round: found 'base', expected one of star"),
+        ("adore", {"star": {"round": "warmup", "negatives": "none"}}, "adore.star: the name star is taken by rounds.star"),
+        ("adore", {"a": {"round": "warmup", "negatives": "star"} | LISTS}, "adore.a.negatives: found 'star', expected one of bm25, none"),
+        ("adore", {"a": {"round": "warmup", "negatives": "none", "cut": 0}}, "adore.a: found {'round'"),
+        ("study", {"s": {"round": "nowhere", "factories": ["Flat"]}}, "study.s.round: found 'nowhere', expected one of star"),
+        ("study", {"A": {"round": "warmup", "factories": ["Flat"]}}, "study.A: found the name 'A'"),
         ("rounds", {}, "rounds: found {}"),
         ("rounds.star", None, "rounds.star: found None"),
     ],
@@ -175,6 +184,22 @@ def test_a_cycle_through_a_teacher(sections: dict[str, Any]) -> None:
     edited(sections, "mine.star", {"search": "embeddings"})
     with pytest.raises(UserError, match=r"^params.yaml: rounds.star: needs itself: star -> teacher.t -> rerankers.r -> star; let"):
         check(edited(sections, "rounds.star.negatives", "t"))
+
+
+def test_cycles_through_a_query_tower(sections: dict[str, Any]) -> None:
+    sections["adore"] = {"a": {"round": "star", "negatives": "none"}}
+    sections["rounds"]["later"] = {"init": "a", "negatives": "warmup"}  # a round may start from one
+    check(sections)
+    sections["rounds"]["star"]["init"] = "later"
+    with pytest.raises(UserError, match=r"rounds.star: needs itself: star -> later -> a -> star"):
+        check(sections)
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "docs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_pass(recipe: Path, sections: dict[str, Any]) -> None:
+    for section, entries in read_yaml(recipe).items():
+        sections[section] = (sections[section] or {}) | entries
+    check(sections)
 
 
 def test_a_missing_section_and_a_missing_field(sections: dict[str, Any]) -> None:

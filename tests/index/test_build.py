@@ -14,12 +14,12 @@ import torch
 from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.encoder import load_towers
 from tasks.core.errors import UserError
+from tasks.core.faiss_building import build, recall, training_sample
 from tasks.core.faiss_index import open_index, search_index
 from tasks.core.files import write_json
 from tasks.core.search import exact_search
 from tasks.core.tables import write_table
 from tasks.core.tokens import IDS
-from tasks.index.build import build, recall, training_sample
 from tasks.index.params import Index
 
 WIDTH = 16

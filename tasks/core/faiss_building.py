@@ -1,9 +1,9 @@
-"""Building a faiss index from embedding shards, and what it loses against exact search."""
+"""Building a faiss index from embedding shards, and what it loses against exact search; for every stage that makes one."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import faiss
 import numpy as np
@@ -14,24 +14,38 @@ from tasks.core.errors import UserError
 from tasks.core.progress import Progress
 from tasks.core.search import Floats
 from tasks.core.tokens import Ints
-from tasks.index.params import Index
 
 TIE = 1e-6  # relative difference of two fp32 scores that are the same
 
 
-def build(embeddings: Embeddings, params: Index) -> Any:
-    """A faiss index of all rows, in their order; UserError for a factory string faiss does not know or cannot train."""
+class Recipe(Protocol):
+    """What an index is made by: fields of tasks.index.params.Index, described there."""
+
+    @property
+    def factory(self) -> str: ...
+    @property
+    def nprobe(self) -> int: ...
+    @property
+    def ef_search(self) -> int: ...
+    @property
+    def train_size(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") -> Any:
+    """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train."""
     width = embeddings.manifest.width
-    with faiss_errors(f"{params.factory!r} for width {width}"):
+    with faiss_errors(f"{params.factory!r} for width {width}", key):
         index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
         sample = training_sample(embeddings, params.train_size, params.seed)
-        with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors"):
+        with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key):
             index.train(sample)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
     for _, block in embeddings.blocks():
-        with faiss_errors(f"{params.factory}, which takes no vectors"):
+        with faiss_errors(f"{params.factory}, which takes no vectors", key):
             index.add(np.array(block, dtype=np.float32))
         progress.advance(len(block))
     progress.close()
@@ -39,16 +53,16 @@ def build(embeddings: Embeddings, params: Index) -> Any:
 
 
 @contextmanager
-def faiss_errors(found: str) -> Iterator[None]:
+def faiss_errors(found: str, key: str) -> Iterator[None]:
     """Turn what faiss refuses into a UserError about the factory string."""
     try:
         yield
     except RuntimeError as error:
         reason = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).splitlines()[-1].strip())
-        raise UserError(f"params.yaml: index.factory: found {found}; faiss says: {reason}") from None
+        raise UserError(f"params.yaml: {key}: found {found}; faiss says: {reason}") from None
 
 
-def set_effort(index: Any, params: Index) -> None:
+def set_effort(index: Any, params: Recipe) -> None:
     """Write nprobe or efSearch into the index itself, so that whoever opens the file searches as hard."""
     space = faiss.ParameterSpace()
     inverted = faiss.try_extract_index_ivf(index)  # looks through transforms, id maps and refinements

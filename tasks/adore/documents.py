@@ -1,0 +1,188 @@
+"""The fixed documents of a query-side training: searched in full, and scored so that a gradient reaches the query.
+
+B queries, L places of a list, R rows, D width, M sub-vectors of a product quantizer, S = D' / M their width after the rotation.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tasks.core.embeddings import Embeddings
+from tasks.core.encoding import Vectors
+from tasks.core.errors import UserError
+from tasks.core.faiss_index import search_index
+from tasks.core.search import Floats, exact_search
+from tasks.core.tokens import Ints
+
+RESIDENT = 2 << 30  # bytes of vectors that are kept in a CPU's memory; a GPU keeps what fills half of what it has free
+CHECKED = 64  # random queries whose scores are compared with the index's own before training begins
+TOLERANCE = 1e-3  # of the largest score
+NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
+
+
+class Documents(Protocol):
+    """What a step needs of the document side."""
+
+    def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
+        """Scores and rows of the best `depth` rows at least, [B, K]; -1 where fewer were found."""
+
+    def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
+        """Inner products [B, L] of queries and rows as the search counts them, with a graph; a row of -1 scores as row 0."""
+
+
+class Exact:
+    """The vectors themselves: on the device where they fit, else mapped from disk and moved a block at a time."""
+
+    def __init__(self, embeddings: Embeddings, device: torch.device) -> None:
+        self.device = device
+        self.embeddings = embeddings
+        self.resident: torch.Tensor | None = None  # [R, D]
+        size = len(embeddings) * embeddings.manifest.width * 4
+        room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else RESIDENT
+        if size <= room:
+            self.resident = torch.empty(len(embeddings), embeddings.manifest.width, device=device)
+            for first, block in embeddings.blocks():
+                self.resident[first : first + len(block)] = torch.from_numpy(np.array(block, dtype=np.float32)).to(device)
+            if not torch.isfinite(self.resident).all():
+                raise UserError(f"{embeddings.folder}: found NaN or infinity; train or encode that model again")
+
+    def blocks(self) -> Iterator[tuple[int, Any]]:
+        """(first row, vectors) of each shard, whether resident or mapped: the same products, the same bits."""
+        if self.resident is None:
+            yield from self.embeddings.blocks()
+            return
+        first = 0
+        for rows in self.embeddings.manifest.shards:
+            yield first, self.resident[first : first + rows]
+            first += rows
+
+    def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
+        return exact_search(queries_BD, self.blocks(), min(depth, len(self.embeddings)), self.device)
+
+    def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
+        rows = np.maximum(rows_BL, 0).ravel()
+        if self.resident is not None:
+            vectors = self.resident[torch.from_numpy(rows).to(self.device)]
+        else:
+            gathered = np.empty((len(rows), self.embeddings.manifest.width), dtype=np.float32)
+            for first, block in self.embeddings.blocks():
+                here = np.flatnonzero((rows >= first) & (rows < first + len(block)))
+                if len(here):
+                    gathered[here] = block[rows[here] - first]
+            vectors = torch.from_numpy(gathered).to(self.device)
+        return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
+
+
+class Compressed:
+    """A faiss index that is searched as it will be served; a document's vector is what its code decodes to."""
+
+    def __init__(self, index: Any, device: torch.device, key: str) -> None:
+        self.index, self.device = index, device
+        inverted = faiss.try_extract_index_ivf(index)
+        if inverted is not None:
+            inverted.make_direct_map()
+        self._check(key)
+
+    def _check(self, key: str) -> None:
+        """UserError where a query times a decoded vector is not the score that the index itself gives."""
+        try:
+            queries = np.random.default_rng(0).normal(size=(CHECKED, self.index.d)).astype(np.float32)
+            scores, rows = search_index(self.index, queries, 1)
+            found = rows >= 0
+            again = np.einsum("bd,bkd->bk", queries, self._decoded(np.maximum(rows, 0).ravel()).reshape(*rows.shape, -1))[found]
+            right = bool(found.any()) and np.abs(again - scores[found]).max() <= TOLERANCE * np.abs(again).max()
+        except RuntimeError:
+            right = False
+        if not right:
+            raise UserError(
+                f"params.yaml: {key}: the scores of this index are not those of its decoded vectors, which training needs; "
+                "expected Flat, IVF, PQ, OPQ, SQ or HNSW"
+            )
+
+    def _decoded(self, rows: Ints) -> Vectors:
+        decoded: Vectors = self.index.reconstruct_batch(rows)
+        return decoded
+
+    def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
+        return search_index(self.index, queries_BD, depth)
+
+    def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
+        vectors = torch.from_numpy(self._decoded(np.maximum(rows_BL, 0).ravel())).to(self.device)
+        return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
+
+
+class Centroids(nn.Module):
+    """A PQ index whose centroids are trained: s = q R^T . concat(centroid[m, code_m]) (JPQ, run_train.py).
+
+    Rotation and codes are fixed. The one coarse centroid of an IVF1 index is first added to the PQ centroids and made 0,
+    which changes no score. `search` writes the centroids of the moment into the index first.
+    """
+
+    def __init__(self, index: Any, device: torch.device, key: str) -> None:
+        super().__init__()
+        self.index, self.device = index, device
+        self.rotation, inner = _rotation(index, key)
+        self.rotation = self.rotation.to(device) if self.rotation is not None else None
+        self.quantizer, self.codes = _quantizer(inner, key)
+        M, S = int(self.quantizer.M), int(self.quantizer.dsub)
+        centroids = faiss.vector_to_array(self.quantizer.centroids).reshape(M, 256, S)
+        if isinstance(inner, faiss.IndexIVFPQ) and inner.by_residual:
+            centroids = centroids + inner.quantizer.reconstruct(0).reshape(M, 1, S)
+            inner.quantizer.reset()
+            inner.quantizer.add(np.zeros((1, inner.d), dtype=np.float32))
+        self.weight = nn.Parameter(torch.from_numpy(np.ascontiguousarray(centroids)).to(device))  # [M, 256, S]
+        self.write_back()
+
+    def write_back(self) -> None:
+        """The centroids as they are now become the index's."""
+        faiss.copy_array_to_vector(self.weight.detach().cpu().numpy().ravel(), self.quantizer.centroids)
+
+    def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
+        self.write_back()
+        return search_index(self.index, queries_BD, depth)
+
+    def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
+        M, _, S = self.weight.shape
+        codes = torch.from_numpy(self.codes[np.maximum(rows_BL, 0)].astype(np.int64)).to(self.device)  # [B, L, M]
+        codes += torch.arange(M, device=self.device) * 256
+        decoded_BLD = F.embedding(codes, self.weight.view(M * 256, S)).flatten(2)
+        rotated_BD = queries_BD if self.rotation is None else queries_BD @ self.rotation.T
+        return torch.einsum("bd,bld->bl", rotated_BD, decoded_BLD)
+
+
+def _rotation(index: Any, key: str) -> tuple[torch.Tensor | None, Any]:
+    """R [D', D] of a leading OPQ, if there is one, and the index behind it."""
+    index = faiss.downcast_index(index)
+    if not isinstance(index, faiss.IndexPreTransform):
+        return None, index
+    chain: Any = index.chain
+    steps = [faiss.downcast_VectorTransform(chain.at(n)) for n in range(chain.size())]
+    if len(steps) != 1 or not isinstance(steps[0], faiss.LinearTransform) or steps[0].have_bias:
+        raise UserError(f"params.yaml: {key}: {NOT_PQ}")
+    matrix = faiss.vector_to_array(steps[0].A).reshape(steps[0].d_out, steps[0].d_in)
+    return torch.from_numpy(matrix.copy()), faiss.downcast_index(index.index)
+
+
+def _quantizer(index: Any, key: str) -> tuple[Any, npt.NDArray[np.uint8]]:
+    """The product quantizer of an index without rotation, and the codes [R, M] in the order of rows."""
+    quantizer: Any = getattr(index, "pq", None)
+    exact = isinstance(index, faiss.IndexPQ) or (isinstance(index, faiss.IndexIVFPQ) and index.nlist == 1)
+    if not exact or quantizer is None or quantizer.nbits != 8:
+        raise UserError(f"params.yaml: {key}: {NOT_PQ}")
+    if isinstance(index, faiss.IndexPQ):
+        return quantizer, faiss.vector_to_array(index.codes).reshape(index.ntotal, quantizer.M).copy()
+    lists = index.invlists
+    codes = faiss.rev_swig_ptr(lists.get_codes(0), index.ntotal * quantizer.M).reshape(index.ntotal, quantizer.M)
+    order = np.argsort(faiss.rev_swig_ptr(lists.get_ids(0), index.ntotal))
+    return quantizer, codes[order]  # a copy
+
+
+def searched(documents: Documents, queries_BD: torch.Tensor, depth: int) -> tuple[Floats, Ints]:
+    """A search with vectors as they come from the tower, whose graph is left alone."""
+    return documents.search(queries_BD.detach().cpu().numpy().astype(np.float32), depth)

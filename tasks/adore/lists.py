@@ -1,0 +1,118 @@
+"""The ranked list of every query of a step: what was retrieved, and what becomes of positives that were not.
+
+B queries, N documents retrieved, L places of a list (-1 where a list has ended), R rows (passages), O documents.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.search import Floats
+from tasks.core.tokens import Ints
+
+Bools = npt.NDArray[np.bool_]
+BestRows = Callable[[int, Ints], Ints]  # of a query (its place in the batch), the best passage's row of each of some documents
+Missing = Literal["drhard", "jpq", "ltre"]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """One list a query. `rows` are the passages that stand for the documents."""
+
+    rows: Ints  # [B, L]
+    positive: Bools  # [B, L]
+
+    @property
+    def valid(self) -> Bools:
+        valid: Bools = self.rows >= 0
+        return valid
+
+
+def best_documents(scores_BK: Floats, rows_BK: Ints, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Ints:
+    """The row of the best passage of the `depth` best documents, int64 [B, depth]; -1 where fewer were found.
+
+    Order as in tasks.core.search: by score, ties by document id falling; a document stands once. `place` is id_order's.
+    """
+    best = np.full((len(rows_BK), depth), -1, dtype=np.int64)
+    for b, (scores, rows) in enumerate(zip(scores_BK, rows_BK, strict=True)):
+        scores, rows = scores[rows >= 0], rows[rows >= 0]
+        documents = owners[rows]
+        order = np.lexsort((-place[documents], -scores))
+        first = np.sort(np.unique(documents[order], return_index=True)[1])[:depth]
+        best[b, : len(first)] = rows[order][first]
+    return best
+
+
+def completed(
+    found_BN: Ints,
+    owners: npt.NDArray[np.int32],
+    positives: Sequence[Ints],
+    best_rows: BestRows,
+    missing: Missing,
+    rng: np.random.Generator,
+) -> Lists:
+    """Retrieved lists with their labels, positives that were not retrieved treated as `missing` says (params.QuerySide)."""
+    lists: list[tuple[Ints, Bools]] = []
+    for b, found in enumerate(found_BN):
+        rows = found[found >= 0]
+        documents = owners[rows].astype(np.int64)
+        positive = np.isin(documents, positives[b])
+        absent = np.setdiff1d(positives[b], documents)
+        if not len(absent) or (positive.any() and missing != "jpq"):
+            added = absent[:0]
+        elif missing == "ltre":
+            added = rng.choice(absent, 1)
+            if len(rows) == found_BN.shape[1]:  # it takes the last place of a full list
+                rows, positive = rows[:-1], positive[:-1]
+        else:
+            added = absent
+        rows = np.concatenate([rows, best_rows(b, added)])
+        lists.append((rows, np.concatenate([positive, np.ones(len(added), dtype=bool)])))
+    return padded(lists)
+
+
+def unranked(positives: Sequence[Ints], negatives: Sequence[Ints], best_rows: BestRows) -> Lists:
+    """Every known positive of a query, then its negatives, known positives and repetitions left out."""
+    lists: list[tuple[Ints, Bools]] = []
+    for b, (own, given) in enumerate(zip(positives, negatives, strict=True)):
+        others = np.setdiff1d(given, own)
+        positive = np.arange(len(own) + len(others)) < len(own)
+        lists.append((best_rows(b, np.concatenate([own, others])), positive))
+    return padded(lists)
+
+
+def padded(lists: Sequence[tuple[Ints, Bools]]) -> Lists:
+    """Lists of their own lengths as one array."""
+    length = max(1, *(len(rows) for rows, _ in lists))
+    rows_BL, positive_BL = np.full((len(lists), length), -1, dtype=np.int64), np.zeros((len(lists), length), dtype=bool)
+    for b, (rows, positive) in enumerate(lists):
+        rows_BL[b, : len(rows)], positive_BL[b, : len(rows)] = rows, positive
+    return Lists(rows_BL, positive_BL)
+
+
+def measured(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints], cut: int = 10) -> dict[str, float]:
+    """MRR and hit rate at `cut` of a step's search, as DRhard logs them, and the recall of the whole lists; means over queries."""
+    ranks, hits, recalls = [], [], []
+    for found, own in zip(found_BN, positives, strict=True):
+        relevant = np.isin(owners[found[found >= 0]], own)
+        places = np.flatnonzero(relevant[:cut])
+        ranks.append(1 / (places[0] + 1) if len(places) else 0.0)
+        hits.append(float(len(places) > 0))
+        recalls.append(relevant.sum() / len(own))
+    return {f"mrr_{cut}": float(np.mean(ranks)), f"hit_{cut}": float(np.mean(hits)), "recall": float(np.mean(recalls))}
+
+
+def overlap(lists: Lists, found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints]) -> float:
+    """Mean share of the really retrieved documents, known positives left out, that are among the negatives trained on.
+
+    star-adore.txt Fig. 4a, ltre.txt Fig. 3d. Queries whose retrieved documents are all positive are left out; 1 where no other is.
+    """
+    shares = []
+    for rows, positive, found, own in zip(lists.rows, lists.positive, found_BN, positives, strict=True):
+        dynamic = np.setdiff1d(owners[found[found >= 0]], own)
+        if len(dynamic):
+            shares.append(np.isin(dynamic, owners[rows[(rows >= 0) & ~positive]]).mean())
+    return float(np.mean(shares)) if shares else 1.0

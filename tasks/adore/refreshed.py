@@ -1,0 +1,44 @@
+"""Lists that are retrieved anew every so many steps, with the tower of that moment: ANCE's negatives over fixed documents.
+
+What was retrieved is kept on disk until no resumed training can ask for it again: the tower it was made with is gone by then.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tasks.core.files import new_file
+from tasks.core.tokens import Ints
+from tasks.core.training import CHECKPOINT, checkpoint_step
+
+
+class Refreshed:
+    """Documents (ordinals, -1 where fewer were found) of the queries of every step; found every `steps` steps for those that follow."""
+
+    def __init__(self, folder: Path, steps: int, retrieve: Callable[[int, int], Ints]) -> None:
+        """`retrieve(first, end)` gives the documents [queries, depth] of the batches of steps first..end-1, in order."""
+        self.folder, self.steps, self.retrieve = folder, steps, retrieve
+        self._first, self._documents = -1, np.empty((0, 0), dtype=np.int64)
+
+    def of(self, step: int, size: int) -> Ints:
+        """The documents of step `step`, [size, depth]; steps are asked for in rising order."""
+        first = step - step % self.steps
+        if first != self._first:
+            self._first, self._documents = first, self._load(first)
+        start = (step - first) * size
+        documents: Ints = self._documents[start : start + size]
+        return documents
+
+    def _load(self, first: int) -> Ints:
+        path = self.folder / f"lists-{first}.npy"
+        if not path.exists():
+            documents = self.retrieve(first, first + self.steps)
+            with new_file(path) as temporary, temporary.open("wb") as handle:
+                np.save(handle, documents)
+            resumed = checkpoint_step(self.folder / CHECKPOINT)
+            for old in self.folder.glob("lists-*.npy"):
+                if int(old.stem.removeprefix("lists-")) < resumed - resumed % self.steps:
+                    old.unlink()
+        loaded: Ints = np.load(path, mmap_mode="r", allow_pickle=False)
+        return loaded

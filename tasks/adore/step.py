@@ -1,0 +1,144 @@
+"""One step of a query-side training: queries encoded with dropout, documents retrieved, their lists completed, the loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tasks.adore.data import Data, batch_of
+from tasks.adore.documents import Documents, searched
+from tasks.adore.lists import BestRows, Lists, best_documents, completed, measured, overlap, unranked
+from tasks.adore.losses import gains, ideal, pairwise
+from tasks.adore.params import Adore, QuerySide
+from tasks.adore.refreshed import Refreshed
+from tasks.core.encoder import Encoder
+from tasks.core.encoding import encode
+from tasks.core.gradcache import Side, cached_backward
+from tasks.core.search import QUERY_BLOCK, rows_needed
+from tasks.core.tokens import Ints, Tokens
+from tasks.core.training import Metrics, draw_seed
+
+UNRANKED = ("refreshed", "random", "given")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The document side: how it is searched and scored, and which document a row is a passage of (owners never fall)."""
+
+    documents: Documents
+    owners: npt.NDArray[np.int32]  # [R]
+    place: Ints  # [O] of documents in the order of ids
+    rows: int  # that must be found so that enough different documents are among them
+    depth: int  # documents of a list, no more than there are
+
+    def found(self, queries_BD: torch.Tensor) -> Ints:
+        """Rows of the best documents, [B, depth]."""
+        scores, rows = searched(self.documents, queries_BD, self.rows)
+        return best_documents(scores, rows, self.owners, self.place, self.depth)
+
+    def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
+        """Which passage of a document suits a query best: MaxP, for documents that no search brought."""
+
+        def best(query: int, documents: Ints) -> Ints:
+            first = np.searchsorted(self.owners, documents, "left").astype(np.int64)
+            count = np.searchsorted(self.owners, documents, "right") - first
+            if not len(documents) or count.max() == 1:
+                return first
+            rows = np.concatenate([np.arange(f, f + c) for f, c in zip(first, count, strict=True)])
+            with torch.no_grad():
+                scores = self.documents.scores(queries_BD[query : query + 1].detach(), rows[None])[0].cpu().numpy()
+            starts = np.concatenate([[0], count.cumsum()[:-1]])
+            return np.array([rows[s + np.argmax(scores[s : s + c])] for s, c in zip(starts, count, strict=True)], dtype=np.int64)
+
+        return best
+
+
+def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Corpus:
+    """A corpus whose lists hold `depth` documents, or all that there are."""
+    depth = min(depth, len(place))
+    return Corpus(documents, owners, place, min(rows_needed(depth, owners), len(owners)), depth)
+
+
+def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, positives_B: Ints, params: QuerySide) -> torch.Tensor:
+    """The loss of one batch of lists; `positives_B` are the numbers of known positives, for the ideal DCG."""
+    device = queries_BD.device
+    scores_BL = corpus.documents.scores(queries_BD, lists.rows) / params.temperature
+    positive_BL, valid_BL = torch.from_numpy(lists.positive).to(device), torch.from_numpy(lists.valid).to(device)
+    if params.loss == "ranknet":
+        return pairwise(scores_BL, positive_BL, valid_BL)
+    cut = params.depth if params.cut is None else params.cut
+    gains_L = gains(scores_BL.shape[1], params.metric, cut, device)
+    ideal_B = ideal(torch.from_numpy(positives_B).to(device), cut) if params.metric == "ndcg" else None
+    return pairwise(scores_BL, positive_BL, valid_BL, gains_L, ideal_B)
+
+
+def make_step(
+    tower: Encoder,
+    queries: Tokens,
+    data: Data,
+    corpus: Corpus,
+    params: QuerySide,
+    plotted: Callable[[int], bool],
+    scratch: Path,
+    graph_tokens: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Callable[[int], Metrics]:
+    """The function that leaves the gradients of step n in the tower (and in the centroids, where they are trained).
+
+    `plotted` says which steps' figures are kept: lists that are not retrieved are held against a full search at those only.
+    """
+    kind = params.lists if isinstance(params, Adore) else "retrieved"
+
+    def retrieve(first: int, end: int) -> Ints:
+        """Documents of the batches of some steps, [queries, depth], with the tower as it stands and without dropout."""
+        rows = np.concatenate([batch_of(data, params, step) for step in range(first, end)])
+        tower.eval()
+        parts = []
+        for start in range(0, len(rows), QUERY_BLOCK):
+            vectors = encode(tower, queries, rows[start : start + QUERY_BLOCK], params.batch_tokens, device)
+            found = corpus.found(torch.from_numpy(vectors))
+            parts.append(np.where(found < 0, -1, corpus.owners[np.maximum(found, 0)]))
+        tower.train()
+        return np.concatenate(parts)
+
+    refresh = params.refresh if isinstance(params, Adore) and params.refresh else 1
+    refreshed = Refreshed(scratch, refresh, retrieve)
+
+    def negatives(step: int, batch: Ints) -> list[Ints]:
+        if kind == "refreshed":
+            return [documents[documents >= 0] for documents in refreshed.of(step, len(batch))]
+        if kind == "random":
+            rng = np.random.default_rng(draw_seed(params.seed, 2, step))
+            return list(rng.integers(data.documents, size=(len(batch), corpus.depth)))
+        assert data.negatives is not None, "given negatives were not read"
+        return [data.negatives.of(query) for query in batch.tolist()]
+
+    def backward(step: int) -> Metrics:
+        batch = batch_of(data, params, step)
+        positives = [data.positives.of(query) for query in batch.tolist()]
+        counts = np.array([len(own) for own in positives])
+        fresh = negatives(step, batch) if kind in UNRANKED else []
+
+        def loss(queries_BD: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+            best_rows = corpus.best_rows(queries_BD)
+            found = corpus.found(queries_BD) if kind == "retrieved" or plotted(step) else None
+            metrics = {} if found is None else measured(found, corpus.owners, positives)
+            if kind == "retrieved":
+                assert found is not None
+                rng = np.random.default_rng(draw_seed(params.seed, 2, step))
+                lists = completed(found, corpus.owners, positives, best_rows, params.missing, rng)
+            else:
+                lists = unranked(positives, fresh, best_rows)
+            if found is not None:
+                metrics["overlap"] = overlap(lists, found, corpus.owners, positives)
+            return list_loss(queries_BD, lists, corpus, counts, params), metrics
+
+        return cached_backward(
+            [Side(tower, queries, batch)], loss, params.batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step)
+        )
+
+    return backward

@@ -1,0 +1,147 @@
+"""Train-index x serve-index: what a query tower trained over one index is worth when another is served.
+
+LTRe Tables 3 and 4, ADORE Tables 3 and 5. The first row is the round's own query tower, trained over none.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from tasks.adore.documents import Compressed, Documents, Exact
+from tasks.adore.params import Study
+from tasks.adore.work import FLAT, Setting, built_index, train_tower
+from tasks.core.encoder import Encoder
+from tasks.core.encoding import Vectors, encode
+from tasks.core.errors import UserError
+from tasks.core.faiss_building import recall
+from tasks.core.faiss_index import open_index, search_index
+from tasks.core.files import write_json
+from tasks.core.records import QRELS
+from tasks.core.search import ranked_tables, rows_needed
+from tasks.core.tables import read_table
+from tasks.core.tokens import Tokens, open_tokens
+
+UNTRAINED = "none"
+Measured = dict[str, float]
+
+
+class Recipe:
+    """One factory of a study, as tasks.core.faiss_building wants it."""
+
+    def __init__(self, factory: str, params: Study) -> None:
+        self.factory, self.seed = factory, params.seed
+        self.nprobe, self.ef_search, self.train_size = params.nprobe, params.ef_search, params.train_size
+
+
+def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries: Path, qrels: Path, name: str) -> dict[str, Any]:
+    """The content of table.json; curves of the trainings go to `out`, indexes and checkpoints to `scratch`."""
+    measures = [_measure(measure, name) for measure in params.measures]
+    splits = {split: open_tokens(queries / split) for split in params.splits}
+    judged = {split: _read_qrels(qrels / f"{split}.parquet", name) for split in splits}
+    paths = {factory: scratch / f"{number}.faiss" for number, factory in enumerate(params.factories)}
+    key = f"study.{name}.factories"
+    for factory, path in paths.items():  # all of them first: a mistake in the last is told before the first training
+        built_index(setting.embeddings, Recipe(factory, params), path, key)
+    towers = {UNTRAINED: setting.towers.query.to(setting.device).eval()}
+    for number, (factory, path) in enumerate(paths.items()):
+        documents: Documents = (
+            Exact(setting.embeddings, setting.device) if factory == FLAT else Compressed(open_index(path), setting.device, key)
+        )
+        folder, curves = scratch / str(number), out / f"curves_{number}"
+        folder.mkdir(exist_ok=True)
+        curves.mkdir()
+        towers[factory], _ = train_tower(setting, params, documents, folder, curves, f"study {name}, over {factory}")
+        write_json(curves / "factory.json", {"factory": factory})
+    vectors = {
+        split: {trained: _encode(tower, tokens, params, setting.device) for trained, tower in towers.items()}
+        for split, tokens in splits.items()
+    }
+    cells = []
+    indexes = []
+    for factory, path in paths.items():
+        index = open_index(path)
+        size = {"factory": factory, "bytes": path.stat().st_size, "bytes_per_vector": round(path.stat().st_size / index.ntotal, 1)}
+        for split, tokens in splits.items():
+            before = vectors[split][UNTRAINED]
+            size[f"recall@{params.serve_depth} {split}"] = round(_recall(index, setting, before, params.serve_depth), 6)
+            for trained, encoded in vectors[split].items():
+                run = _run(index, encoded, tokens, setting, params.serve_depth)
+                values = ir_measures.calc_aggregate(measures, judged[split], run)
+                cells.append({"split": split, "trained": trained, "served": factory} | {str(m): round(values[m], 6) for m in measures})
+        indexes.append(size)
+    return {"round": params.round, "measures": list(params.measures), "indexes": indexes, "cells": cells}
+
+
+def text(table: Mapping[str, Any]) -> str:
+    """Markdown: the indexes, then for each split and measure trained (rows) x served (columns); the best of a column in bold."""
+    indexes, cells = table["indexes"], table["cells"]
+    blocks = [_grid(list(indexes[0]), [[str(value) for value in index.values()] for index in indexes])]
+    served = [index["factory"] for index in indexes]
+    for split in dict.fromkeys(cell["split"] for cell in cells):
+        here = {(cell["trained"], cell["served"]): cell for cell in cells if cell["split"] == split}
+        for measure in table["measures"]:
+            best = {column: max(cell[measure] for (_, s), cell in here.items() if s == column) for column in served}
+            rows = [
+                [trained, *(_marked(here[trained, column][measure], best[column]) for column in served)]
+                for trained in dict.fromkeys(trained for trained, _ in here)
+            ]
+            blocks.append(f"{measure} on {split}, trained over (rows) x served (columns)\n\n" + _grid(["", *served], rows))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _marked(value: float, best: float) -> str:
+    return f"**{value:.4f}**" if value == best else f"{value:.4f}"
+
+
+def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
+
+
+def _measure(name: str, study: str) -> Any:
+    try:
+        return ir_measures.parse_measure(name)
+    except (NameError, ValueError, SyntaxError):
+        raise UserError(f"params.yaml: study.{study}.measures: found {name!r}, expected measures in ir_measures' notation: RR@10") from None
+
+
+def _read_qrels(path: Path, study: str) -> dict[str, dict[str, int]]:
+    judged: dict[str, dict[str, int]] = {}
+    if path.exists():
+        for row in read_table(path, QRELS).to_pylist():
+            judged.setdefault(row["query"], {})[row["doc"]] = row["grade"]
+    judged = {query: grades for query, grades in judged.items() if max(grades.values()) > 0}
+    if not judged:
+        raise UserError(f"params.yaml: study.{study}.splits: {path} holds no relevant document; name a split that has some")
+    return judged
+
+
+def _encode(tower: Encoder, tokens: Tokens, params: Study, device: torch.device) -> Vectors:
+    return encode(tower, tokens, np.arange(len(tokens)), params.batch_tokens, device)
+
+
+def _recall(index: Any, setting: Setting, queries_QD: Vectors, depth: int) -> float:
+    """Against exact search over the vectors, before any training."""
+    k = min(depth, index.ntotal)
+    scores, rows = Exact(setting.embeddings, setting.device).search(queries_QD, k)
+    return recall(search_index(index, queries_QD, k)[1], scores, rows, k)
+
+
+def _run(index: Any, queries_QD: Vectors, tokens: Tokens, setting: Setting, depth: int) -> dict[str, dict[str, float]]:
+    owners: npt.NDArray[np.int32] = setting.embeddings.owners()
+    scores, rows = search_index(index, queries_QD, rows_needed(depth, owners))
+    run: dict[str, dict[str, float]] = {}
+    for table in ranked_tables(scores, rows, tokens.ids(), setting.embeddings.ids(), owners, depth):
+        _add(table, run)
+    return run
+
+
+def _add(table: pa.Table, run: dict[str, dict[str, float]]) -> None:
+    """Ranks as scores: trec_eval's own order of ties needs no thought then."""
+    for query, doc, rank in zip(table["query"].to_pylist(), table["doc"].to_pylist(), table["rank"].to_pylist(), strict=True):
+        run.setdefault(query, {})[doc] = -float(rank)

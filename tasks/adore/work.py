@@ -1,0 +1,95 @@
+"""A query-side training from round to query tower, as the entry runs it once and a study once for each index."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tasks.adore.data import Data, steps_of
+from tasks.adore.documents import Centroids, Compressed, Documents, Exact
+from tasks.adore.params import Adore, QuerySide
+from tasks.adore.step import make_corpus, make_step
+from tasks.core.devices import Runtime
+from tasks.core.embeddings import Embeddings
+from tasks.core.encoder import Encoder, Towers
+from tasks.core.errors import UserError
+from tasks.core.faiss_building import Recipe, build
+from tasks.core.faiss_index import open_index, save_index
+from tasks.core.optimizers import make_optimizer
+from tasks.core.search import id_order
+from tasks.core.tokens import Tokens
+from tasks.core.training import Schedule, fit, plotted
+
+INDEX = "index.faiss"
+FLAT = "Flat"  # the one factory that needs no faiss: the embeddings are searched as they lie
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every training of one entry shares."""
+
+    towers: Towers
+    embeddings: Embeddings
+    queries: Tokens
+    data: Data
+    runtime: Runtime
+    device: torch.device
+    dtype: torch.dtype
+
+
+def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) -> Any:
+    """The faiss index of `recipe`, kept at `path`: a resumed training must search the very same one."""
+    if not path.exists():
+        save_index(build(embeddings, recipe, key), path)
+    return open_index(path)
+
+
+def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> Documents:
+    """The document side as `params` wants it searched."""
+    if params.index == FLAT:
+        if params.centroids:
+            raise UserError(f"params.yaml: {key}: Flat has no centroids; set an index such as OPQ24,IVF1,PQ24x8, or centroids: false")
+        return Exact(setting.embeddings, setting.device)
+    index = built_index(setting.embeddings, params, scratch / INDEX, key)
+    return Centroids(index, setting.device, key) if params.centroids else Compressed(index, setting.device, key)
+
+
+def centroid_lr(params: Adore, documents: Centroids) -> float:
+    """The peak learning rate of the centroids; by bytes a vector as JPQ's scripts have it, where none is given."""
+    size = documents.weight.shape[0]
+    return params.centroid_lr or (5e-6 if size <= 24 else 2e-5 if size <= 32 else 1e-4)
+
+
+def train_tower(setting: Setting, params: QuerySide, documents: Documents, scratch: Path, curves: Path, what: str) -> tuple[Encoder, int]:
+    """A trained copy of the round's query tower, and the steps it took; `documents`' centroids are trained in place, if they are to be."""
+    tower = copy.deepcopy(setting.towers.query).to(setting.device).train()
+    optimizer = make_optimizer(params.optimizer, tower, params.lr, params.weight_decay)
+    module = nn.ModuleDict({"query": tower})
+    if isinstance(documents, Centroids) and isinstance(params, Adore):
+        module["documents"] = documents
+        optimizer.add_param_group({"params": [documents.weight], "lr": centroid_lr(params, documents), "weight_decay": 0.0})
+    embeddings = setting.embeddings
+    corpus = make_corpus(documents, embeddings.owners(), id_order(embeddings.ids()), params.depth)
+    if corpus.depth < params.depth:
+        print(f"{what}: depth {params.depth}, the corpus has {corpus.depth} documents: all of them are in every list")
+    steps = steps_of(setting.data, params)
+    backward = make_step(
+        tower,
+        setting.queries,
+        setting.data,
+        corpus,
+        params,
+        lambda step: plotted(step, steps),
+        scratch,
+        setting.runtime.graph_tokens,
+        setting.device,
+        setting.dtype,
+    )
+    schedule = Schedule(steps, params.warmup, params.clip)
+    fit(module, optimizer, backward, schedule, scratch, curves, setting.runtime.checkpoint_seconds, what, clipped=tower)
+    if isinstance(documents, Centroids):
+        documents.write_back()
+    return tower.eval(), steps

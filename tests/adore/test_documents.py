@@ -1,0 +1,159 @@
+"""Scores with a gradient are the index's own; centroids written back are what faiss searches with."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tasks.adore import documents as module
+from tasks.adore.documents import Centroids, Compressed, Exact
+from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
+from tasks.core.errors import UserError
+from tasks.core.faiss_building import build
+from tasks.core.tables import write_table
+from tasks.core.tokens import IDS
+
+ROWS, WIDTH = 300, 8
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32) + 0.5
+
+
+@pytest.fixture(scope="module")
+def embeddings(vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
+    folder = tmp_path_factory.mktemp("embeddings")
+    shards = [150, 1, 149]
+    for number, part in enumerate(np.split(vectors, np.cumsum(shards)[:-1])):
+        np.save(folder / f"{number:05}.npy", part)
+    (folder / "tokens").mkdir()
+    np.save(folder / "tokens" / "owners.npy", np.arange(ROWS, dtype=np.int32))
+    write_table(folder / "tokens" / "ids.parquet", IDS, [pa.table([[f"d{n:03}" for n in range(ROWS)]], schema=IDS)])
+    write_manifest(folder, Manifest(ROWS, WIDTH, "float32", shards, "", "", 8, ""), folder / "tokens")
+    return open_embeddings(folder)
+
+
+@pytest.fixture(scope="module")
+def queries() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(5, WIDTH)).astype(np.float32)
+
+
+INDEXES: dict[str, faiss.Index] = {}  # OPQ takes a second to train
+
+
+def built(embeddings: Embeddings, factory: str) -> faiss.Index:
+    if factory not in INDEXES:
+        INDEXES[factory] = build(embeddings, SimpleNamespace(factory=factory, nprobe=4, ef_search=512, train_size=10**6, seed=0))
+    return faiss.deserialize_index(faiss.serialize_index(INDEXES[factory]))
+
+
+def agree(documents: module.Documents, queries: np.ndarray) -> None:
+    """`scores` of what a search found are the search's own."""
+    scores, rows = documents.search(queries, 30)
+    found = rows >= 0
+    assert found.any()
+    again = documents.scores(torch.from_numpy(queries), rows).detach().numpy()
+    np.testing.assert_allclose(again[found], scores[found], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("room", [0, 1 << 30])
+def test_exact_search_and_scores(
+    room: int, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESIDENT", room)
+    exact = Exact(embeddings, CPU)
+    assert (exact.resident is None) == (room == 0)
+    agree(exact, queries)
+    rows = np.array([[3, 299, 150, -1], [0, 1, 2, 151]])
+    asked = torch.from_numpy(queries[:2]).requires_grad_()
+    scores = exact.scores(asked, rows)
+    plain = [[float(sum(q * vectors[max(r, 0)])) for r in row] for q, row in zip(queries[:2].astype(np.float64), rows, strict=True)]
+    np.testing.assert_allclose(scores.detach().numpy(), plain, rtol=1e-4, atol=1e-5)
+    scores[0, 1].backward()
+    assert asked.grad is not None
+    np.testing.assert_array_equal(asked.grad.numpy(), np.stack([vectors[299], np.zeros(WIDTH, np.float32)]))
+    assert exact.search(queries, 10**6)[1].max() == ROWS - 1  # more than there are is all there are
+
+
+@pytest.mark.parametrize("factory", ["Flat", "PQ4x4", "OPQ2_4,PQ2x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ2,IVF1,PQ2x8", "SQ8", "HNSW16"])
+def test_scores_over_any_index_are_its_own(factory: str, embeddings: Embeddings, queries: np.ndarray) -> None:
+    agree(Compressed(built(embeddings, factory), CPU, "adore.a.index"), queries)
+
+
+@pytest.mark.parametrize("factory", ["PCA4,Flat", "L2norm,Flat", "PQ4x4fs"])
+def test_an_index_whose_scores_are_not_those_of_its_vectors_is_refused(factory: str, embeddings: Embeddings) -> None:
+    with pytest.raises(UserError, match=r"params.yaml: adore.a.index: the scores of this index are not those"):
+        Compressed(built(embeddings, factory), CPU, "adore.a.index")
+
+
+TRAINABLE = ["PQ2", "OPQ2,IVF1,PQ2x8", "OPQ2_4,PQ2"]  # 256 centroids take a while to find
+
+
+@pytest.mark.parametrize("factory", TRAINABLE)
+def test_folding_changes_no_score_and_trained_centroids_are_what_faiss_searches(
+    factory: str, embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
+) -> None:
+    index = built(embeddings, factory)
+    before = index.search(queries, 30)
+    centroids = Centroids(index, CPU, "adore.a.index")
+    after = centroids.search(queries, 30)
+    np.testing.assert_allclose(after[0][:, :30], before[0], rtol=1e-4, atol=1e-4)
+    assert (np.sort(after[1][:, :30]) == np.sort(before[1])).mean() > 0.98  # equal but for ties to rounding
+    agree(centroids, queries)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        centroids.weight.add_(torch.randn_like(centroids.weight))
+    agree(centroids, queries)  # a search writes back first
+    changed = centroids.search(queries, 30)
+    assert np.abs(changed[0][:, :30] - before[0]).max() > 0.1
+    faiss.write_index(index, str(tmp_path / "i"))
+    scores, rows = faiss.read_index(str(tmp_path / "i")).search(queries, 30)  # and a file keeps them
+    np.testing.assert_array_equal(rows, changed[1][:, :30])
+    np.testing.assert_array_equal(scores, changed[0][:, :30])
+
+
+@pytest.mark.parametrize("factory", TRAINABLE)
+def test_gradients_of_centroids_and_queries_by_hand(factory: str, embeddings: Embeddings, queries: np.ndarray) -> None:
+    """s = sum over m of q'_m . c[m, code_m]: the gradient of a centroid is q'_m times how often its code is met, weighted."""
+    index = built(embeddings, factory)
+    centroids = Centroids(index, CPU, "k")
+    rows, weights = np.array([[3, 17, 3, 250]]), np.array([[1.0, -2.0, 0.5, 3.0]])
+    asked = torch.from_numpy(queries[:1]).requires_grad_()
+    (centroids.scores(asked, rows) * torch.from_numpy(weights)).sum().backward()
+    rotated = queries[0] if centroids.rotation is None else centroids.rotation.numpy() @ queries[0]
+    M, _, S = centroids.weight.shape
+    expected = np.zeros(centroids.weight.shape)
+    for row, weight in zip(rows[0], weights[0], strict=True):
+        for m in range(M):
+            expected[m, centroids.codes[row, m]] += weight * rotated[m * S : (m + 1) * S]
+    assert centroids.weight.grad is not None and asked.grad is not None
+    np.testing.assert_allclose(centroids.weight.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
+    if factory != "OPQ2_4,PQ2":  # there the decoded vector lies in the smaller space
+        decoded = [faiss_decoded(index, int(row)) for row in rows[0]]
+        np.testing.assert_allclose(asked.grad[0].numpy(), np.array(decoded).T @ weights[0], rtol=1e-3, atol=1e-3)
+
+
+def faiss_decoded(index: faiss.Index, row: int) -> np.ndarray:
+    inverted = faiss.try_extract_index_ivf(index)
+    if inverted is not None:
+        inverted.make_direct_map()
+    decoded: np.ndarray = index.reconstruct(row)
+    return decoded
+
+
+@pytest.mark.parametrize("factory", ["Flat", "PCA4,PQ2x4", "SQ8", "PQ4x4", "IVF8,PQ4x4"])
+def test_what_has_no_centroids_to_train_is_refused(factory: str, embeddings: Embeddings) -> None:
+    with pytest.raises(UserError, match=r"params.yaml: adore.a.index: centroids: true trains those of PQ"):
+        Centroids(built(embeddings, factory), CPU, "adore.a.index")

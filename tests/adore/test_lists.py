@@ -1,0 +1,99 @@
+"""Lists of a step by hand, and against plain Python over random cases."""
+
+import random
+
+import numpy as np
+import pytest
+
+from tasks.adore.lists import best_documents, completed, measured, overlap, unranked
+
+OWNERS = np.arange(20, dtype=np.int32)  # a row is a document, where nothing else is said
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def itself(_: int, documents: np.ndarray) -> np.ndarray:
+    return documents
+
+
+def complete(found: list[int], positives: list[int], missing: str, seed: int = 0) -> list[tuple[int, bool]]:
+    lists = completed(ints(*found)[None], OWNERS, [ints(*positives)], itself, missing, np.random.default_rng(seed))  # type: ignore[arg-type]
+    return [(row, mark) for row, mark in zip(lists.rows[0].tolist(), lists.positive[0].tolist(), strict=True) if row >= 0]
+
+
+def marked(rows: list[int], positives: set[int]) -> list[tuple[int, bool]]:
+    return [(row, row in positives) for row in rows]
+
+
+@pytest.mark.parametrize("missing", ["drhard", "jpq", "ltre"])
+def test_positives_that_are_all_there_change_nothing(missing: str) -> None:
+    assert complete([5, 3, 9, 1], [3, 1], missing) == marked([5, 3, 9, 1], {3, 1})
+
+
+def test_the_three_treatments_where_one_of_two_is_there() -> None:
+    assert complete([5, 3, 9, 1], [3, 7], "drhard") == marked([5, 3, 9, 1], {3})  # 7 is ignored
+    assert complete([5, 3, 9, 1], [3, 7], "jpq") == marked([5, 3, 9, 1, 7], {3, 7})  # 7 comes at rank 5
+    assert complete([5, 3, 9, 1], [3, 7], "ltre") == marked([5, 3, 9, 1], {3})
+
+
+def test_the_three_treatments_where_none_is_there() -> None:
+    assert complete([5, 3, 9, 1], [7, 2], "drhard") == marked([5, 3, 9, 1, 2, 7], {2, 7})
+    assert complete([5, 3, 9, 1], [7, 2], "jpq") == marked([5, 3, 9, 1, 2, 7], {2, 7})
+    drawn = {tuple(complete([5, 3, 9, 1], [7, 2], "ltre", seed)) for seed in range(20)}
+    assert drawn == {tuple(marked([5, 3, 9, row], {row})) for row in (2, 7)}  # one of them, at the last rank
+
+
+def test_lists_shorter_than_asked_for() -> None:
+    assert complete([5, 3, -1, -1], [7], "drhard") == marked([5, 3, 7], {7})
+    assert complete([5, 3, -1, -1], [7], "ltre") == marked([5, 3, 7], {7})  # nothing need go
+    assert complete([-1, -1], [7, 8], "jpq") == marked([7, 8], {7, 8})
+
+
+def test_passages_are_judged_by_their_document() -> None:
+    owners = np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)
+    lists = completed(ints(5, 1)[None], owners, [ints(1)], lambda _, documents: documents * 2 + 1, "drhard", np.random.default_rng(0))
+    assert lists.rows.tolist() == [[5, 1, 3]] and lists.positive.tolist() == [[False, False, True]]
+
+
+def test_best_documents_equal_a_plain_ranking() -> None:
+    rng = random.Random(1)
+    for _ in range(100):
+        total = rng.randint(1, 12)
+        owners = sorted(rng.randrange(total) for _ in range(30))
+        place = rng.sample(range(total), total)
+        rows = [rng.sample(range(30), 25) + [-1] * 3 for _ in range(3)]
+        scores = [[rng.choice([0.0, 0.5, rng.random()]) for _ in row] for row in rows]
+        depth = rng.randint(1, 8)
+        best = best_documents(np.array(scores, dtype=np.float32), np.array(rows), np.array(owners, dtype=np.int32), np.array(place), depth)
+        for b, row in enumerate(rows):
+            top: dict[int, float] = {}
+            for r, s in zip(row, scores[b], strict=True):
+                if r >= 0:
+                    top[owners[r]] = max(top.get(owners[r], -1.0), s)
+            expected = sorted(top, key=lambda d: (-top[d], -place[d]))[:depth]
+            got = [owners[r] for r in best[b].tolist() if r >= 0]
+            assert got == expected
+            by_row = dict(zip(row, scores[b], strict=True))
+            assert [by_row[r] for r in best[b].tolist() if r >= 0] == [top[d] for d in expected]
+
+
+def test_unranked_lists_hold_every_positive_and_no_positive_twice() -> None:
+    lists = unranked([ints(4, 2), ints(9)], [ints(1, 2, 1, 8), ints()], itself)
+    assert [[row for row in rows if row >= 0] for rows in lists.rows.tolist()] == [[4, 2, 1, 8], [9]]
+    assert lists.positive.tolist() == [[True, True, False, False], [True, False, False, False]]
+    assert lists.valid.tolist() == [[True] * 4, [True, False, False, False]]
+
+
+def test_measures_by_hand() -> None:
+    found = np.array([[1, 2, 3, 4], [5, 6, 7, -1], [8, 9, 10, 11]])
+    figures = measured(found, OWNERS, [ints(2, 4), ints(0), ints(11)], cut=3)
+    assert figures == pytest.approx({"mrr_3": (1 / 2 + 0 + 0) / 3, "hit_3": 1 / 3, "recall": (1 + 0 + 1) / 3})
+
+
+def test_overlap_by_hand() -> None:
+    lists = unranked([ints(0), ints(5)], [ints(1, 2, 9), ints(6)], itself)
+    found = np.array([[0, 1, 2, 3], [7, 8, -1, -1]])  # of query 0 the dynamic negatives are 1, 2, 3: two of three; of query 1 none of two
+    assert overlap(lists, found, OWNERS, [ints(0), ints(5)]) == pytest.approx((2 / 3 + 0) / 2)
+    assert overlap(lists, np.array([[0], [5]]), OWNERS, [ints(0), ints(5)]) == 1.0

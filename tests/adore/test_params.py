@@ -1,0 +1,42 @@
+"""What an entry of `adore` may not say."""
+
+import pytest
+
+from tasks.adore.params import Adore, Study
+from tasks.core.errors import UserError
+from tasks.core.params import validate
+
+GIVEN: dict[str, object] = {"round": "star", "negatives": "none"}
+
+
+def test_the_shortest_entry_is_adore_as_released() -> None:
+    entry = validate(Adore, GIVEN, "adore.a")
+    assert (entry.lists, entry.depth, entry.loss, entry.metric, entry.missing) == ("retrieved", 200, "lambda", "mrr", "drhard")
+    assert (entry.optimizer, entry.lr, entry.weight_decay, entry.clip, entry.batch_queries) == ("adamw", 5e-6, 0.01, 1.0, 32)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"cut": 0}, "cut 0: no rank would count and every pair weigh 0"),
+        ({"cut": -3}, "every pair weigh 0"),
+        ({"cut": 5, "loss": "ranknet"}, "ranknet's pairs all weigh 1"),
+        ({"negatives": "bm25"}, "negatives bm25 with lists: retrieved"),
+        ({"lists": "given", "loss": "ranknet"}, "negatives none with lists: given"),
+        ({"lists": "refreshed", "loss": "ranknet"}, "refresh None with lists: refreshed"),
+        ({"refresh": 5}, "refresh 5 with lists: retrieved"),
+        ({"lists": "random"}, "lists: random have no ranks that lambda could weigh"),
+        ({"centroid_lr": 0.1}, "centroid_lr without centroids"),
+        ({"depth": 0}, "depth: found 0"),
+        ({"refine": 1}, "refine: unknown key"),
+    ],
+)
+def test_refusals(more: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refused:
+        validate(Adore, GIVEN | more, "adore.a")
+    assert "\n" not in str(refused.value) and str(refused.value).startswith("adore.a")
+
+
+def test_a_study_weighs_its_pairs_too() -> None:
+    with pytest.raises(UserError, match="every pair weigh 0"):
+        validate(Study, {"round": "star", "factories": ["Flat"], "cut": 0}, "study.s")

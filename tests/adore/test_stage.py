@@ -1,0 +1,268 @@
+"""The stage as the pipeline runs it: every step's list is brute force's, a kill costs nothing, what comes out loads and serves."""
+
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tasks.adore import step as step_module
+from tasks.adore import work
+from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
+from tasks.core.encoder import Shape, load_towers, save_towers
+from tasks.core.encoding import encode
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest, folder_digest, write_json
+from tasks.core.records import QRELS, RANKED
+from tasks.core.tables import write_table
+from tasks.core.tokenizers import load_tokenizer
+from tasks.core.tokens import IDS, open_tokens
+
+QUERIES, DOCUMENTS, DEPTH, STEPS = 24, 170, 12, 9
+CPU = torch.device("cpu")
+OUTS = ("encoder", "index", "curves", "state")
+COMMON = f"round: r, steps: {STEPS}, batch_queries: 8, depth: {DEPTH}, lr: 1e-3, precision: fp32"
+ENTRIES = {
+    "dynamic": "negatives: none",
+    "ndcg": "negatives: none, metric: ndcg, cut: 5, missing: jpq",
+    "ltre": "negatives: none, loss: ranknet, missing: ltre",
+    "refreshed": "negatives: none, lists: refreshed, refresh: 4, loss: ranknet",
+    "random": "negatives: none, lists: random, loss: ranknet",
+    "given": "negatives: g, lists: given, loss: ranknet",
+    "ivf": 'negatives: none, index: "IVF8,Flat", nprobe: 2',
+    "jpq": 'negatives: none, index: "IVF1,PQ2x8", centroids: true, centroid_lr: 1e-2, missing: jpq',
+    "jpq_flat": "negatives: none, centroids: true",
+    "jpq_sq": "negatives: none, index: SQ8, centroids: true",
+    "unknown": "negatives: none, index: Falt",
+    "greedy": 'negatives: none, index: "IVF500,Flat"',
+    "deep": "negatives: none, depth: 1000, steps: 1",
+}
+STUDY = f'{{{COMMON}, factories: [Flat, "PQ2"], serve_depth: 20}}'
+
+
+INDEXES: dict[str, Any] = {}  # 256 centroids take a while to find
+
+
+class Killed(Exception):
+    pass
+
+
+def write_tokens(folder: Path, name: str, rows: list[list[int]], owners: list[int]) -> None:
+    folder.mkdir(parents=True)
+    np.array([token for row in rows for token in row], dtype=np.uint16).tofile(folder / "tokens.bin")
+    np.save(folder / "offsets.npy", np.cumsum([0, *map(len, rows)]))
+    np.save(folder / "owners.npy", np.array(owners, dtype=np.int32))
+    write_table(folder / "ids.parquet", IDS, [pa.table([[f"{name}{n:03}" for n in range(max(owners) + 1)]], schema=IDS)])
+    write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 8, "prefix": "", "tokenizer": ""})
+
+
+@pytest.fixture(scope="module")
+def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random documents of one to three passages with the vectors of a real encoder; every query has one to three positives."""
+    folder = tmp_path_factory.mktemp("adore")
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    draw = np.random.default_rng(3)
+    owners = np.repeat(np.arange(DOCUMENTS), draw.integers(1, 4, size=DOCUMENTS)).tolist()
+    rows = draw.integers(1000, 30000, size=(len(owners), 6)).tolist()
+    write_tokens(folder / "tokens" / "documents", "d", rows, owners)
+    (folder / "r").mkdir()
+    save_towers(load_towers(tiny_encoder, Shape("mean", "none", "cosine")), load_tokenizer(tiny_encoder), folder / "r", max_length=8)
+    judged = []
+    for split in ("train", "dev"):
+        asked = []
+        for query in range(QUERIES):
+            relevant = draw.choice(DOCUMENTS, size=1 + query % 3, replace=False)
+            judged += [(split, f"q{query:03}", f"d{d:03}", 1) for d in relevant]
+            asked.append([*rows[owners.index(int(relevant[0]))][:3], *draw.integers(1000, 30000, size=2).tolist()])
+        write_tokens(folder / "tokens" / "queries" / split, "q", asked, list(range(QUERIES)))
+        columns = [list(column) for column in zip(*[row[1:] for row in judged if row[0] == split], strict=True)]
+        write_table(folder / "corpus" / "qrels" / f"{split}.parquet", QRELS, [pa.table(columns, schema=QRELS)])
+    given = [(f"q{q:03}", f"d{d:03}", rank, 0.5) for q in range(QUERIES) for rank, d in enumerate(draw.integers(DOCUMENTS, size=15), 1)]
+    table = pa.table([list(column) for column in zip(*given, strict=True)], schema=RANKED)
+    write_table(folder / "g" / "train.parquet", RANKED, [table])
+    tokens = open_tokens(folder / "tokens" / "documents")
+    vectors = encode(load_towers(folder / "r").document, tokens, np.arange(len(tokens)), 4096, CPU)
+    (folder / "embeddings").mkdir()
+    for number, part in enumerate(np.split(vectors, [100])):
+        np.save(folder / "embeddings" / f"{number:05}.npy", part)
+    manifest = Manifest(len(vectors), 128, "float32", [100, len(vectors) - 100], "", "", 8, "")
+    write_manifest(folder / "embeddings", manifest, tokens.folder)
+    entries = "\n".join(f"  {name}: {{{', '.join([entry, *_unless(entry)])}}}" for name, entry in ENTRIES.items())
+    (folder / "params.yaml").write_text(f"adore:\n{entries}\nstudy: {{s: {STUDY}}}\n")
+    (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
+    return folder
+
+
+def _unless(entry: str) -> list[str]:
+    """What every entry has, but what it says itself."""
+    return [part for part in COMMON.split(", ") if f"{part.split(':')[0]}:" not in entry.replace("centroid_lr", "")]
+
+
+@pytest.fixture
+def run(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Run an entry into a folder below the project."""
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    monkeypatch.chdir(project)
+    real = work.build
+
+    def build_once(embeddings: Embeddings, recipe: Any, key: str) -> Any:
+        if recipe.factory not in INDEXES:
+            INDEXES[recipe.factory] = real(embeddings, recipe, key)
+        return faiss.deserialize_index(faiss.serialize_index(INDEXES[recipe.factory]))
+
+    monkeypatch.setattr(work, "build", build_once)
+
+    def go(name: str, out: str) -> Path:
+        outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
+        chosen = ["--name", name, "--negatives", "g", *outs] if name in ENTRIES else ["--study", name, "--out", out]
+        paths = "--round r --embeddings embeddings --tokens tokens --corpus corpus"
+        monkeypatch.setattr(sys, "argv", ["adore", *paths.split(), *chosen])
+        import_module("tasks.adore.__main__").main()
+        return project / out
+
+    return go
+
+
+def curve(out: Path, name: str) -> list[float]:
+    lines = (out / "curves" / "plots" / "metrics" / "train" / f"{name}.tsv").read_text().splitlines()[1:]
+    return [float(line.split("\t")[1]) for line in lines]
+
+
+def test_every_steps_list_is_brute_force(run: Callable[[str, str], Path], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings = open_embeddings(project / "embeddings")
+    vectors = np.concatenate([block for _, block in embeddings.blocks()]).astype(np.float64)
+    owners, ids = embeddings.owners().tolist(), embeddings.ids().to_pylist()
+    seen: list[np.ndarray] = []
+    real = step_module.Corpus.found
+
+    def found(self: step_module.Corpus, queries_BD: torch.Tensor) -> np.ndarray:
+        rows = real(self, queries_BD)
+        for query, listed in zip(queries_BD.detach().numpy().astype(np.float64), rows, strict=True):
+            best: dict[int, float] = {}
+            for row, vector in enumerate(vectors):
+                best[owners[row]] = max(best.get(owners[row], -9.0), float(query @ vector))
+            expected = sorted(best, key=lambda d: (best[d], ids[d]), reverse=True)[:DEPTH]
+            assert [owners[row] for row in listed.tolist()] == expected
+        seen.append(queries_BD.detach().numpy())
+        return rows
+
+    monkeypatch.setattr(step_module.Corpus, "found", found)
+    out = run("dynamic", "brute")
+    assert len(seen) == STEPS and len({vectors.tobytes() for vectors in seen}) == STEPS
+    assert set(curve(out, "overlap")) == {1.0}  # the negatives are the dynamic ones
+
+
+@pytest.mark.parametrize("name", ["dynamic", "refreshed", "jpq"])
+def test_killed_and_resumed_equals_undisturbed(
+    name: str, run: Callable[[str, str], Path], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(name, f"{name}/whole")
+    real = work.make_step
+
+    def mortal(*arguments: Any) -> Callable[[int], dict[str, float]]:
+        backward = real(*arguments)
+
+        def step(number: int) -> dict[str, float]:
+            if number == 6:
+                raise Killed
+            return backward(number)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "make_step", mortal)
+        with pytest.raises(Killed):
+            run(name, f"{name}/killed")
+    assert not any((project / name / "killed" / out).exists() for out in OUTS)
+    again = run(name, f"{name}/killed")
+    for out in OUTS:
+        assert folder_digest(whole / out) == folder_digest(again / out), out
+    assert not list(project.glob(".retemper/scratch/*/*"))
+
+
+def test_only_the_query_tower_is_trained_and_it_learns(run: Callable[[str, str], Path], project: Path) -> None:
+    out = run("dynamic", "learns")
+    before, after = load_towers(project / "r"), load_towers(out / "encoder")
+    for name, weight in before.document.state_dict().items():
+        assert torch.equal(weight, after.document.state_dict()[name]), name
+    assert not torch.equal(next(before.query.parameters()), next(after.query.parameters()))
+    assert file_digest(out / "encoder" / "document" / "model.safetensors") == file_digest(project / "r" / "model.safetensors")
+    assert curve(out, "loss")[-1] < 0.8 * curve(out, "loss")[0]
+    assert len(curve(out, "mrr_10")) == len(curve(out, "hit_10")) == STEPS
+    assert json.loads((out / "index" / "index.json").read_text()) == {"round": "r", "factory": "Flat", "centroids": False}
+    assert not (out / "index" / "index.faiss").exists()  # the round's own serves
+
+
+@pytest.mark.parametrize("name", ["ndcg", "ltre", "random", "given", "ivf"])
+def test_every_kind_of_training_runs(name: str, run: Callable[[str, str], Path]) -> None:
+    out = run(name, f"kinds/{name}")
+    assert len(curve(out, "loss")) == len(curve(out, "overlap")) == STEPS
+    assert (out / "index" / "index.faiss").exists() == (name == "ivf")
+    if name in ("random", "given"):
+        assert max(curve(out, "overlap")) < 0.5
+    if name == "ivf":
+        assert faiss.extract_index_ivf(faiss.read_index(str(out / "index" / "index.faiss"))).nprobe == 2
+
+
+def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], Path]) -> None:
+    out = run("jpq", "served")
+    index = faiss.read_index(str(out / "index" / "index.faiss"))
+    plain = faiss.deserialize_index(faiss.serialize_index(INDEXES["IVF1,PQ2x8"]))
+    start = faiss.vector_to_array(plain.pq.centroids).reshape(2, 256, -1) + plain.quantizer.reconstruct(0).reshape(2, 1, -1)
+    moved = np.abs(faiss.vector_to_array(index.pq.centroids) - start.ravel())
+    assert 0.01 < moved.max() < 0.1  # nine steps of AdamW at 1e-2 or less, from the folded centroids
+    assert not index.quantizer.reconstruct(0).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("jpq_flat", "params.yaml: adore.jpq_flat.index: Flat has no centroids"),
+        ("jpq_sq", "params.yaml: adore.jpq_sq.index: centroids: true trains those of PQ"),
+        ("unknown", "params.yaml: adore.unknown.index: found 'Falt' for width 128; faiss says"),
+        ("greedy", r"params.yaml: adore.greedy.index: found IVF500,Flat, which cannot be trained on \d+ vectors; faiss says"),
+    ],
+)
+def test_mistakes_are_one_line(name: str, words: str, run: Callable[[str, str], Path], project: Path) -> None:
+    with pytest.raises(UserError, match=words) as refused:
+        run(name, "mistake")
+    assert "\n" not in str(refused.value)
+    assert not any((project / "mistake" / out).exists() for out in OUTS)
+
+
+def test_a_depth_beyond_the_corpus_takes_all_of_it(run: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("deep", "deep")
+    assert f"depth 1000, the corpus has {DOCUMENTS} documents: all of them are in every list" in capsys.readouterr().out
+    assert curve(out, "recall") == [1.0]
+
+
+def test_the_study_is_a_table_of_both(run: Callable[[str, str], Path], project: Path) -> None:
+    out = run("s", "study")
+    table = json.loads((out / "table.json").read_text())
+    assert [index["factory"] for index in table["indexes"]] == ["Flat", "PQ2"]
+    assert table["indexes"][0]["recall@20 dev"] == 1.0 > table["indexes"][1]["recall@20 dev"]
+    assert table["indexes"][0]["bytes_per_vector"] > 512 > table["indexes"][1]["bytes_per_vector"] > 2
+    assert [(c["trained"], c["served"]) for c in table["cells"]] == [(t, s) for s in ("Flat", "PQ2") for t in ("none", "Flat", "PQ2")]
+    towers, tokens = load_towers(project / "r"), open_tokens(project / "tokens" / "queries" / "dev")
+    embeddings = open_embeddings(project / "embeddings")
+    vectors, owners = np.concatenate([block for _, block in embeddings.blocks()]), embeddings.owners()
+    asked = encode(towers.query, tokens, np.arange(QUERIES), 4096, CPU)
+    import pyarrow.parquet as pq
+
+    judged = [(row["query"], row["doc"]) for row in pq.read_table(project / "corpus" / "qrels" / "dev.parquet").to_pylist()]
+    total = 0.0
+    for number, query in enumerate(asked):
+        ranking = list(dict.fromkeys(owners[np.argsort(-(vectors @ query), kind="stable")].tolist()))[:10]
+        hits = [rank for rank, d in enumerate(ranking, 1) if (f"q{number:03}", f"d{d:03}") in judged]
+        total += 1 / hits[0] if hits else 0.0
+    assert table["cells"][0]["RR@10"] == pytest.approx(total / QUERIES, abs=1e-6)
+    assert "RR@10 on dev, trained over (rows) x served (columns)" in (out / "table.md").read_text()
