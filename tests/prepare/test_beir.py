@@ -144,7 +144,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "unknown split": ({"qrels/all.tsv": "q1\td2\t1\n"}, r"all.tsv: found qrels of no known split"),
     "split twice": ({"qrels/dev.tsv": "q1\td2\t1\n"}, r"validation.tsv: dev.tsv stands beside it"),
-    "headers only": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\n", "qrels/validation.tsv": ""}, r"the dataset has no qrels"),
+    "headers only": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\n", "qrels/validation.tsv": ""}, r"source has no qrels"),
     "no qrels": ({"qrels/train.tsv": None, "qrels/validation.tsv": None}, r"qrels: no qrels there"),
 }
 

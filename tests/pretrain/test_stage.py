@@ -42,7 +42,20 @@ def run(folder: Path, module: str, *arguments: str) -> str:
 
 
 def pretrain(name: str, init: str, out: str) -> list[str]:
-    return ["--name", name, "--init", init, "--chunks", "chunks", "--encoder", f"{out}/encoder", "--state", f"{out}/state", "--curves", f"{out}/curves"]
+    return [
+        "--name",
+        name,
+        "--init",
+        init,
+        "--chunks",
+        "chunks",
+        "--encoder",
+        f"{out}/encoder",
+        "--state",
+        f"{out}/state",
+        "--curves",
+        f"{out}/curves",
+    ]
 
 
 @pytest.fixture(scope="module")
