@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows import leftovers, locks, sharing
+from flows import integrity, leftovers, locks, sharing
 from flows.graph import DEFAULT_TARGET, Graph, read_graph, read_status
 from flows.processes import Processes
 from tasks.core.errors import UserError
@@ -43,12 +43,16 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     locks.repair()
+    integrity.by_content()
     with dvc_errors(), repository() as repo:
         whole = read_graph(repo)
         graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
         if not dry:
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
+        if not dry and (uncached := integrity.uncached(status)):
+            integrity.mend(repo, uncached, warn)
+            status = read_status(repo, graph.stages)
         remote = sharing.remote_name(repo)
     reached = False
     if remote and status and not dry:

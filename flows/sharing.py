@@ -29,7 +29,7 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
         warn(f"remote {remote} is away, nothing is pulled: {problem}")
         return False
     stages = list(stages)
-    if stages and (problem := _run(processes, [*DVC, "pull", *stages])):
+    if stages and (problem := _run(processes, [*REMOTE, "pull", *stages])):
         warn(f"remote {remote} has not everything that dvc.lock names; what is missing is computed: {problem}")
     return True
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from flows.display import Outcome
 from flows.processes import Processes, environment
-from flows.sharing import DVC, REMOTE
+from flows.sharing import REMOTE
 from tasks.core.files import partial
 
 LOGS = Path(".retemper/logs")
@@ -89,7 +89,7 @@ def run_stage(
     name: str, processes: Processes, tell: Callable[[str], None], pull: bool = False, env: dict[str, str] | None = None, logs: Path = LOGS
 ) -> Outcome:
     """Bring one stage up to date: run it, or let DVC find that it need not run. Its output goes to `tell` and to a log."""
-    command = [*REMOTE, "repro", name] if pull else [*DVC, "--wait-for-lock", "repro", "--single-item", name]
+    command = [*REMOTE, "repro-pull" if pull else "repro", name]
     started = time.monotonic()
     log = logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
