@@ -25,7 +25,7 @@ def by_content() -> None:
     from dvc_data.hashfile.state import StateNoop
     from dvc_data.hashfile.tree import Tree
 
-    trusting, load = LocalHashFileDB.check, Tree.load.__func__
+    trusting, load = LocalHashFileDB.check, vars(Tree)["load"].__func__
 
     def check(self: Any, oid: str, check_hash: bool = True, _info: dict[str, Any] | None = None) -> Any:
         if isinstance(self.state, StateNoop) or not check_hash:  # a folder that serves as a remote
@@ -38,8 +38,8 @@ def by_content() -> None:
                 odb.check(hash_info.value)
         return load(cls, odb, hash_info, *rest, **named)
 
-    LocalHashFileDB.check = check
-    Tree.load = classmethod(load_checked)
+    setattr(LocalHashFileDB, "check", check)  # noqa: B010 - mypy forbids the plain form
+    setattr(Tree, "load", classmethod(load_checked))  # noqa: B010
 
 
 def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:

@@ -55,10 +55,13 @@ def make_plan(
             status = read_status(repo, graph.stages)
         remote = sharing.remote_name(repo)
     reached = False
-    if remote and status and not dry:
+    if status and not dry:
         missing = sharing.restorable(status)
-        reached = sharing.pull(processes, remote, missing, warn)
-        if reached and missing:
+        if remote:
+            reached = sharing.pull(processes, remote, missing, warn)
+        elif missing:
+            sharing.restore(processes, missing)
+        if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
     return Plan(graph, graph.downstream_of(status), remote, reached)

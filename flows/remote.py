@@ -1,6 +1,6 @@
-"""DVC commands that its command line lacks: `python -m flows.remote runs | pull STAGE... | repro STAGE | repro-pull STAGE`.
+"""DVC commands that its command line lacks: `python -m flows.remote runs | pull STAGE... | checkout STAGE... | repro STAGE | repro-pull STAGE`.
 
-`pull` and `repro` check by content what they take from the cache (`flows.integrity`). And `dvc repro --pull` fetches the
+They check by content what they take from the cache (`flows.integrity`). And `dvc repro --pull` fetches the
 remote's whole run cache, every entry again, for every stage. Here the entries that are new are fetched once, and a stage
 then pulls only what its own restored run needs.
 """
@@ -49,10 +49,10 @@ def main(arguments: list[str]) -> int:
             return 1
     by_content()
     command, *stages = arguments
-    if command == "pull":
+    if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 
-        return int(dvc(["pull", *stages]))
+        return int(dvc([command, *stages]))
     return reproduce(stages[0], pull=command == "repro-pull")
 
 

@@ -23,12 +23,12 @@ def git(*arguments: str, folder: Path | None = None, check: bool = True, text: s
     done = subprocess.run(
         ["git", *arguments],
         cwd=folder,
-        capture_output=True,
-        input=text,
-        text=True,
-        errors="surrogateescape",
-        check=False,
         env={**os.environ, **identity(), **env},
+        input=text,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",  # a diff may hold bytes of any encoding
+        check=False,
     )
     if check and done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]

@@ -34,6 +34,11 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
     return True
 
 
+def restore(processes: Processes, stages: Iterable[str]) -> None:
+    """Check out at once what the cache has of the outs of `stages` (a worktree over a cache, say); a stage whose outs it lacks runs."""
+    _run(processes, [*REMOTE, "checkout", *stages])
+
+
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
     """Send outs and the record of runs to the remote; False (and a warning) where that failed. The next run tries again."""
     if problem := _run(processes, [*DVC, "push", "--run-cache"]):

@@ -19,6 +19,7 @@ from tasks.core.files import partial
 LOGS = Path(".retemper/logs")
 ATTEMPTS = 3
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
+ENDED = ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'", "Use `dvc push` to send your updates to remote storage.")
 EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")
 
 
@@ -71,7 +72,7 @@ class Transcript:
             self.ran = True
         elif self.ran and not self._inside and line.startswith("> "):
             self._inside = True
-        elif self._inside and line in ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'"):
+        elif self._inside and line in ENDED:
             self._inside = False
         elif line.startswith("ERROR: "):
             self._inside = False

@@ -29,7 +29,7 @@ from tasks.core.params import read_yaml
 RUN = (sys.executable, "-m", "flows.cli", "run")
 FOLDER = Path(".retemper/sweep")
 
-Check = Callable[[dict[str, Any]], object]
+Check = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Point:
     assignments: tuple[str, ...]
 
 
-def sweep(file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Check = checks.check) -> int:
+def sweep(file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Check | None = None) -> int:
     """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only where all are stored in the end."""
     if jobs < 1:
         raise UserError(f"--jobs {jobs}: expected at least 1")
@@ -50,6 +50,7 @@ def sweep(file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Ch
     problems: list[str] = []
     with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
         known = {one.name for one in experiments.stored(baseline)}
+        check = check or check_sections
         named = {point: f"{point.name}-{inputs(point, check)[:6]}" for point in points}  # every point is checked before any runs
         waiting = [point for point in points if named[point] not in known]
         display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
@@ -86,7 +87,8 @@ def read_points(file: Path) -> list[Point]:
     unknown = set(value) - {"grid", "points", "set"}
     if unknown or not ({"grid", "points"} & set(value)):
         raise UserError(
-            f"{file}: found {', '.join(map(str, value)) or 'nothing'}; expected grid: {{KEY: [VALUE, ...]}} or points: {{NAME: {{KEY: VALUE}}}}"
+            f"{file}: found {', '.join(map(str, value)) or 'nothing'}; "
+            "expected grid: {KEY: [VALUE, ...]} or points: {NAME: {KEY: VALUE}}"
         )
     for section in value:
         if not isinstance(value[section], dict):
@@ -116,7 +118,7 @@ def inputs(point: Point, check: Check, root: Path = Path()) -> str:
     scratch = FOLDER / "params.yaml"
     write_text(scratch, (root / "params.yaml").read_text(encoding="utf-8"))
     try:
-        settings.apply(point.assignments, scratch, lambda sections: check(sections) and None)
+        settings.apply(point.assignments, scratch, check)
         total = hashlib.sha256(scratch.read_bytes())
     except UserError as error:
         raise UserError(f"point {point.name}: {error}") from None
@@ -162,6 +164,11 @@ def _run_point(
     told = next((line for line in reversed(lines) if line.startswith("executed ")), "")
     display.line(f"{point.name}: stored as {name} ({told})")
     return ""
+
+
+def check_sections(sections: dict[str, Any]) -> None:
+    """UserError where parameters cannot be run."""
+    checks.check(sections)
 
 
 def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -67,8 +67,7 @@ def remove(name: str) -> None:
 def probe(name: str, scheme: str) -> None:
     """Write a file to a remote, read it and take it away. UserError, in one line and without any secret, where that fails."""
     from dvc.exceptions import DvcException
-    from dvc.fs import get_cloud_fs
-    from dvc_objects.fs.base import RemoteMissingDepsError
+    from dvc.fs import RemoteMissingDepsError, get_cloud_fs
 
     content = uuid.uuid4().hex.encode()
     try:
@@ -78,14 +77,15 @@ def probe(name: str, scheme: str) -> None:
             file = fs.join(place, f"probe-{content.decode()}")
             if scheme == "":
                 Path(place).mkdir(exist_ok=True)  # not its parents: a share that is not mounted would be written beside
-                Path(place).chmod(0o2775) if os.stat(place).st_uid == os.getuid() else None
+                if Path(place).stat().st_uid == os.getuid():
+                    Path(place).chmod(0o2775)
             fs.pipe_file(file, content)
             try:
                 if fs.cat_file(file) != content:
                     raise UserError(f"remote {name}: what was written is not what is read; is it a remote that keeps files?")
             finally:
                 fs.remove(file)
-    except RemoteMissingDepsError:
+    except (RemoteMissingDepsError, ImportError):
         raise UserError(f"remote {name}: {scheme}:// needs DVC's plug-in; pip install 'dvc[{scheme}]', and again") from None
     except UserError:
         raise

@@ -14,12 +14,14 @@ def verify_cache() -> int:
     with locks.only_run(), repository() as repo, repo.lock:
         root = Path(repo.cache.local_cache_dir) / "files" / "md5"
 
+        wrong: list[Path] = []
+
         def remove(path: Path) -> None:
+            wrong.append(path)
             _say(path)
             path.unlink(missing_ok=True)
 
-        wrong: list[Path] = []
-        count, size = integrity.verify(root, lambda path: (wrong.append(path), remove(path))[1])
+        count, size = integrity.verify(root, remove)
     print(f"{root}: {count} objects, {size / 1e6:,.1f} MB read, {len(wrong)} damaged")
     return 1 if wrong else 0
 

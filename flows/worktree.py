@@ -14,7 +14,7 @@ CARRIED = ("runtime.yaml", ".retemper/digests.json", ".dvc/config.local")  # thi
 
 
 def make_worktree(tree: Path, commit: str) -> Path:
-    """A git worktree at `commit`, over the same cache; one that is already at `tree` is cleaned and used again. Returns the project in it."""
+    """A git worktree at `commit`; one that is already at `tree` is cleaned and used again. Returns the project's folder in it."""
     top = tree.absolute()
     if not (top / ".git").exists():
         shutil.rmtree(top, ignore_errors=True)
