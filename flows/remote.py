@@ -1,4 +1,4 @@
-"""DVC commands that its command line lacks: `python -m flows.remote runs | pull STAGE... | checkout STAGE... | repro STAGE | repro-pull STAGE`.
+"""DVC commands that its command line lacks: `python -m flows.remote runs | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`.
 
 They check by content what they take from the cache (`flows.integrity`). And `dvc repro --pull` fetches the
 remote's whole run cache, every entry again, for every stage. Here the entries that are new are fetched once, and a stage

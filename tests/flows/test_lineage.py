@@ -24,7 +24,8 @@ def here(finished: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return finished
 
 
-def test_what_made_a_model(here: Any) -> None:
+@pytest.mark.usefixtures("here")
+def test_what_made_a_model() -> None:
     first = subprocess.run(["git", "rev-list", "--max-parents=0", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     found = lineage.trace("b")
     assert found.artifact == "data/encoders/b"
