@@ -1,5 +1,6 @@
 """`retemper gc`: what no branch, tag, experiment or working tree needs goes from the cache, and if asked from a remote."""
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -130,15 +131,13 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
         remote = repo.cloud.get_remote(name)
         repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
         fs, base = remote.fs, remote.odb.path
-        there = {path: int(info["size"] or 0) for path, info in fs.fs.find(base, detail=True).items()} if fs.exists(base) else {}
+        there = _sizes(fs, base) if fs.exists(base) else {}
     except (DvcException, OSError) as error:
         raise UserError(f"remote {name}: cannot be read: {' '.join(str(error).split())}; nothing was removed") from None
     places = {"".join(path.rsplit("/", 2)[1:]): path for path in there}
     entries = list(_runs(root, needs))
 
     def load(oid: str) -> Mapping[str, str]:
-        import json
-
         if found := listing(root / "files" / "md5", oid):
             return found
         return {e["relpath"]: e["md5"] for e in json.loads(fs.fs.cat_file(places[oid]))} if oid in places and oid in needs.oids else {}
@@ -159,6 +158,13 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
             if paths:
                 fs.remove(paths)
         get_index(remote.odb).clear()
+
+
+def _sizes(fs: Any, folder: str) -> dict[str, int]:
+    """Bytes of every file below a remote's folder, by path."""
+    if fs.protocol == "local":
+        return {path: Path(path).stat().st_size for path in fs.find(folder)}
+    return {path: int(info["size"] or 0) for path, info in fs.fs.find(folder, detail=True).items()}
 
 
 def _fetch_references(tell: Callable[[str], None]) -> None:

@@ -1,8 +1,8 @@
 """`retemper sweep`: the points of a grid, each run in a git worktree over the one cache and stored as a DVC experiment."""
 
 import hashlib
-import io
 import itertools
+import json
 import os
 import queue
 import re
@@ -177,16 +177,21 @@ def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _yaml(value: Any) -> str:
-    text = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = True
-    yaml.width = 1 << 20
-    yaml.dump(value, text)
-    return text.getvalue().removesuffix("\n").removesuffix("...").removesuffix("\n")
+    """A value in one line: JSON is YAML, and quotes what a colon would spoil; a plain word stands bare."""
+    return (
+        value
+        if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and not _is_special(value)
+        else json.dumps(value, default=str)
+    )
+
+
+def _is_special(word: str) -> bool:
+    return not isinstance(YAML(typ="safe", pure=True).load(word), str)
 
 
 def _name(values: Mapping[str, Any]) -> str:
     """A name of what is set: the last part of each key, unless two share it, and the value."""
     lasts = [key.rpartition(".")[2] for key in values]
     parts = [(last if lasts.count(last) == 1 else key, value) for last, (key, value) in zip(lasts, values.items(), strict=True)]
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", "-".join(f"{key}_{_yaml(value)}" for key, value in parts)).strip("._-")[:100]
+    written = (re.sub(r"[^A-Za-z0-9.-]+", "_", f"{key}_{_yaml(value)}").strip("._-") for key, value in parts)
+    return "-".join(written)[:100]

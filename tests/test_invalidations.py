@@ -87,7 +87,9 @@ def another(value: Any) -> Any:
 
 def write(path: Path, value: object) -> None:
     with path.open("w", encoding="utf-8") as handle:
-        YAML(typ="safe", pure=True).dump(value, handle)
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = False
+        yaml.dump(value, handle)
 
 
 def by_dvc_parameter(copy: Copy, way: tuple[str, ...]) -> set[str]:
