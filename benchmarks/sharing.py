@@ -28,7 +28,9 @@ def call(folder: Path, *command: str) -> str:
     """Output of a command in a clone; its errors end the benchmark."""
     home = folder.parent / "home"
     home.mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "GIT", "DVC"))}
+    kept = {
+        name: value for name, value in os.environ.items() if name == "PREFECT_API_URL" or not name.startswith(("PREFECT", "GIT", "DVC"))
+    }
     own = {"PYTHONPATH": str(folder), "DVC_GLOBAL_CONFIG_DIR": str(home), "DVC_NO_ANALYTICS": "1", **KEYS}
     who = {f"GIT_{role}_{what}": "bench@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     done = subprocess.run(list(command), cwd=folder, env=kept | own | who, capture_output=True, text=True, check=False)
@@ -101,12 +103,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", required=True)
     arguments.add_argument("--encoder", required=True)
+    arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="more parameters of the first run")
     arguments.add_argument("--s3", metavar="MOTO_SERVER")
     options = arguments.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="sharing-"))
     try:
         first = clone(ROOT, folder / "first")
-        executed, seconds = run(first, f"dataset.source={options.data}", f"encoder.source={options.encoder}")
+        executed, seconds = run(first, f"dataset.source={options.data}", f"encoder.source={options.encoder}", *options.set)
         print(f"first run: executed {executed}, {seconds:.1f} s", flush=True)
         share(first, "folder", str(folder / "remote"))
         with s3_server(options.s3) if options.s3 else nullcontext(None) as url:
