@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tasks.core.devices import Runtime, choose_device, compute_dtype
+from tasks.core.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
 from tasks.core.encoder import load_towers
 from tasks.core.encoding import encode
 from tasks.core.sources import demo_file, parse_encoder
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens
-from tasks.encode.params import Encode
 from tasks.tokenize.store import write_tokens
 
 
@@ -49,7 +48,7 @@ def main() -> None:
             tokens_folder = Path(scratch) / "tokens"
             batches = ((texts[i : i + 8192], texts[i : i + 8192]) for i in range(0, len(texts), 8192))
             write_tokens(tokens_folder, batches, tokenizer, "", args.length, "", len(texts))
-            return encode(tower, open_tokens(tokens_folder), np.arange(len(texts)), Encode().batch_tokens, device)
+            return encode(tower, open_tokens(tokens_folder), np.arange(len(texts)), best_batch_tokens(device), device)
 
     def theirs(weights: torch.dtype, batch: int) -> Callable[[], np.ndarray]:
         model = SentenceTransformer(str(folder), device=str(device), model_kwargs={"torch_dtype": weights})

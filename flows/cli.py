@@ -1,5 +1,7 @@
 """The command line: `retemper run | search | evaluate | serve`. Everything heavy is imported where it is used."""
 
+import os
+import signal
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows import team_commands
-from tasks.core.errors import one_line_errors
+from tasks.core.errors import one_line_errors, redacted
 from tasks.core.files import write_text
 
 PARAMS = Path("params.yaml")
@@ -83,11 +85,21 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
             from flows.plan import project_folder
 
             project_folder()
-            return int(options.work(options, check))
+            status = int(options.work(options, check))
     except KeyboardInterrupt as stopped:
-        number = stopped.args[0] if stopped.args else 2
-        print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
-        return 128 + int(number)
+        if not stopped.args:  # a run that is stopped has said so itself, at once
+            print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
+        number = stopped.args[0] if stopped.args else signal.SIGINT
+        status = 128 + int(number)
+    if arguments is None:
+        leave_quietly(status)
+    return status
+
+
+def leave_quietly(status: int) -> None:
+    """What is left is to exit, which takes Prefect a moment: from now on a signal only shortens that."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(status))
 
 
 def _run(options: Namespace, check: Callable[[], None] | None) -> int:
@@ -110,7 +122,7 @@ def _run(options: Namespace, check: Callable[[], None] | None) -> int:
             run.run(options.targets, check_and_keep)
         except run.StagesFailed as failed:
             for problem in failed.problems:
-                print(f"retemper: {problem}", file=sys.stderr)
+                print(f"retemper: {redacted(problem)}", file=sys.stderr)
             return failed.status
     return 0
 

@@ -1,11 +1,21 @@
 """What a run says: one line per stage, its output under its name, a table at the end."""
 
+import shutil
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from tasks.core.errors import redacted
+from tasks.core.progress import LIVE
+
+KEPT = "finished stages are kept, and the same command goes on from there"
+RESUMED = (
+    "what was at work goes on from its last checkpoint (a training; at most checkpoint_seconds of runtime.yaml old) "
+    "or finished shard (an encoding), else begins anew"
+)
 State = Literal["Ran", "Cached", "Failed", "Skipped"]
 
 
@@ -20,26 +30,73 @@ class Outcome:
 
 
 class Display:
-    """Prints whole lines from many threads."""
+    """Prints whole lines from many threads. On a terminal, what the stages at work are doing is redrawn below them."""
 
-    def __init__(self, stages: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self._guard = threading.Lock()
+        self._width = 0
+        self._terminal = sys.stdout.isatty()
+        self._doing: dict[str, str] = {}
+        self._drawn = 0
+        self.environment = {LIVE: "1"} if self._terminal else {}  # of the stages
+
+    @contextmanager
+    def open(self, stages: Iterable[str]) -> Iterator[None]:
+        """While `stages` run."""
         self._width = max(map(len, stages), default=0)
+        try:
+            yield
+        finally:
+            with self._redrawn():
+                self._doing.clear()
+
+    def farewell(self) -> str:
+        """What a run that is stopped keeps, and how to go on. Waits for no lock: a signal handler says it."""
+        at_work = list(self._doing)
+        lines = [f"stopped{' in ' if at_work else ''}{', '.join(at_work)}; {KEPT}"]
+        if at_work:
+            lines.append(RESUMED)
+        return "".join(f"\nretemper: {line}" for line in lines) + "\n"
 
     def line(self, text: str = "") -> None:
-        with self._guard:
-            print(text, flush=True)
+        with self._redrawn():
+            print(redacted(text), flush=True)
 
     def warn(self, text: str) -> None:
-        with self._guard:
-            print(f"retemper: warning: {text}", file=sys.stderr, flush=True)
+        with self._redrawn():
+            print(f"retemper: warning: {redacted(text)}", file=sys.stderr, flush=True)
+
+    def began(self, stage: str) -> None:
+        """A stage is at work from now until it `ended`."""
+        self.passing(stage, "at work")
+
+    def passing(self, stage: str, text: str) -> None:
+        """What a stage is doing just now; shown on a terminal until the next such line."""
+        with self._redrawn():
+            self._doing[stage] = text
 
     def output(self, stage: str, text: str) -> None:
         """A line of a stage's own output."""
         self.line(f"{stage:{self._width}} | {text}")
 
     def ended(self, stage: str, outcome: Outcome) -> None:
-        self.line(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}")
+        with self._redrawn():
+            self._doing.pop(stage, None)
+            print(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}", flush=True)
+
+    @contextmanager
+    def _redrawn(self) -> Iterator[None]:
+        """Alone with the screen, the lines in passing taken off it and put back below what is printed."""
+        with self._guard:
+            if self._drawn:
+                print(f"\x1b[{self._drawn}A\x1b[J", end="", flush=True)
+            self._drawn = 0
+            yield
+            if self._terminal and self._doing:
+                columns = shutil.get_terminal_size().columns - 1
+                lines = [f"{stage:{self._width}} > {text}"[:columns] for stage, text in self._doing.items()]
+                self._drawn = len(lines)
+                print("\n".join(lines), flush=True)
 
 
 def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: float) -> str:

@@ -3,14 +3,17 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.core.errors import UserError
+from tasks.core.files import write_text
 
 RUN_LOCK = Path(".retemper/run.lock")
 RWLOCK = Path(".dvc/tmp/rwlock")
+DVC_LOCK = Path("dvc.lock")
+BEFORE = Path(".retemper/dvc.lock")
 
 
 @contextmanager
@@ -45,6 +48,33 @@ def repair(path: Path = RWLOCK) -> bool:
     if not stale or _dvc_at_work(path.resolve().parents[2]):
         return False
     path.unlink(missing_ok=True)
+    return True
+
+
+def remember(lock: Path = DVC_LOCK, memory: Path = BEFORE) -> None:
+    """Keep a copy of dvc.lock, which can be read, until the run has ended well: DVC writes it in place, and a kill may cut it short."""
+    text = lock.read_text(encoding="utf-8") if lock.exists() else ""
+    if not memory.exists() or memory.read_text(encoding="utf-8") != text:
+        write_text(memory, text)
+
+
+def forget(memory: Path = BEFORE) -> None:
+    """The run has ended well, and dvc.lock is whole."""
+    memory.unlink(missing_ok=True)
+
+
+def restore(is_readable: Callable[[], bool], lock: Path = DVC_LOCK, memory: Path = BEFORE) -> bool:
+    """Put dvc.lock back as it was before a run that did not end well, if that left it unreadable; True where it did.
+
+    What that run finished is in DVC's run cache, and is taken from there. Conflict marks are left to the user.
+    """
+    if not (memory.exists() and lock.exists()):
+        return False
+    text = memory.read_text(encoding="utf-8")
+    found = lock.read_text(encoding="utf-8", errors="replace")
+    if found and (found == text or "<<<<<<<" in found or (found.endswith("\n") and is_readable())):
+        return False
+    write_text(lock, text) if text else lock.unlink(missing_ok=True)
     return True
 
 

@@ -20,6 +20,7 @@ from flows.display import Display, Outcome, markdown_table
 from flows.plan import Plan
 from flows.processes import Processes, Stopped, stopping_on_signals
 from flows.stages import Slots, find_devices, run_stage
+from tasks.core.errors import disk_fault
 
 
 def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
@@ -37,6 +38,9 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         logger = get_run_logger()
 
         def tell(line: str) -> None:
+            if line.startswith("\r"):
+                display.passing(name, line[1:])
+                return
             logger.info(line)
             display.output(name, line)
 
@@ -45,9 +49,13 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         else:
             try:
                 with take_slot(name) as env:
-                    outcome = run_stage(name, processes, tell, plan.reached, env)
+                    display.began(name)
+                    outcome = run_stage(name, processes, tell, plan.reached, env | display.environment)
             except Stopped:
                 return Failed(message="stopped")
+            except OSError as error:
+                fault = disk_fault(error)
+                outcome = Outcome("Failed", 0.0, 2 if fault else 1, f"{name}: {fault or error}")
             if processes.stopped:
                 return Failed(message="stopped")
             display.ended(name, outcome)
@@ -65,7 +73,7 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         validate_parameters=False,
     )
     def retemper() -> State[None]:
-        with stopping_on_signals(processes):  # in place of Prefect's own SIGTERM handler
+        with stopping_on_signals(processes, display.farewell):  # in place of Prefect's own SIGTERM handler
             futures: dict[str, PrefectFuture[Any]] = {}
             for name, stage in stages.items():
                 futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=[futures[before] for before in stage.upstream])

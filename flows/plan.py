@@ -1,6 +1,7 @@
 """What a run has to do: everything that is settled before the first stage runs, and without Prefect."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,11 @@ from flows import integrity, leftovers, locks, sharing
 from flows.graph import DEFAULT_TARGET, Graph, read_graph, read_status
 from flows.processes import Processes
 from tasks.core.errors import UserError
+from tasks.core.params import read_yaml
+
+GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
+KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # by git, so a merge may leave its marks in them
+CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -43,11 +49,16 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     locks.repair()
+    if locks.restore(_lock_is_readable):
+        warn("dvc.lock was cut short by a kill; it is as it was before that run, whose finished stages are in the cache")
     integrity.by_content()
     with dvc_errors(), repository() as repo:
+        if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to
+            raise UserError(f"{Path.cwd()}: no commit in its git repository, expected one; run git add . && git commit -m start")
         whole = read_graph(repo)
         graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
         if not dry:
+            locks.remember()
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
         if not dry and (uncached := integrity.uncached(status)):
@@ -79,6 +90,16 @@ def repository() -> Iterator[Any]:
         repo.close()
 
 
+def _lock_is_readable() -> bool:
+    from dvc.exceptions import DvcException
+
+    try:
+        with repository() as repo:
+            return bool(repo.index.stages)
+    except DvcException:
+        return False
+
+
 @contextmanager
 def dvc_errors() -> Iterator[None]:
     """DVC's refusals as a user's mistake: one line."""
@@ -87,9 +108,14 @@ def dvc_errors() -> Iterator[None]:
     try:
         yield
     except DvcException as error:
+        place, remedy = (LOCK, "; take the last one that was whole: git checkout dvc.lock") if LOCK.name in str(error) else (GRAPH, "")
+        try:
+            read_yaml(place)  # knows the line
+        except UserError as fault:
+            raise UserError(f"{fault}{remedy}") from error
         cause = error.__cause__
         detail = f" ({cause})" if cause and str(cause) not in str(error) else ""
-        raise UserError(f"dvc.yaml: {error}{detail}") from error
+        raise UserError(f"{place}: {error}{detail}{remedy}") from error
 
 
 def project_folder() -> None:
@@ -98,9 +124,25 @@ def project_folder() -> None:
     for name in ("dvc.yaml", "params.yaml", ".dvc"):
         if not Path(name).exists():
             raise UserError(f"{here}: no {name} here; run retemper in the project's folder")
+    for path in map(Path, ("data", ".retemper")):
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{here / path}: found a file, expected a folder; move it away")
+    for path in KEPT:
+        refuse_conflict(path)
     if not any((folder / ".git").exists() for folder in (here, *here.parents)):
         raise UserError(f"{here}: not in a git repository, expected one (DVC needs it); run git init")
     if not os.access(here, os.W_OK) or (Path("data").exists() and not os.access("data", os.W_OK)):
         raise UserError(f"{here}: no permission to write here; run as its owner, or copy the project")
     if sys.platform == "win32":
         raise UserError("Windows: process groups are needed; run in WSL")
+
+
+def refuse_conflict(path: Path) -> None:
+    """UserError where a merge left its marks in `path`, or it is no text at all."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+    if mark := CONFLICT.search(text):
+        line = text.count("\n", 0, mark.start()) + 1
+        raise UserError(f"{path}:{line}: found the mark of a merge conflict; keep one side (git checkout --ours {path} takes ours whole)")

@@ -15,7 +15,7 @@ from flows import tether
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
 GRACE_SECONDS = 0.5
-LAST_RESORT_SECONDS = 5.0
+LAST_RESORT_SECONDS = 2.0
 
 
 class Stopped(Exception):
@@ -45,7 +45,10 @@ class Processes:
     def run(
         self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> int:
-        """Run `command` to its end, passing each line of its output to `tell`; returns its exit status (128 + signal, if killed)."""
+        """Run `command` to its end; returns its exit status (128 + signal, if killed).
+
+        `tell` is passed each line of its output; one that begins with \\r is progress, worth showing but not keeping.
+        """
         process = self.start(command, env, folder=folder)
         assert process.stdout is not None
         reader = threading.Thread(target=_each_line, args=(process.stdout, tell), daemon=True)
@@ -107,14 +110,21 @@ class Processes:
 
 
 @contextmanager
-def stopping_on_signals(processes: Processes) -> Iterator[None]:
+def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lambda: "\nretemper: stopped\n") -> Iterator[None]:
     """On SIGINT or SIGTERM stop `processes` and raise KeyboardInterrupt with the signal's number; on any exception stop them too.
 
-    Main thread only. Whatever is then slow to unwind is given LAST_RESORT_SECONDS.
+    Main thread only. `farewell` is said on stderr at once, and whatever is then slow to unwind is given LAST_RESORT_SECONDS;
+    further signals change nothing.
     """
+    signalled = False
 
     def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal signalled
+        if signalled:
+            return
+        signalled = True
         again = processes.stopped
+        os.write(2, farewell().encode())  # no print: we may be in the midst of one
         processes.stop()
         timer = threading.Timer(LAST_RESORT_SECONDS, os._exit, (128 + number,))
         timer.daemon = True
@@ -129,13 +139,18 @@ def stopping_on_signals(processes: Processes) -> Iterator[None]:
         processes.stop()
         raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not signalled:  # else a second Ctrl-C would meet Python's own handler, on our way out
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
     for raw in stream:
-        for line in raw.decode("utf-8", "replace").rstrip("\n").split("\r"):
+        text = raw.decode("utf-8", "replace").rstrip("\n")
+        if text.rfind("\r") == 0:
+            tell(text)  # a line in passing
+            continue
+        for line in text.split("\r"):
             if line:
                 tell(line)
 

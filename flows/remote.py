@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 
-        return int(dvc([command, *stages]))
+        return int(dvc(["--wait-for-lock", command, *stages]))
     return reproduce(stages[0], pull=command == "repro-pull")
 
 

@@ -1,13 +1,19 @@
 """A run from beginning to end: plan, stages, push, tables. Prefect is imported only where something is to be done."""
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from flows import locks, metrics, server, sharing
 from flows.display import Display, Outcome, summary, text_table
 from flows.graph import DEFAULT_TARGET
 from flows.plan import Plan, check_parameters, make_plan
 from flows.processes import Processes, stopping_on_signals
+from tasks.core.errors import FULL, UserError
+from tasks.core.scratch import remove_finished
+
+FULL_BYTES = 1 << 20  # less than this is a full disk
 
 
 class StagesFailed(Exception):
@@ -22,10 +28,14 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran."""
     started = time.monotonic()
     processes = Processes()
-    with stopping_on_signals(processes), locks.only_run():
-        plan = make_plan(targets, processes, Display().warn, check)
-        display = Display(plan.graph.stages)
-        outcomes = _execute(plan, processes, display)
+    display = Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run():
+        plan = make_plan(targets, processes, display.warn, check)
+        with display.open(plan.graph.stages):
+            outcomes = _execute(plan, processes, display)
+        if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
+            remove_finished()
+            locks.forget()
         if plan.remote and not sharing.is_pushed(plan.remote):
             sharing.push(processes, plan.remote, display.warn)
     header, rows = metrics.rows(metrics.read_metrics())
@@ -35,21 +45,37 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
     if failed:
         raise StagesFailed([outcome.problem for outcome in failed], 1 if any(outcome.status != 2 for outcome in failed) else 2)
+    if unfinished := [name for name in plan.graph.stages if name not in outcomes]:
+        refuse_full_disk()
+        raise StagesFailed(
+            [f"{unfinished[0]}: Prefect ended the run before it (log: {server.LOG}); the same command goes on from there"], 1
+        )
     return outcomes
 
 
 def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters) -> list[str]:
     """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted."""
     processes = Processes()
-    with stopping_on_signals(processes), locks.only_run():
-        plan = make_plan(targets, processes, Display().warn, check, dry=True)
+    display = Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run():
+        plan = make_plan(targets, processes, display.warn, check, dry=True)
     return [name for name in plan.graph.stages if name in plan.changed]
 
 
 def _execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
     if not plan.changed and not server.is_configured():
         return {name: Outcome("Cached") for name in plan.graph.stages}
-    server.use_server()
-    from flows.pipeline import execute
+    try:
+        server.use_server()
+        from flows.pipeline import execute
 
-    return execute(plan, processes, display)
+        return execute(plan, processes, display)
+    except Exception as error:
+        refuse_full_disk(error)  # Prefect's database says it in many ways
+        raise
+
+
+def refuse_full_disk(cause: Exception | None = None) -> None:
+    """UserError where there is no room left in the current folder, whatever else went wrong."""
+    if shutil.disk_usage(Path.cwd() / server.HOME.parent).free < FULL_BYTES:
+        raise UserError(f"{Path.cwd()}: {FULL}; finished stages are kept, make room and run again") from cause

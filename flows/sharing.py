@@ -1,5 +1,6 @@
 """A team's remote: what others computed comes before, what we computed goes after. A remote that is away never costs work."""
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.processes import Processes
+from tasks.core.errors import redacted
 from tasks.core.files import file_digest, write_json
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
@@ -70,7 +72,8 @@ def _missing(change: Any) -> bool:
 
 def _state(remote: str) -> dict[str, str]:
     config = "".join(path.read_text() for path in (Path(".dvc/config"), Path(".dvc/config.local")) if path.exists())
-    return {"remote": remote, "config": config, "lock": file_digest(LOCK) if LOCK.exists() else ""}
+    digest = hashlib.sha256(config.encode()).hexdigest()  # it may hold a password
+    return {"remote": remote, "config": digest, "lock": file_digest(LOCK) if LOCK.exists() else ""}
 
 
 def _run(processes: Processes, command: list[str]) -> str:
@@ -78,4 +81,4 @@ def _run(processes: Processes, command: list[str]) -> str:
     lines: list[str] = []
     status = processes.run(command, lines.append)
     problems = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
-    return "" if status == 0 else f"{problems[0].removeprefix('ERROR: ')} (status {status})"
+    return "" if status == 0 else redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})")

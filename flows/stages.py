@@ -7,17 +7,19 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from flows.display import Outcome
-from flows.processes import Processes, environment
+from flows.processes import Processes, Stopped, environment
 from flows.sharing import REMOTE
+from tasks.core.errors import FULL_WORDS, redacted
 from tasks.core.files import partial
 
 LOGS = Path(".retemper/logs")
 ATTEMPTS = 3
+LOST = "failed to transfer"  # to the cache: DVC says so, and ends with status 0
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
 ENDED = ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'", "Use `dvc push` to send your updates to remote storage.")
 EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")
@@ -106,15 +108,23 @@ def run_stage(
         if not (status and transcript.busy and not transcript.ran and attempt < ATTEMPTS):
             break
     seconds = time.monotonic() - started
-    if status == 0:
+    if status == 0 and not any(line.startswith(LOST) for line in transcript.errors):
         return Outcome("Ran" if transcript.ran else "Cached", seconds)
+    if transcript.exited is not None:  # DVC took the last outs away before the stage ran, if there were any
+        with suppress(Stopped):
+            processes.run([*REMOTE, "checkout", "--quiet", "--force", name], lambda _: None, environment())
     return Outcome("Failed", seconds, *_problem(name, transcript, status, log))
 
 
 def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
-    def read(line: str) -> None:
-        log.write(f"{line}\n")
-        log.flush()
+    def read(said: str) -> None:
+        line = redacted(said)
+        if line.startswith("\r"):
+            tell(line)
+            return
+        with suppress(OSError):  # a full disk: the stage itself will say so
+            log.write(f"{line}\n")
+            log.flush()
         own = transcript.read(line)
         if own is not None:
             tell(own)
@@ -129,5 +139,7 @@ def _problem(name: str, transcript: Transcript, status: int, log: Path) -> tuple
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
         return 1, f"{name}: failed with status {transcript.exited}{killed}; its log: {log}"
+    if full := next((line for line in transcript.errors if FULL_WORDS.search(line)), ""):
+        return 2, f"{name}: {full}; nothing half-written was kept, make room and run again"
     reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
     return 1, f"{name}: {reason}; its log: {log}"

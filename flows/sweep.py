@@ -46,7 +46,7 @@ def sweep(file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Ch
         raise UserError(f"--jobs {jobs}: expected at least 1")
     points = read_points(file)
     baseline = commit_of("HEAD")
-    display, processes = Display(point.name for point in points), Processes()
+    display, processes = Display(), Processes()
     problems: list[str] = []
     with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
         known = {one.name for one in experiments.stored(baseline)}
@@ -150,6 +150,8 @@ def _run_point(
     lines: list[str] = []
 
     def tell(line: str) -> None:
+        if line.startswith("\r"):
+            return
         lines.append(line)
         if " | " in line or line.startswith("retemper: "):
             display.output(point.name, line)

@@ -33,11 +33,15 @@ def watch_owner() -> None:
 
 def start(command: list[str]) -> int:
     """Start `command` in our group with an empty stdin; returns its process id."""
+    tether = os.getpid()
     child = os.fork()
     if child:
         return child
     if sys.platform == "linux":  # should the tether itself be killed
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != tether:
+            os._exit(137)
+    os.environ["RETEMPER_TETHER"] = "1"  # tasks/core/entry.py asks for it
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         os.execvp(command[0], command)

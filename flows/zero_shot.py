@@ -1,9 +1,11 @@
 """Evaluates any model on any dataset, beside the project: its stages, run in a temporary folder, with the project's parameters."""
 
+import os
 import re
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from flows import metrics
@@ -15,12 +17,23 @@ from tasks.core.sources import parse_dataset, parse_encoder
 SCRATCH = Path(".retemper")
 
 
+def remove_abandoned() -> None:
+    """Remove what evaluations that were killed left behind: their process is no more."""
+    for folder in SCRATCH.glob("evaluate-*-*"):
+        with suppress(PermissionError):  # somebody else's, and alive
+            try:
+                os.kill(int(folder.name.split("-")[1]), 0)
+            except (ProcessLookupError, ValueError):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def evaluate(model: str, data: str, out: Path | None) -> int:
     """Print the metrics of encoder `model` on dataset `data`, per split; also to `out`. Returns the exit status."""
     parse_dataset(data)
     name = _name(parse_encoder(model).name)
     SCRATCH.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=SCRATCH))
+    remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=f"evaluate-{os.getpid()}-", dir=SCRATCH))
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):

@@ -1,10 +1,18 @@
 """What tests share: small encoders, a small corpus of real sentences, the team's data where it is there; nothing goes online."""
 
+import hashlib
 import json
 import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from importlib import import_module
 from importlib.util import find_spec
+from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,3 +135,134 @@ def _write_records(corpus: TinyCorpus) -> None:
     for split, texts in corpus.queries.items():
         write(f"queries/{split}.parquet", QUERIES, [{"id": q, "text": text, "answers": []} for q, text in texts.items()])
         write(f"qrels/{split}.parquet", QRELS, [{"query": q, "doc": d, "grade": 1} for q, d in corpus.qrels[split].items()])
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Small:
+    """A finished project on the tiny corpus. Stages and the command line run in this process: no test waits for imports."""
+
+    def __init__(self, folder: Path, commands: dict[str, list[str]], outs: dict[str, list[str]]) -> None:
+        self.folder, self.commands, self.outs = folder, commands, outs  # of every stage, as DVC knows them
+
+    def stage(self, name: str, *arguments: str) -> Ended:
+        """Run a stage of dvc.yaml by name; `arguments` come last, and so take the place of earlier ones."""
+        _, _, module, *given = self.commands[name]
+        return self._call(import_module(f"{module}.__main__").main, [module, *given, *arguments])
+
+    def elsewhere(self, name: str, folder: str) -> list[str]:
+        """The arguments that make stage `name` write its outs below `folder`."""
+        given = self.commands[name]
+        return [part for flag, value in pairwise(given) if value in self.outs[name] for part in (flag, f"{folder}/{value}")]
+
+    def retemper(self, *arguments: str) -> Ended:
+        """Run the command line."""
+        from flows import cli
+
+        return self._call(lambda: cli.main(arguments), ["retemper"])
+
+    def state(self) -> dict[str, str]:
+        """SHA-256 of every file, those aside that no person looks at: logs, scratch, locks, git's and DVC's own."""
+        unseen = re.compile(r"(\.git|\.retemper|\.dvc/tmp|\.dvc/cache)/|.*__pycache__/")
+        files = {file.relative_to(self.folder).as_posix(): file for file in self.folder.rglob("*") if file.is_file()}
+        return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if not unseen.match(name)}
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Put a file in the place of another; what is linked to that stays as it is."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def set(self, key: str, value: object) -> None:
+        """Edit params.yaml, unchecked."""
+        from ruamel.yaml import YAML
+
+        path, yaml = self.folder / "params.yaml", YAML()
+        node = sections = yaml.load(path.read_text(encoding="utf-8"))
+        *way, last = key.split(".")
+        for name in way:
+            node = node[name]
+        node[last] = value
+        path.unlink()
+        yaml.dump(sections, path)
+
+    def _call(self, main: object, argv: list[str]) -> Ended:
+        from tasks.core.errors import one_line_errors
+
+        out, err, before = StringIO(), StringIO(), sys.argv
+        sys.argv = argv
+        status: object = 0
+        try:
+            with chdir(self.folder), redirect_stdout(out), redirect_stderr(err), one_line_errors():
+                status = main() or 0  # type: ignore[operator]
+        except SystemExit as ended:
+            status = ended.code
+        finally:
+            sys.argv = before
+        assert isinstance(status, int)
+        return Ended(status, out.getvalue(), err.getvalue())
+
+
+SMALL = {
+    "encoder.source": "package:cognition/model",
+    "tokenize.document_length": 24,
+    "rounds": {
+        "init": {"init": "base", "negatives": "none", "steps": 0},
+        "warmup": {"init": "base", "negatives": "bm25", "steps": 2, "batch_queries": 8, "precision": "fp32"},
+    },
+    "mine": {"warmup": {"search": "indexes", "depth": 20}},
+}
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) -> Small:
+    """A project that every stage has run in, by DVC's own commands. Tests take a copy: `small`."""
+    root = Path(__file__).resolve().parents[1]
+    folder = tmp_path_factory.mktemp("finished") / "project"
+    shutil.copytree(root / "tasks", folder / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("params.yaml", "dvc.yaml", ".gitignore", ".dvcignore", "data/.gitignore"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(root / name, folder / name)
+    shutil.copytree(tiny_corpus.beir, folder / "beir")
+    os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
+    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+    project = Small(folder, {}, {})
+    for key, value in {"dataset.source": "beir:beir", **SMALL}.items():
+        project.set(key, value)
+    (folder / "runtime.yaml").write_text("checkpoint_seconds: 0\n")
+    from dvc.repo import Repo
+
+    from flows.graph import read_graph
+    from flows.source import write_source
+
+    author = ["-c", "user.name=small", "-c", "user.email=small@example.com"]
+    subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "-m", "small"], cwd=folder, check=True)
+    with chdir(folder):
+        write_source()
+        repo = Repo.init()
+        commands = {node.addressing: shlex.split(node.cmd) for node in repo.index.stages}
+        project.outs = {node.addressing: [out.def_path for out in node.outs] for node in repo.index.stages}
+        project.commands = {name: commands[name] for name in read_graph(repo).stages}
+        repo.close()
+    for name in project.commands:
+        done = project.stage(name)
+        assert done.status == 0, (name, done)
+    return project
+
+
+@pytest.fixture
+def small(finished: Small, tmp_path: Path) -> Small:
+    """A copy of the finished project; its files are links, so change none in place (`write` does not)."""
+    folder = tmp_path / "project"
+    shutil.copytree(finished.folder, folder, copy_function=os.link, symlinks=True)
+    return Small(folder, finished.commands, finished.outs)

@@ -1,10 +1,24 @@
-"""What this project does not do: unpickle, evaluate text, hand text to a shell, run remote code, listen to the world."""
+"""What this project does not do: unpickle, evaluate text, hand text to a shell, run remote code, listen to the world, tell secrets.
+
+That a folder with nothing but a pickle in it, or with code of its own, is refused: test_bad_input.
+"""
 
 import ast
+import re
 from collections.abc import Iterator
+from contextlib import chdir
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from flows import server, sharing
+from flows.checks import check
+from flows.processes import Processes
+from flows.stages import run_stage
+from tasks.core.errors import UserError, redacted
+from tasks.core.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted(file for folder in ("flows", "tasks", "benchmarks") for file in (ROOT / folder).rglob("*.py"))
@@ -86,3 +100,106 @@ def test_the_search_passes(text: str) -> None:
 def test_telemetry_is_off_in_what_is_committed() -> None:
     config = (ROOT / ".dvc" / "config").read_text(encoding="utf-8")
     assert "analytics = false" in config, ".dvc/config: core.analytics must be false"
+
+
+# What DVC interpolates into a command goes through a shell.
+INTERPOLATED = [
+    (stage["foreach"][2:-1], field)
+    for stage in read_yaml(ROOT / "dvc.yaml")["stages"].values()
+    if "foreach" in stage
+    for field in sorted(set(re.findall(r"\$\{(.+?)\}", stage["do"]["cmd"])))
+]
+
+
+@pytest.mark.parametrize(("section", "field"), sorted(set(INTERPOLATED)))
+@pytest.mark.parametrize("text", ["x; touch y", "$(touch y)", "../x", "x y", "-x", "X", "x\n", "x|y", ""])
+def test_no_command_takes_text_that_a_shell_could_read(section: str, field: str, text: str) -> None:
+    sections = read_yaml(ROOT / "params.yaml")
+    name, entry = next(iter(sections[section].items()), (None, None))
+    if name is None:
+        pytest.skip(f"params.yaml: {section} has no entry to spoil")
+    if field == "key":
+        sections[section] = {text: entry, **sections[section]}
+    else:
+        entry[field.removeprefix("item.")] = text
+    with pytest.raises(UserError):
+        check(sections)
+
+
+def test_commands_interpolate_nothing_but_names_of_entries() -> None:
+    for stage in read_yaml(ROOT / "dvc.yaml")["stages"].values():
+        assert "${" not in stage.get("cmd", ""), stage["cmd"]
+    assert all(field == "key" or field.startswith("item.") for _, field in INTERPOLATED)
+
+
+def test_ids_and_texts_become_no_file_names_and_no_markup(small: Any) -> None:
+    """Every stage that sees ids and texts, with ids that climb and texts that are code."""
+    before = {name for name in small.state() if name.startswith("data/")}
+    around = set(small.folder.parent.iterdir())
+    climbing = {"d00": "../../../d00", "d01": "/tmp/d01", "d02": "<script>alert(1)</script>", "d03": "$(touch_d03)", "d04": "d04;*"}
+    for name in ("beir/corpus.jsonl", *(f"beir/qrels/{split}.tsv" for split in ("train", "dev", "test"))):
+        text = small.read(name).decode()
+        for plain, odd in climbing.items():
+            text = re.sub(rf'(?<=["\t]){plain}(?=["\t])', odd, text)
+        small.write(name, text.replace('"text": "', '"text": "<script>alert(2)</script> <img src=x onerror=alert(3)> '))
+    small.write("beir/queries.jsonl", small.read("beir/queries.jsonl").replace(b'"text": "', b'"text": "<script>alert(4)</script> '))
+    for name in small.commands:
+        if name.split("@")[0] not in ("base", "train"):
+            assert small.stage(name).status == 0, name
+    assert {name for name in small.state() if name.startswith("data/")} == before
+    assert set(small.folder.parent.iterdir()) == around
+    page = small.read("data/report/report.html").decode()
+    assert "alert(4)" in page, "an example query is shown"
+    assert not re.search(r"<script>alert|<img src=x", page)
+
+
+def test_a_model_is_fetched_without_code_and_without_pickles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub
+
+    from tasks.base.__main__ import encoder_folder
+
+    asked: list[Any] = []
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda _, **given: asked.append(given) or str(tmp_path))
+    encoder_folder("somebody/model")
+    patterns = asked[0]["allow_patterns"]
+    assert any(fnmatch("model.safetensors", pattern) for pattern in patterns)
+    for name in ("pytorch_model.bin", "model.pt", "modeling_own.py", "weights.pkl", "model.ckpt", "training_args.bin", "setup.sh"):
+        assert not any(fnmatch(name, pattern) for pattern in patterns), name
+
+
+def test_servers_listen_on_loopback() -> None:
+    assert server.SERVER[server.SERVER.index("--host") + 1] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:pass@host/x", "http://***@host/x"),
+        ("s3://AKIA:pass@b/x and ssh://me@h:22/y", "s3://***@b/x and ssh://***@h:22/y"),
+        ("https://h/x?a=1&X-Amz-Signature=abc&token=t#f", "https://h/x?a=1&X-Amz-Signature=***&token=***"),
+        ("data/corpus: found a@b.org at 12:30", "data/corpus: found a@b.org at 12:30"),
+    ],
+)
+def test_passwords_of_urls_are_not_shown(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+def test_secrets_stay_where_their_owner_put_them(small: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A stage and a push to a remote that is away, with a password in the remote's URL and keys in the environment."""
+    secrets = {"AWS_SECRET_ACCESS_KEY": "s3cr3t-aws", "PREFECT_API_KEY": "s3cr3t-prefect", "HF_TOKEN": "s3cr3t-hub"}
+    for name, value in (secrets | {"DVC_NO_ANALYTICS": "1"}).items():
+        monkeypatch.setenv(name, value)
+    config = "['remote \"team\"']\n    url = http://me:s3cr3t-url@127.0.0.1:9/cache\n[core]\n    remote = team\n"
+    small.write(".dvc/config.local", config)
+    said: list[str] = []
+    with chdir(small.folder):
+        assert run_stage("prepare", Processes(), said.append).state == "Ran"
+        assert not sharing.push(Processes(), "team", said.append)
+        assert not sharing.pull(Processes(), "team", ["prepare"], said.append)
+        monkeypatch.setattr(sharing, "DVC", ["true"])
+        assert sharing.push(Processes(), "team", said.append)
+    assert small.stage("report").status == 0
+    assert "s3cr3t" not in "\n".join(said) + "".join(capfd.readouterr())
+    kept = [file for file in small.folder.rglob("*") if file.is_file() and file.name != "config.local"]
+    assert not [file for file in kept if b"s3cr3t" in file.read_bytes()]

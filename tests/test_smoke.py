@@ -150,6 +150,19 @@ def test_another_dataset_and_back_runs_nothing(first: dict[str, str], project: P
     assert project.read("data/corpus/stats.json")["documents"]["count"] == len(tiny_corpus.documents)
 
 
+def test_killed_again_and_again_it_ends_with_the_same(first: dict[str, str], project: Project, tiny_corpus: Any, tmp_path: Path) -> None:
+    """A small part of the benchmark; this project is its undisturbed run."""
+    assert first
+    options = {"kills": "7", "seed": "5", "folder": tmp_path / "kills", "dataset": f"beir:{tiny_corpus.beir}", "reference": project.folder}
+    command = [
+        sys.executable,
+        ROOT / "benchmarks" / "kills.py",
+        *(part for name, value in options.items() for part in (f"--{name}", value)),
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=850, check=False)
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+
+
 def test_search_prints_ranked_documents(first: dict[str, str], project: Project, tiny_corpus: Any) -> None:
     assert first
     done = project.retemper("search", "a novel of the jazz age", "-k", "3")

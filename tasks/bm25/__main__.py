@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.bm25.analysis import analyzer
 from tasks.bm25.index import build, load, save
@@ -16,7 +16,7 @@ from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder
 from tasks.core.progress import track
 from tasks.core.records import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
-from tasks.core.tables import read_batches, read_table, write_table
+from tasks.core.tables import count_rows, read_batches, read_table, write_table
 from tasks.core.text import Text, document_text
 
 
@@ -49,14 +49,14 @@ def main() -> None:
     bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
     terms = analyzer(bm25.stemmer, bm25.stopwords)
     path = arguments.corpus / "documents.parquet"
-    with new_folder(arguments.index) as folder:
-        documents = track(texts(path, text), "bm25: documents analysed", pq.read_metadata(path).num_rows)
-        save(folder, build(documents, terms, bm25), document_ids(path), bm25)
+    with new_folder(arguments.index) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as scratch:
+        documents = track(texts(path, text), "bm25: documents analysed", count_rows(path))
+        save(folder, build(documents, terms, bm25, Path(scratch)), document_ids(path), bm25)
     index, ids, _ = load(arguments.index)
     with new_folder(arguments.candidates) as folder:
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
-            searched = track(queries(path), f"bm25: {split} queries searched", pq.read_metadata(path).num_rows)
+            searched = track(queries(path), f"bm25: {split} queries searched", count_rows(path))
             depth = bm25.depth if split == "train" else bm25.run_depth
             write_table(folder / f"{split}.parquet", RANKED, ranked(searched, index, ids, terms, depth))
     with new_folder(arguments.negatives) as folder:

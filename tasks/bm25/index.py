@@ -1,6 +1,5 @@
 """The inverted index: bm25s' precomputed term weights, one column a term, one row a document."""
 
-from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.bm25.params import BM25
+from tasks.bm25.postings import invert, write_pairs
 from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_json
 from tasks.core.tables import read_table, write_table
@@ -16,17 +16,21 @@ from tasks.core.tables import read_table, write_table
 IDS = pa.schema([("id", pa.string())])
 
 
-def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25) -> bm25s.BM25:
+def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25, scratch: Path) -> bm25s.BM25:
     """Index `texts`, read once; terms are numbered as they come, so the same texts give the same files.
 
-    Memory holds one int32 a word of the corpus, and the index. UserError where there is no document or no term.
+    The index stands in files of the folder `scratch`, mapped; memory holds the vocabulary and a block of documents.
+    What is saved is byte for byte what bm25s' own build gives, which holds the corpus in memory. UserError where there is
+    no document or no term.
     """
-    vocabulary: dict[str, int] = {}
-    documents = [array("i", [vocabulary.setdefault(term, len(vocabulary)) for term in terms(text)]) for text in texts]
-    if not vocabulary:
-        raise UserError(f"bm25: {len(documents)} documents without a single term; expected text (see data/corpus, bm25.stopwords)")
+    pairs = write_pairs(texts, terms, scratch)
+    if not pairs.vocabulary:
+        raise UserError(f"bm25: {pairs.documents} documents without a single term; expected text (see data/corpus, bm25.stopwords)")
+    columns = invert(pairs, params.k1, params.b)
     index = bm25s.BM25(k1=params.k1, b=params.b, method="lucene")
-    index.index((documents, vocabulary), create_empty_token=False, show_progress=False)
+    index.nonoccurrence_array = None  # as its own build sets it for this variant
+    index.vocab_dict = pairs.vocabulary
+    index.scores = {"data": columns.data, "indices": columns.indices, "indptr": columns.indptr, "num_docs": pairs.documents}
     return index
 
 

@@ -27,6 +27,7 @@ class Runtime(Params):
         "those beyond are encoded twice",
     )
     shard_store_gib: float = Field(8.0, ge=0, description="disk kept for finished embedding shards, GiB; the least recently used go first")
+    shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode used for so many days are removed")
 
 
 def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:
@@ -46,6 +47,11 @@ def choose_device(runtime: Runtime) -> torch.device:
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
     return device
+
+
+def best_batch_tokens(device: torch.device) -> int:
+    """Tokens of a batch, padding included, at which an encoder is fastest: what a CPU's caches hold, what fills a GPU."""
+    return 2048 if device.type == "cpu" else 65536
 
 
 def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:

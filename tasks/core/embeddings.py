@@ -6,7 +6,7 @@ that a row is a passage of), ids.parquet (one id per document).
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.core.errors import UserError
-from tasks.core.files import read_json, write_json
+from tasks.core.files import file_digest, read_json, write_json
 from tasks.core.tokens import read_ids
 
 Block = npt.NDArray[np.floating]
@@ -32,6 +32,7 @@ class Manifest:
     tokenizer: str
     max_length: int
     prefix: str
+    digests: list[str] = field(default_factory=list)  # SHA-256 of each shard's file
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,25 @@ class Embeddings:
 
     folder: Path
     manifest: Manifest
+    checked: set[int] = field(default_factory=set)  # shards whose bytes were found to be the manifest's
 
     def __len__(self) -> int:
         return self.manifest.rows
 
     def blocks(self) -> Iterator[tuple[int, Block]]:
-        """(first row, [rows, D] memory map) of each shard in turn; UserError for a shard that is not what the manifest says."""
+        """(first row, [rows, D] memory map) of each shard in turn; UserError for a shard that is not what the manifest says.
+
+        Bytes are compared with the manifest's digests the first time that a shard is read.
+        """
         start = 0
         for number, rows in enumerate(self.manifest.shards):
             path = self.folder / shard_name(number)
             try:
                 block = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError) as error:
+                if number not in self.checked and file_digest(path) != self.manifest.digests[number]:
+                    raise ValueError("its bytes are not those that encode wrote")
+                self.checked.add(number)
+            except (OSError, ValueError, EOFError) as error:
                 raise UserError(f"{path}: not a readable shard ({error}); remove {self.folder} and run encode again") from None
             if block.shape != (rows, self.manifest.width) or str(block.dtype) != self.manifest.dtype:
                 raise UserError(
@@ -62,7 +70,13 @@ class Embeddings:
 
     def owners(self) -> npt.NDArray[np.int32]:
         """The document ordinal of every row, [R], mapped."""
-        owners: npt.NDArray[np.int32] = np.load(self.folder / "owners.npy", mmap_mode="r", allow_pickle=False)
+        path = self.folder / "owners.npy"
+        try:
+            owners: npt.NDArray[np.int32] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path}: not readable ({error}); remove {self.folder} and run encode again") from None
+        if len(owners) != self.manifest.rows:
+            raise UserError(f"{path}: found {len(owners)} rows, the manifest says {self.manifest.rows}; run encode again")
         return owners
 
     def ids(self) -> pa.Array:
@@ -76,10 +90,11 @@ def shard_name(number: int) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest, tokens: Path) -> None:
-    """Finish an embedding folder: what its rows belong to, then the manifest, last."""
+    """Finish an embedding folder: what its rows belong to, then the manifest with the shards' digests, last."""
     for name in ("owners.npy", "ids.parquet"):
         shutil.copyfile(tokens / name, folder / name)
-    write_json(folder / "manifest.json", asdict(manifest))
+    digests = [file_digest(folder / shard_name(number)) for number in range(len(manifest.shards))]
+    write_json(folder / "manifest.json", asdict(replace(manifest, digests=digests)))
 
 
 def open_embeddings(folder: Path) -> Embeddings:
@@ -87,8 +102,11 @@ def open_embeddings(folder: Path) -> Embeddings:
     path = folder / "manifest.json"
     try:
         manifest = Manifest(**read_json(path))
+        rows = sum(manifest.shards)
     except TypeError as error:
         raise UserError(f"{path}: not a manifest ({error}); remove {folder} and run encode again") from None
-    if sum(manifest.shards) != manifest.rows:
-        raise UserError(f"{path}: shards hold {sum(manifest.shards)} rows, the manifest says {manifest.rows}; run encode again")
+    if len(manifest.digests) != len(manifest.shards):
+        raise UserError(f"{path}: {len(manifest.shards)} shards, {len(manifest.digests)} digests; remove {folder} and run encode again")
+    if rows != manifest.rows:
+        raise UserError(f"{path}: shards hold {rows} rows, the manifest says {manifest.rows}; run encode again")
     return Embeddings(folder, manifest)

@@ -163,6 +163,9 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
     encoder = Encoder(load_transformer(folder), shape)
     if encoder.head is not None and read_shape(folder).head == "linear_norm":
         _load_head(encoder.head, folder)
+    wrong = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
+    if wrong:
+        raise UserError(f"{folder}: weight {wrong} holds NaN or infinity, expected numbers; train that model again, or name another")
     encoder.eval()
     return Towers(encoder, encoder)
 

@@ -11,6 +11,7 @@ from tasks.core.encoder import Encoder
 from tasks.core.tokens import Ints, Tokens, cut_by_budget
 
 Vectors = npt.NDArray[np.float32]
+PAD = 16  # tokens
 
 
 def encode(
@@ -19,12 +20,15 @@ def encode(
     """Vectors float32 [R, D] of `rows` [R], in their order. `done` hears how many rows each batch finished.
 
     The encoder is used as it stands (device, dtype, eval mode). Batches depend on the rows' lengths alone,
-    so the same rows give the same bits whatever else is encoded, by however many workers.
+    so the same rows give the same bits whatever else is encoded, by however many workers. Rows are padded to multiples of
+    PAD: on the CPUs tried (fp32) a row then has the same bits in whatever batch, which tasks.encode.reuse checks and uses.
     """
     out_RD = np.empty((len(rows), encoder.width), dtype=np.float32)
     with torch.inference_mode():
-        for batch in cut_by_budget(tokens.offsets[rows + 1] - tokens.offsets[rows], batch_tokens):
-            ids_BL, mask_BL = tokens.padded(rows[batch])
+        lengths = tokens.offsets[rows + 1] - tokens.offsets[rows]
+        lengths = np.maximum(lengths, np.minimum(-(-lengths // PAD) * PAD, tokens.max_length))
+        for batch in cut_by_budget(lengths, batch_tokens):
+            ids_BL, mask_BL = tokens.padded(rows[batch], int(lengths[batch[0]]))
             out_RD[batch] = encoder(ids_BL.to(device), mask_BL.to(device)).cpu().numpy()
             done(len(batch))
     return out_RD

@@ -1,9 +1,21 @@
 """The one exception that is the user's to mend, and how a stage ends with it."""
 
 import errno
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+FULL = "No space left on device"
+REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give access"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "move away what stands there"),
+}
+# Rust (safetensors, tokenizers), faiss, NumPy and SQLite say it in words of their own; NumPy's `tofile` keeps no errno.
+FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
+CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")  # user:password of a URL
+SIGNATURES = re.compile(r"(?i)([?&][\w-]*(?:token|key|secret|signature|sig|password)[\w-]*=)[^\s&'\"]+")
 
 
 class UserError(Exception):
@@ -16,12 +28,31 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        message = " ".join(str(error).split())
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+        message = str(error)
+    except Exception as error:
+        message = disk_fault(error)
+        if not message:
             raise
-        message = f"{error.filename or 'disk'}: {error.strerror}; nothing half-written was kept, make room or give access and run again"
     else:
         return
-    print(f"retemper: {message}", file=sys.stderr)
+    print(f"retemper: {redacted(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def disk_fault(error: BaseException | None) -> str:
+    """What the disk refused, as one line for the user; empty for any other error. Libraries wrap it, so causes are searched."""
+    if error is None:
+        return ""
+    place, reason, remedy = "disk", "", ""
+    if isinstance(error, OSError) and error.errno in REMEDIES:
+        place, reason, remedy = str(error.filename or place), str(error.strerror), REMEDIES[error.errno]
+    elif FULL_WORDS.search(str(error)):
+        reason, remedy = FULL, REMEDIES[errno.ENOSPC]
+    if not reason:
+        return disk_fault(error.__cause__ or error.__context__)
+    return f"{place}: {reason}; nothing half-written was kept, {remedy} and run again"
+
+
+def redacted(text: str) -> str:
+    """`text` without the passwords and tokens of its URLs, for lines that are printed or kept."""
+    return SIGNATURES.sub(r"\1***", CREDENTIALS.sub("***@", text))

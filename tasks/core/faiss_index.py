@@ -12,12 +12,18 @@ from tasks.core.search import MARGIN, Floats
 from tasks.core.tokens import Ints
 
 
-def open_index(path: Path) -> Any:
-    """The faiss index of a file; UserError where it cannot be read."""
+def open_index(path: Path, rows: int | None = None, width: int | None = None) -> Any:
+    """The faiss index of a file; UserError where it cannot be read, or does not hold `rows` vectors of `width`."""
     try:
-        return faiss.read_index(str(path))
+        index = faiss.read_index(str(path))
     except RuntimeError as error:
         raise UserError(f"{path}: not a readable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
+    for name, found, expected in (("vectors", index.ntotal, rows), ("width", index.d, width)):
+        if expected is not None and found != expected:
+            raise UserError(
+                f"{path}: found {name} {found}, expected {expected}; it is of another corpus or encoder: encode and index again"
+            )
+    return index
 
 
 def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, Ints]:

@@ -1,20 +1,23 @@
 """Query vectors and the exact search over a corpus's embeddings, as mine, evaluate and index need them."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import torch
 
-from tasks.core.devices import Precision, compute_dtype
+from tasks.core.devices import Precision, best_batch_tokens, compute_dtype
 from tasks.core.embeddings import Embeddings
 from tasks.core.encoder import load_towers
 from tasks.core.encoding import Vectors, encode
 from tasks.core.errors import UserError
 from tasks.core.progress import Progress
-from tasks.core.search import Floats, exact_search, rows_needed
+from tasks.core.search import MARGIN, QUERY_BLOCK, Floats, Ids, exact_search, ranked_tables, rows_needed
 from tasks.core.tokens import Ints, Tokens
 
-BATCH_TOKENS = 4096
+HELD = 2**22  # search results in memory at a time, 12 bytes each
 
 
 def encode_queries(encoder: Path, tokens: Tokens, precision: Precision, device: torch.device, most: int | None = None) -> Vectors:
@@ -25,10 +28,12 @@ def encode_queries(encoder: Path, tokens: Tokens, precision: Precision, device: 
     rows = np.arange(len(tokens))[:most]
     tower = load_towers(encoder).query.to(device, compute_dtype(device, precision))
     progress = Progress(f"encode {tokens.folder.name} queries", len(rows), "queries")
-    vectors = encode(tower, tokens, rows, BATCH_TOKENS, device, progress.advance)
+    vectors = encode(tower, tokens, rows, best_batch_tokens(device), device, progress.advance)
     progress.close()
     if not np.isfinite(vectors).all():
-        raise UserError(f"{encoder}: gives NaN or infinity for a query; train that model again")
+        row = int(np.argmin(np.isfinite(vectors).all(axis=1)))
+        query = tokens.ids()[int(tokens.owners[row])]
+        raise UserError(f"{encoder}: gives NaN or infinity for a query ({tokens.folder.name} {query}); train that model again")
     return vectors
 
 
@@ -44,3 +49,25 @@ def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, d
     )
     progress.close()
     return found
+
+
+def ranked_queries(
+    queries_QD: Vectors,
+    search: Callable[[Vectors], tuple[Floats, Ints]],
+    rows: int,
+    query_ids: pa.Array,
+    document_ids: Ids,
+    owners: npt.NDArray[np.int32],
+    depth: int,
+    skip: int = 0,
+    excluded: Ints | None = None,
+) -> Iterator[pa.Table]:
+    """Ranked documents (see `ranked_tables`) of any number of queries; `search` gives `rows` results of each of a part of them.
+
+    Parts are whole blocks of exact_search, so they change no bit, and hold HELD results at most (or one block).
+    """
+    size = max(1, HELD // (rows + MARGIN) // QUERY_BLOCK) * QUERY_BLOCK
+    for start in range(0, len(queries_QD), size):
+        scores, found = search(queries_QD[start : start + size])
+        left_out = None if excluded is None else excluded - start * len(document_ids)
+        yield from ranked_tables(scores, found, query_ids.slice(start, size), document_ids, owners, depth, skip, left_out)

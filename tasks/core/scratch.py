@@ -10,6 +10,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import file_digest, folder_digest
 
 ROOT = Path(".retemper")
+FINISHED = "finished"
 KEPT = 4  # unfinished works of one kind that are kept; the oldest go first
 
 
@@ -38,7 +39,20 @@ def scratch_folder(kind: str, digest: str) -> Path:
     """The folder of one unfinished work, made if it is not there; old ones of the same kind are removed."""
     folder = ROOT / "scratch" / kind / digest[:32]
     folder.mkdir(parents=True, exist_ok=True)
+    remove_finished(folder)
     others = sorted((f for f in folder.parent.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
     for old in others[KEPT - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def finish(folder: Path) -> None:
+    """Say that a work is done. It is kept until its outs are safe, for a kill may come while DVC takes them in."""
+    (folder / FINISHED).touch()
+
+
+def remove_finished(but: Path | None = None) -> None:
+    """Remove works that are done: all of them (DVC has their outs), or those of the same kind as `but`, and not that one."""
+    for mark in list((but.parent if but else ROOT / "scratch").glob(f"*/{FINISHED}" if but else f"*/*/{FINISHED}")):
+        if mark.parent != but:
+            shutil.rmtree(mark.parent, ignore_errors=True)

@@ -5,6 +5,7 @@ id falling: that is trec_eval's order, so ranks, our figures and trec_eval's agr
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,16 @@ from tasks.core.records import RANKED
 from tasks.core.tokens import Ints
 
 Floats = npt.NDArray[np.float32]
+
+
+class Ids(Protocol):
+    """Document ids by ordinal: an Arrow array, or tasks.core.tokens.StoredIds where they are too many to hold."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, wanted: pa.Array) -> pa.Array: ...
+
+
 QUERY_BLOCK = 2048  # a block of scores is QUERY_BLOCK x the rows of a shard: 32 MiB at 4096 rows
 MARGIN = 16  # rows kept beyond K, so that ties at rank K are broken by id and not by chance
 
@@ -56,8 +67,14 @@ def exact_search(
 
 
 def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
-    """How many rows must be found so that `documents` different ones are among them: as if each brought all its passages."""
-    return documents * int(np.bincount(owners).max(initial=1))
+    """How many rows must be found so that `documents` different ones are among them: as if each brought all its passages.
+
+    `owners` never falls, so a document of m passages is two equal numbers m - 1 apart.
+    """
+    most = 1
+    while len(owners) > most and (owners[most:] == owners[:-most]).any():
+        most += 1
+    return documents * most
 
 
 def id_order(ids: pa.Array) -> Ints:
@@ -72,7 +89,7 @@ def ranked_tables(
     scores_QK: Floats,
     rows_QK: Ints,
     query_ids: pa.Array,
-    document_ids: pa.Array,
+    document_ids: Ids,
     owners: npt.NDArray[np.int32],
     depth: int,
     skip: int = 0,
@@ -83,7 +100,6 @@ def ranked_tables(
     A document stands once, by its best passage (MaxP). `excluded` are keys query * O + document that are left out
     before ranks are given; `skip` of the remaining are left out at the top; `depth` are kept, ranks from 1.
     """
-    place = id_order(document_ids)
     total = len(document_ids)
     for start in range(0, len(query_ids), QUERY_BLOCK):
         scores, rows = scores_QK[start : start + QUERY_BLOCK], rows_QK[start : start + QUERY_BLOCK]
@@ -91,17 +107,19 @@ def ranked_tables(
         query = np.repeat(np.arange(start, start + len(rows)), rows.shape[1])[found]
         score = scores.ravel()[found]
         owner = owners[rows.ravel()[found]].astype(np.int64)
-        order = np.lexsort((-place[owner], -score, query))
-        query, score, owner = query[order], score[order], owner[order]
+        found_owners, which = np.unique(owner, return_inverse=True)
+        found_ids = document_ids.take(pa.array(found_owners))
+        order = np.lexsort((-id_order(found_ids)[which], -score, query))
+        query, score, owner, which = query[order], score[order], owner[order], which[order]
         key = query * total + owner
         kept = np.zeros(len(key), dtype=bool)
         kept[np.unique(key, return_index=True)[1]] = True
         if excluded is not None:
             kept &= ~np.isin(key, excluded)
-        query, score, owner = query[kept], score[kept], owner[kept]
+        query, score, which = query[kept], score[kept], which[kept]
         rank = np.arange(len(query)) - np.searchsorted(query, query) + 1 - skip
         window = (rank >= 1) & (rank <= depth)
-        columns = [query_ids.take(pa.array(query[window])), document_ids.take(pa.array(owner[window])), rank[window], score[window]]
+        columns = [query_ids.take(pa.array(query[window])), found_ids.take(pa.array(which[window])), rank[window], score[window]]
         yield pa.table(
             [pa.array(c, type=f.type) if isinstance(c, np.ndarray) else c for c, f in zip(columns, RANKED, strict=True)], schema=RANKED
         )

@@ -75,6 +75,8 @@ def parse_dataset(spec: str) -> DatasetSpec:
     if (kind == "demo") == bool(colon) or (colon and not place.strip()):
         wanted = "demo alone" if kind == "demo" else f"{kind}:{'ID' if kind == 'irds' else 'PATH'}"
         raise UserError(f"dataset {spec!r}: expected {wanted}")
+    if "://" in place:  # it may hold a password, and params.yaml is shared
+        raise UserError(f"dataset {spec!r}: found a URL, expected {SPEC_FORMS}; download it first")
     return DatasetSpec(cast(Kind, kind), place.strip())
 
 

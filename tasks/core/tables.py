@@ -35,6 +35,16 @@ def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None
         raise UserError(f"{path}: not a readable Parquet file ({error}); remove it and run again") from None
 
 
+def count_rows(path: Path) -> int:
+    """The rows of a Parquet file, from its footer; UserError where it is missing or damaged."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; run the stage that makes it") from None
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: not a readable Parquet file ({error}); remove it and run again") from None
+
+
 def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
     """The whole of a Parquet file of `schema`, for tables that fit in memory (queries, qrels)."""
     selected = schema if columns is None else pa.schema([schema.field(name) for name in columns])

@@ -50,11 +50,11 @@ class Tokens:
         """The id of every owner, [O]."""
         return read_ids(self.folder / "ids.parquet")
 
-    def padded(self, rows: Ints) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is the longest of them."""
+    def padded(self, rows: Ints, length: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is `length`, or the longest of them."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         lengths = ends - starts
-        mask_BL = np.arange(lengths.max()) < lengths[:, None]
+        mask_BL = np.arange(max(length, lengths.max())) < lengths[:, None]
         ids_BL = np.full(mask_BL.shape, self.pad, dtype=np.int64)
         ids_BL[mask_BL] = np.concatenate([self.flat[s:e] for s, e in zip(starts, ends, strict=True)])
         return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
@@ -64,24 +64,51 @@ def open_tokens(folder: Path) -> Tokens:
     """Memory-map a token folder; UserError where it is missing or its parts do not belong together."""
     meta = read_json(folder / "meta.json")
     flat_path = folder / "tokens.bin"
-    dtype = np.dtype(meta["dtype"])
     try:
+        dtype = np.dtype(meta["dtype"])
+        texts = {name: meta[name] for name in ("pad", "max_length", "prefix", "tokenizer")}
         offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
         owners = np.load(folder / "owners.npy", mmap_mode="r", allow_pickle=False)
         size, expected = flat_path.stat().st_size, int(offsets[-1]) * dtype.itemsize
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, KeyError, TypeError, IndexError) as error:
         raise UserError(f"{folder}: not a whole token folder ({error}); run tokenize again") from None
     if size != expected:
         raise UserError(f"{flat_path}: {size} bytes, expected {expected}; run tokenize again")
     if len(owners) != len(offsets) - 1:
         raise UserError(f"{folder / 'owners.npy'}: {len(owners)} rows, expected {len(offsets) - 1}; run tokenize again")
     flat: npt.NDArray[np.generic] = np.memmap(flat_path, dtype=dtype, mode="r") if size else np.empty(0, dtype=dtype)
-    return Tokens(flat, offsets, owners, folder, meta["pad"], meta["max_length"], meta["prefix"], meta["tokenizer"])
+    return Tokens(flat, offsets, owners, folder, **texts)
 
 
 def read_ids(path: Path) -> pa.Array:
     """The `id` column of a Parquet file of ids, as one array."""
     return read_table(path, IDS)["id"].combine_chunks()
+
+
+@dataclass(frozen=True)
+class StoredIds:
+    """The `id` column of a Parquet file, left there: of a corpus's ids only those that are asked for are held."""
+
+    path: Path
+
+    def __len__(self) -> int:
+        return int(pq.read_metadata(self.path).num_rows)
+
+    def slice(self, start: int, count: int) -> pa.Array:
+        """Ids `start` to `start + count`, fewer at the end."""
+        return self.take(pa.array(np.arange(start, min(start + count, len(self)))))
+
+    def take(self, wanted: pa.Array) -> pa.Array:
+        """The ids at the ordinals `wanted`, in their order; only the row groups that these stand in are read."""
+        unique, places = np.unique(wanted.to_numpy(zero_copy_only=False).astype(np.int64), return_inverse=True)
+        parts = [pa.array([], pa.string())]
+        with pq.ParquetFile(self.path) as file:
+            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+            firsts = np.searchsorted(unique, np.concatenate([[0], ends]))  # of each group's wanted ones
+            for group in np.flatnonzero(np.diff(firsts)).tolist():
+                here = unique[firsts[group] : firsts[group + 1]] - (ends[group - 1] if group else 0)
+                parts.append(file.read_row_group(group, columns=["id"])["id"].combine_chunks().take(pa.array(here)))
+        return pa.concat_arrays(parts).take(pa.array(places))
 
 
 def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:

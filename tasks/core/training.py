@@ -81,9 +81,11 @@ def fit(
             metrics = backward(step)
             norm = float(nn.utils.clip_grad_norm_(module.parameters(), schedule.clip))
             if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
+                if all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # as the step before left them
+                    save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
                 raise UserError(
-                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {norm}; "
-                    "lower lr or raise temperature; the last checkpoint is kept"
+                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {norm}, expected finite ones; "
+                    f"lower lr or raise temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
                 )
             optimizer.step()
             if step % every == 0 or step == schedule.steps - 1:

@@ -1,13 +1,14 @@
 """Document tokens to document vectors, one shard after the other; what is finished is never computed again."""
 
+import hashlib
 import json
 
 import numpy as np
 import torch
 import transformers
 
-from tasks.core.devices import choose_device, compute_dtype, read_runtime
-from tasks.core.embeddings import Manifest, shard_name, write_manifest
+from tasks.core.devices import best_batch_tokens, choose_device, compute_dtype, read_runtime
+from tasks.core.embeddings import Block, Manifest, shard_name, write_manifest
 from tasks.core.encoder import load_towers
 from tasks.core.encoding import encode
 from tasks.core.entry import parser, stage
@@ -16,8 +17,9 @@ from tasks.core.files import folder_digest, new_folder
 from tasks.core.params import load
 from tasks.core.progress import Progress
 from tasks.core.scratch import ROOT, code_digest
-from tasks.core.tokens import open_tokens
+from tasks.core.tokens import Ints, StoredIds, open_tokens
 from tasks.encode.params import Encode
+from tasks.encode.reuse import encode_touched, known_rows, row_digests
 from tasks.encode.shards import ShardStore, boundaries, shard_digest
 
 
@@ -28,6 +30,7 @@ def main() -> None:
     params, runtime = load(Encode, "encode"), read_runtime()
     device = choose_device(runtime)
     compute = compute_dtype(device, params.precision)
+    batch_tokens = params.batch_tokens or best_batch_tokens(device)
     tokens = open_tokens(arguments.tokens)
     tower = load_towers(arguments.encoder).document
     weights = folder_digest(arguments.encoder)
@@ -39,7 +42,7 @@ def main() -> None:
             str(compute),
             device.type,
             params.dtype,
-            params.batch_tokens,
+            batch_tokens,
             torch.get_num_threads(),
             torch.__version__,
             transformers.__version__,
@@ -47,27 +50,39 @@ def main() -> None:
     )
     tower = tower.to(device, compute)
     store = ShardStore(ROOT / "shards", int(runtime.shard_store_gib * 2**30))
-    cuts = boundaries(tokens.ids(), tokens.owners)
+    family = hashlib.sha256(made_by.encode()).hexdigest()[:16]
+    known = known_rows(store, family)
+    by_row = device.type == "cpu" and compute == torch.float32
+    cuts = boundaries(StoredIds(arguments.tokens / "ids.parquet"), tokens.owners)
     progress = Progress(f"encode ({device.type}, {str(compute).removeprefix('torch.')})", len(tokens), "passages")
     with new_folder(arguments.out) as out:
         for number, (first, end) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
-            digest = shard_digest(tokens, first, end, made_by)
+            digest = f"{family}-{shard_digest(tokens, first, end, made_by)}"
             path = out / shard_name(number)
             if store.fetch(digest, path):
                 progress.skip(end - first)
                 continue
-            vectors = encode(tower, tokens, np.arange(first, end), params.batch_tokens, device, progress.advance)
-            with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused
-                stored = vectors.astype(params.dtype)
+
+            def vectors_of(rows: Ints, first: int = first) -> Block:
+                vectors = encode(tower, tokens, first + rows, batch_tokens, device, progress.advance)
+                with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused
+                    return vectors.astype(params.dtype)
+
+            digests = row_digests(tokens, first, end)
+            stored, encoded = encode_touched(digests, known, store, vectors_of)
+            progress.skip(end - first - encoded)
             if not np.isfinite(stored).all():
+                row = first + int(np.argmin(np.isfinite(stored).all(axis=1)))
                 raise UserError(
-                    f"{arguments.encoder}: rows {first} to {end - 1} give NaN or infinity as {params.dtype}; train that model again"
+                    f"{arguments.encoder}: document {tokens.ids()[int(tokens.owners[row])]} (row {row} of shard {number}) gives NaN or "
+                    f"infinity as {params.dtype}, expected numbers; train that model again"
                 )
-            store.keep(digest, stored)
+            store.keep(digest, stored, digests.tobytes() if by_row else b"")
             np.save(path, stored)
         shards = np.diff(cuts).tolist()
         manifest = Manifest(len(tokens), tower.width, params.dtype, shards, weights, tokens.tokenizer, tokens.max_length, tokens.prefix)
         write_manifest(out, manifest, arguments.tokens)
+    store.forget(family, runtime.shard_store_days * 86400)
     progress.close()
 
 

@@ -12,6 +12,6 @@ class Encode(Params):
 
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16: where the hardware has matrix units for it, else fp32")
     dtype: Literal["float32", "float16"] = Field("float32", description="of a stored vector's numbers")
-    batch_tokens: int = Field(
-        4096, ge=512, description="tokens of a batch at most, padding included; 4096 suits a CPU's caches, 65536 a GPU"
+    batch_tokens: int | None = Field(
+        None, ge=512, description="tokens of a batch at most, padding included; none: 2,048 on a CPU, 65,536 on a GPU"
     )

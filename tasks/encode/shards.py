@@ -1,8 +1,11 @@
 """Where a corpus is cut into shards, and the store that keeps finished ones for the next time."""
 
 import hashlib
+import io
 import shutil
+import time
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +16,13 @@ import pyarrow as pa
 
 from tasks.core.embeddings import Block
 from tasks.core.files import new_file
-from tasks.core.tokens import Ints, Tokens
+from tasks.core.tokens import Ints, StoredIds, Tokens
 
 MEAN_ROWS = 4096
 CHUNK = 65536  # ids held as Python strings at a time
 
 
-def boundaries(ids: pa.Array, owners: npt.NDArray[np.int32], mean_rows: int = MEAN_ROWS) -> Ints:
+def boundaries(ids: pa.Array | StoredIds, owners: npt.NDArray[np.int32], mean_rows: int = MEAN_ROWS) -> Ints:
     """First rows of the shards and the number of rows, [S + 1]: a shard ends behind a document whose id's CRC-32 says so.
 
     Content-defined, so documents appended, changed or deleted touch the shards they stand in and no other. A document's
@@ -70,8 +73,37 @@ class ShardStore:
         self.used.add(kept)
         return True
 
-    def keep(self, digest: str, vectors: Block) -> None:
-        """Keep a shard where there is room for it.
+    def read(self, digest: str) -> Block | None:
+        """The vectors of a kept shard; None where it is not kept or its bytes are not what was stored."""
+        kept = self.folder / f"{digest}.npy"
+        try:
+            held = kept.read_bytes()
+            if hashlib.sha256(held).hexdigest() != kept.with_suffix(".sha256").read_text(errors="replace"):
+                return None
+        except FileNotFoundError:
+            return None
+        vectors: Block = np.load(io.BytesIO(held), allow_pickle=False)
+        return vectors
+
+    def row_digests(self, family: str) -> Iterator[tuple[str, bytes]]:
+        """Digest of every kept shard whose digest begins with `family`, and what was kept of its rows."""
+        for file in sorted(self.folder.glob(f"{family}*.rows")):
+            with suppress(FileNotFoundError):
+                yield file.stem, file.read_bytes()
+
+    def forget(self, family: str, seconds: float) -> None:
+        """Remove the shards of `family` that this encode has not used, and all that nobody used for so many seconds.
+
+        Those of the same weights hold texts that were changed or deleted: a deleted document is to leave no trace.
+        """
+        oldest = time.time() - seconds
+        for file in self.folder.glob("*.npy"):
+            with suppress(FileNotFoundError):  # another encode forgets too
+                if file not in self.used and (file.name.startswith(family) or file.stat().st_mtime < oldest):
+                    _remove(file)
+
+    def keep(self, digest: str, vectors: Block, rows: bytes = b"") -> None:
+        """Keep a shard, and what its `rows` are found by, where there is room for it.
 
         The least recently used shards of other encodes make room, those of this one never do: the next encode asks for
         them in the same order, and of a corpus larger than the store it would find none if the first had gone first.
@@ -84,6 +116,9 @@ class ShardStore:
                 np.save(handle, vectors)
             with new_file(kept.with_suffix(".sha256")) as temporary:
                 temporary.write_text(hashlib.sha256(kept.read_bytes()).hexdigest())
+            if rows:
+                with new_file(kept.with_suffix(".rows")) as temporary:
+                    temporary.write_bytes(rows)
         self.used.add(kept)
 
     def _make_room(self, size: int) -> bool:
@@ -95,7 +130,11 @@ class ShardStore:
         total = size + sum(bytes_held for _, bytes_held, _ in held)
         for _, bytes_held, file in sorted(held):
             if total > self.limit_bytes >= size and file not in self.used:
-                file.unlink(missing_ok=True)
-                file.with_suffix(".sha256").unlink(missing_ok=True)
+                _remove(file)
                 total -= bytes_held
         return total <= self.limit_bytes
+
+
+def _remove(shard: Path) -> None:
+    for suffix in (".npy", ".sha256", ".rows"):
+        shard.with_suffix(suffix).unlink(missing_ok=True)

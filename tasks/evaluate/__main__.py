@@ -38,8 +38,7 @@ def ranked_lists(given: Namespace, split: str, params: Evaluate) -> Iterable[pa.
         return read_batches(given.candidates / f"{split}.parquet", RANKED)
     from tasks.evaluate.dense import dense_run  # imports torch, which the lexical way does without
 
-    batches: list[pa.RecordBatch] = dense_run(given.encoder, given.embeddings, given.tokens, split, params).to_batches(8192)
-    return batches
+    return dense_run(given.encoder, given.embeddings, given.tokens, split, params)
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
     queries = _write_queries(source, settings, folder / "queries", tally, judged, masks)
     kept = {split: _unique(judged[split], masks[split], tally) for split in SPLITS}
     if not any(map(len, kept.values())):
-        raise UserError("the dataset has no qrels, or all were dropped; expected a line of train, dev or test at least, mend the source")
+        raise UserError(f"{source.name} has no qrels, or all were dropped; expected a line of train, dev or test at least, mend the source")
     for split, table in kept.items():
         if len(judged[split].table) and not pc.any(pc.greater(table["grade"], 0)).as_py():
             wrong = "every grade is 0 or less" if len(table) else "all its qrels were dropped"
@@ -121,7 +121,7 @@ def _write_documents(source: Source, settings: Prepare, path: Path, tally: Tally
             yield _batch(DOCUMENTS, chunk)
 
     if not write_table(path, DOCUMENTS, batches()):
-        raise UserError("the dataset has no document; expected one at least, mend the source")
+        raise UserError(f"{source.name} has no document; expected one at least, mend the source")
     _refuse_repeated(ids, source.documents(), "document")
     return ids
 

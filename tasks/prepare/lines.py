@@ -46,6 +46,8 @@ def read_objects(path: Path, expected: str) -> Iterator[tuple[At, dict[str, Any]
             raise UserError(
                 f"{at}: not JSON ({error.msg}, column {error.colno}), expected an object with {expected}; mend that line"
             ) from None
+        except ValueError:  # Python's limit on the digits of an integer
+            raise UserError(f"{at}: found a number of thousands of digits, expected an object with {expected}; mend that line") from None
         except RecursionError:
             raise UserError(f"{at}: JSON nested too deeply, expected an object with {expected}; mend that line") from None
         if not isinstance(value, dict):

@@ -1,5 +1,7 @@
 """Which reader reads which kind of SPEC."""
 
+from dataclasses import replace
+
 from tasks.core.sources import DatasetSpec
 from tasks.prepare import beir, demo, msmarco, parquet
 from tasks.prepare.source import Source
@@ -7,6 +9,10 @@ from tasks.prepare.source import Source
 
 def read(spec: DatasetSpec) -> Source:
     """The dataset that `spec` names, as streams; UserError where a file is missing."""
+    return replace(_read(spec), name=str(spec))
+
+
+def _read(spec: DatasetSpec) -> Source:
     if spec.kind == "demo":
         return demo.read()
     if spec.kind == "irds":

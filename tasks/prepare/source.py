@@ -64,3 +64,4 @@ class Source:
     qrels: Mapping[str, Qrels]
     negatives: Negatives = field(default=lambda: iter(()))
     dropped: Mapping[str, int] = field(default_factory=dict)
+    name: str = "the dataset"

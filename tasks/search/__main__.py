@@ -49,7 +49,8 @@ def main() -> None:
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     tower = load_towers(args.encoder).query.to(device, compute_dtype(device, "fp32"))
     vector = encode_texts(tower, load_tokenizer(args.encoder), [queries.prefix + query], queries.max_length, device)
-    scores, rows = search_index(open_index(args.index / "index.faiss"), vector, rows_needed(args.k, documents.owners))
+    index = open_index(args.index / "index.faiss", len(documents), vector.shape[1])
+    scores, rows = search_index(index, vector, rows_needed(args.k, documents.owners))
     found = next(ranked_tables(scores, rows, pa.array(["query"]), documents.ids(), documents.owners, args.k))
     texts = texts_of(args.documents, found["doc"])
     for row in found.to_pylist():

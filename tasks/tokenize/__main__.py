@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, new_folder
 from tasks.core.params import load
 from tasks.core.records import DOCUMENTS, QUERIES, SPLITS
-from tasks.core.tables import read_batches
+from tasks.core.tables import count_rows, read_batches
 from tasks.core.text import Text, document_text
 from tasks.core.tokenizers import load_tokenizer
 from tasks.tokenize.params import Tokenize
@@ -42,11 +40,12 @@ def main() -> None:
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
         length, prefix = params.document_length, params.document_prefix
-        write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, pq.read_metadata(path).num_rows)
+        total = count_rows(path)
+        write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, params.passages)
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             length, prefix = params.query_length, params.query_prefix
-            write_tokens(out / "queries" / split, queries(path), tokenizer, digest, length, prefix, pq.read_metadata(path).num_rows)
+            write_tokens(out / "queries" / split, queries(path), tokenizer, digest, length, prefix, count_rows(path))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.progress import Progress
 from tasks.core.tables import write_table
@@ -15,30 +16,72 @@ from tasks.core.tokens import IDS
 Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
 
 
-def write_tokens(folder: Path, batches: Texts, tokenizer: Any, digest: str, max_length: int, prefix: str, total: int) -> None:
+class Passages:
+    """Cuts texts into passages. The first is what FirstP keeps; the special tokens and the prefix stand in each of the others too."""
+
+    def __init__(self, tokenizer: Any, max_length: int, prefix: str, most: int) -> None:
+        framed = tokenizer("a", return_special_tokens_mask=True)
+        body = [n for n, special in enumerate(framed["special_tokens_mask"]) if not special]
+        lead, self.trail = framed["input_ids"][: body[0]], framed["input_ids"][body[-1] + 1 :]
+        self.first, self.tokenizer, self.most = lead, tokenizer, most
+        self.next = [*lead, *tokenizer(prefix, add_special_tokens=False)["input_ids"]]
+        self.room, self.room_next = (max_length - len(head) - len(self.trail) for head in (self.first, self.next))
+        if self.room_next < 1:
+            raise UserError(
+                f"params.yaml: tokenize.document_prefix {prefix!r} fills the {max_length} tokens of a passage; raise document_length"
+            )
+
+    def __call__(self, texts: list[str]) -> list[list[list[int]]]:
+        """The passages of each text, prefix included, as rows of token ids; at least one."""
+        most = self.room + (self.most - 1) * self.room_next
+        bodies = self.tokenizer(texts, add_special_tokens=False, truncation=True, max_length=most, return_attention_mask=False)["input_ids"]
+        return [self._cut(body) for body in bodies]
+
+    def _cut(self, body: list[int]) -> list[list[int]]:
+        starts = range(self.room, len(body), self.room_next)
+        later = [[*self.next, *body[start : start + self.room_next], *self.trail] for start in starts]
+        return [[*self.first, *body[: self.room], *self.trail], *later]
+
+
+def write_tokens(
+    folder: Path, batches: Texts, tokenizer: Any, digest: str, max_length: int, prefix: str, total: int, passages: int = 1
+) -> None:
     """Tokenise (id, text) batches into `folder` (new). Rust threads of the tokenizer share a batch among the cores.
 
-    A text is cut to `max_length` tokens, special ones included; one without any stands as a single padding token, so that
-    every row has a vector. One row a text: passages are to come.
+    A text is cut to `max_length` tokens, special ones included (FirstP), or into as many as `passages` rows of that length,
+    one behind the other, each with the special tokens and the prefix (MaxP: ance-iclr.txt section 5). A text without any
+    token stands as a single padding token, so that every text has a vector.
     """
+    split = Passages(tokenizer, max_length, prefix, passages) if passages > 1 else None
     folder.mkdir(parents=True)
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.int32)
     lengths: list[np.ndarray[Any, Any]] = []
+    counts: list[np.ndarray[Any, Any]] = []
     progress = Progress(f"tokenize {folder.name}", total, "texts")
 
     def flat() -> Iterator[pa.Table]:
         with (folder / "tokens.bin").open("wb") as out:
             for ids, texts in batches:
-                found = tokenizer([prefix + t for t in texts], truncation=True, max_length=max_length, return_attention_mask=False)
-                rows = [row or [tokenizer.pad_token_id] for row in found["input_ids"]]
+                prefixed = [prefix + text for text in texts]
+                if split:
+                    parts = split(prefixed)
+                    counts.append(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))
+                    found = [row for part in parts for row in part]
+                else:
+                    found = tokenizer(prefixed, truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
+                rows = [row or [tokenizer.pad_token_id] for row in found]
                 np.concatenate([np.asarray(row, dtype=dtype) for row in rows]).tofile(out)
                 lengths.append(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)))
-                progress.advance(len(rows))
+                progress.advance(len(texts))
                 yield pa.table([ids], schema=IDS)
 
     rows = write_table(folder / "ids.parquet", IDS, flat())
     np.save(folder / "offsets.npy", np.concatenate([[0], *lengths]).cumsum().astype(np.int64))
-    np.save(folder / "owners.npy", np.arange(rows, dtype=np.int32))
+    owners = np.arange(rows, dtype=np.int32)
+    np.save(folder / "owners.npy", np.repeat(owners, np.concatenate(counts)) if counts else owners)
     meta = {"dtype": dtype.name, "pad": tokenizer.pad_token_id, "max_length": max_length, "prefix": prefix, "tokenizer": digest}
     write_json(folder / "meta.json", meta)
     progress.close()
+    full = int((np.concatenate(lengths or [np.zeros(0)]) == max_length).sum())
+    if full and not split:
+        print(f"{folder.name}: {full:,} of {rows:,} texts fill all {max_length} tokens; what is beyond is not seen")

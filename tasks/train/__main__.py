@@ -1,7 +1,5 @@
 """One round: encoder in, encoder out."""
 
-import shutil
-
 from torch import nn
 
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
@@ -10,7 +8,7 @@ from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
 from tasks.core.optimizers import make_optimizer
 from tasks.core.params import load
-from tasks.core.scratch import code_digest, scratch_folder, work_digest
+from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens
 from tasks.core.training import Schedule, fit, save_state
@@ -65,7 +63,7 @@ def main() -> None:
         write_json(curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
         texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
         save_towers(towers, tokenizer, encoder, **texts)
-    shutil.rmtree(scratch, ignore_errors=True)
+    finish(scratch)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.core.errors import UserError
 from tasks.core.records import QRELS, RANKED
-from tasks.core.tables import read_table
+from tasks.core.tables import count_rows, read_table
 from tasks.core.tokens import Ints, Tokens, ordinals
 from tasks.core.training import draw_seed
 from tasks.train.params import Round
@@ -72,7 +71,7 @@ def read_training_set(queries: Tokens, documents: Tokens, qrels: Path, negatives
         raise UserError(
             f"{qrels}: no training query has a relevant document; give the dataset a train split, or set steps: 0 in every round"
         )
-    count, total = pq.read_metadata(query_ids).num_rows, pq.read_metadata(document_ids).num_rows
+    count, total = count_rows(query_ids), count_rows(document_ids)
     positives = lists_of(q[known], d[known], count)
     mined = read_table(negatives, RANKED)
     mined = mined.filter(pc.and_(pc.greater_equal(mined["rank"], window[0]), pc.less_equal(mined["rank"], window[1])))

@@ -4,6 +4,7 @@ import math
 import random
 import string
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +37,10 @@ def lucene_bm25(documents: list[list[str]], query: list[str], k1: float, b: floa
 
 def search(documents: dict[str, str], queries: list[tuple[str, str]], params: BM25, depth: int) -> list[tuple[str, str, int, float]]:
     terms = analyzer(params.stemmer, params.stopwords)
-    index = build(documents.values(), terms, params)
-    tables = ranked(queries, index, pa.array(documents), terms, depth)
-    return [tuple(row.values()) for table in tables for row in table.to_pylist()]
+    with TemporaryDirectory() as scratch:
+        index = build(documents.values(), terms, params, Path(scratch))
+        tables = ranked(queries, index, pa.array(documents), terms, depth)
+        return [tuple(row.values()) for table in tables for row in table.to_pylist()]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -98,7 +100,8 @@ def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> N
     terms = analyzer("english", "english")
     ids = pa.chunked_array([["a", "b"], ["c", "d"]])
     for name in ("first", "second"):
-        save(tmp_path / name, build(iter(texts), terms, BM25()), ids, BM25())
+        with TemporaryDirectory() as scratch:
+            save(tmp_path / name, build(iter(texts), terms, BM25(), Path(scratch)), ids, BM25())
     files = sorted(path.name for path in (tmp_path / "first").iterdir())
     assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in files)
     for name in files:
@@ -107,11 +110,11 @@ def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> N
     index, read_ids, analysis = load(tmp_path / "first")
     assert isinstance(index.scores["data"], np.memmap)
     saved = [t.to_pylist() for t in ranked([("q", "two fish")], index, read_ids, analyzer(**analysis), 9)]
-    fresh = [t.to_pylist() for t in ranked([("q", "two fish")], build(texts, terms, BM25()), read_ids, terms, 9)]
+    fresh = [t.to_pylist() for t in ranked([("q", "two fish")], build(texts, terms, BM25(), tmp_path), read_ids, terms, 9)]
     assert saved == fresh
     assert [row["doc"] for row in saved[0]] == ["a", "c", "d"]
 
 
-def test_a_corpus_without_terms_is_refused() -> None:
+def test_a_corpus_without_terms_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="2 documents without a single term"):
-        build(["the", "!"], analyzer("english", "english"), BM25())
+        build(["the", "!"], analyzer("english", "english"), BM25(), tmp_path)

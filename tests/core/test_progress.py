@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tasks.core.progress import LOG_SECONDS, Progress
+from tasks.core.progress import LIVE, LIVE_SECONDS, LOG_SECONDS, Progress
 
 
 @pytest.fixture
@@ -48,4 +48,23 @@ def test_a_terminal_sees_one_line_redrawn(clock: list[float], capsys: pytest.Cap
         "encode: 4, 2.0/s, 0m02s",
         "encode: 6, 2.0/s, 0m03s",
         "encode: 6, 2.0/s, 0m03s\n",
+    ]
+
+
+def test_a_flow_on_a_terminal_hears_lines_in_passing(
+    clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LIVE, "1")
+    progress = Progress("encode", 10, "rows")
+    for _ in range(3):
+        clock[0] += LIVE_SECONDS / 2
+        progress.advance()
+    clock[0] = 100 + LOG_SECONDS
+    progress.advance()
+    progress.close()
+    assert capsys.readouterr().err.split("\n") == [
+        "\rencode: 2/10 rows, 4.0/s, 0m00s, 0m02s left",
+        "encode: 4/10 rows, 7.5 s each, 0m30s, 0m45s left",
+        "encode: 4/10 rows, 7.5 s each, 0m30s, 0m45s left",
+        "",
     ]

@@ -11,7 +11,7 @@ import pytest
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.tables import write_table
-from tasks.core.tokens import IDS, Tokens, cut_by_budget, open_tokens, ordinals
+from tasks.core.tokens import IDS, StoredIds, Tokens, cut_by_budget, open_tokens, ordinals
 
 
 def folder(path: Path, rows: list[list[int]], owners: list[int] | None = None) -> Path:
@@ -115,3 +115,15 @@ def test_ordinals_over_ids_read_in_several_parts(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(module, "ID_BATCH", 64)
     test_ordinals_equal_a_dictionary(tmp_path, [["d0", "d63", "d64", "d65", "d640", "d699", "x"]])
+
+
+def test_stored_ids_are_those_of_the_file_at_whatever_place(tmp_path: Path) -> None:
+    names = [f"id-{n * 7919 % 1009}" for n in range(300)]
+    parts = [names[:1], [], names[1:90], names[90:200], names[200:]]  # a row group each
+    write_table(tmp_path / "ids.parquet", IDS, [pa.table([part], schema=IDS) for part in parts])
+    ids = StoredIds(tmp_path / "ids.parquet")
+    assert len(ids) == 300
+    for wanted in ([], [0], [299, 0, 1, 299, 89, 90, 200, 199], np.random.default_rng(0).integers(0, 300, 1000).tolist()):
+        assert ids.take(pa.array(wanted, pa.int64())).to_pylist() == [names[place] for place in wanted]
+    for start, count in ((0, 300), (0, 0), (50, 100), (290, 100)):
+        assert ids.slice(start, count).to_pylist() == names[start : start + count]

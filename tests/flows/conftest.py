@@ -17,7 +17,7 @@ import pytest
 CLI = "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))"
 
 # step.py OUT VALUE IN...: writes VALUE and what it read. acts.json, which no stage tracks, says what else it does: `fail` (a user's
-# mistake), `crash`, `hang`, `linger`, or `meet NAME` (waits for another stage to begin).
+# mistake), `crash`, `hang` (at half way, if progress is asked for), `linger`, or `meet NAME` (waits for another stage to begin).
 STEP = """
 import json, os, sys, time
 from pathlib import Path
@@ -36,6 +36,8 @@ if act == "fail":
 if act == "crash":
     raise RuntimeError("boom")
 if act == "hang":
+    if os.environ.get("RETEMPER_LIVE"):
+        print("\\rhalf way", file=sys.stderr)
     time.sleep(120)
 if act == "linger":
     time.sleep(2)

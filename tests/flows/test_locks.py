@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import locks
 from flows.locks import only_run, repair
 from tasks.core.errors import UserError
 
@@ -62,3 +63,31 @@ def test_a_record_is_left_while_dvc_is_at_work_in_the_folder(rwlock: Path) -> No
         assert repair(rwlock) is repaired
         dvc.kill()
         dvc.wait()
+
+
+@pytest.mark.parametrize("cut", ["", "stages:\n  a:\n    cm", "stages:\n  a"])
+def test_a_dvc_lock_that_was_cut_short_is_put_back(tmp_path: Path, cut: str) -> None:
+    lock, memory = tmp_path / "dvc.lock", tmp_path / "memory" / "dvc.lock"
+    lock.write_text("stages: {}\n")
+    assert not locks.restore(lambda: False, lock, memory), "no run was cut"
+    locks.remember(lock, memory)
+    lock.write_text(cut)
+    assert locks.restore(lambda: True, lock, memory)
+    assert lock.read_text() == "stages: {}\n"
+    assert not locks.restore(lambda: True, lock, memory), "it is whole"
+    assert not locks.restore(lambda: False, lock, memory), "nothing to put back"
+    lock.write_text("stages: []\n")
+    assert locks.restore(lambda: False, lock, memory), "whole, but DVC cannot read it"
+    lock.write_text("<<<<<<< mine\n")
+    assert not locks.restore(lambda: False, lock, memory), "a conflict is the user's"
+    locks.forget(memory)
+    assert not memory.exists()
+
+
+def test_a_first_run_that_was_cut_leaves_no_dvc_lock(tmp_path: Path) -> None:
+    lock, memory = tmp_path / "dvc.lock", tmp_path / "dvc.lock.before"
+    locks.remember(lock, memory)
+    assert not locks.restore(lambda: False, lock, memory), "killed before there was one"
+    lock.write_text("schema: '2.0'\nstag")
+    assert locks.restore(lambda: False, lock, memory)
+    assert not lock.exists()

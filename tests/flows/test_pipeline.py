@@ -107,7 +107,10 @@ def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any
     _, errors = run.communicate(timeout=20)
     assert run.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
-        assert errors.strip().splitlines()[-1].startswith("retemper: stopped; finished stages are kept")
+        stopped, resumed = errors.strip().splitlines()[-2:]
+        assert stopped.startswith("retemper: stopped in train@"), stopped
+        assert "finished stages are kept, and the same command goes on" in stopped
+        assert "last checkpoint" in resumed
         assert "Traceback" not in errors
     assert toy.gone(3), toy.processes()
     assert not (toy.folder / "data/encoders").exists() or not list((toy.folder / "data/encoders").iterdir())
@@ -132,6 +135,23 @@ def test_a_killed_dvc_process_takes_its_stage_with_it(served: Any, read_states: 
     assert "train@a" in errors
     assert not is_alive(stage)
     assert served.gone(3), served.processes()
+
+
+def test_a_lock_file_that_a_kill_cut_short_is_mended(served: Any, executed: Any) -> None:
+    lock, memory = served.folder / "dvc.lock", served.folder / ".retemper/dvc.lock"
+    served.run("train")
+    before = lock.read_text()
+    served.run()
+    assert not memory.exists(), "nothing to mend after a run that ended well"
+    whole = lock.read_bytes()
+    for size in (len(whole) // 2 + 3, len(whole) - 20):
+        lock.write_bytes(whole[:size])
+        memory.write_text(before)  # as it stands while a run is at work
+        assert executed(served.run()) == set(), f"{size} bytes: what was finished is in the cache"
+        assert lock.read_bytes() == whole or set(lock.read_text().split()) == set(whole.decode().split())
+    lock.write_text("<<<<<<< mine\n" + before)
+    memory.write_text(before)
+    assert served.call("run").returncode == 2, "a conflict is the user's to settle"
 
 
 def test_without_any_server_set_up(toy: Any, executed: Any) -> None:

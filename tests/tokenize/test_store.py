@@ -50,6 +50,42 @@ def test_equals_the_tokenizer_text_by_text(prefix: str, max_length: int, batch: 
     assert (tokens.pad, tokens.max_length, tokens.prefix, tokens.tokenizer) == (0, max_length, prefix, "digest")
 
 
+def rows_of(folder: Path) -> list[list[list[int]]]:
+    """The rows of each text."""
+    tokens = open_tokens(folder)
+    found: list[list[list[int]]] = [[] for _ in range(len(tokens.ids()))]
+    for owner, first, end in zip(tokens.owners, tokens.offsets[:-1], tokens.offsets[1:], strict=True):
+        found[owner].append(tokens.flat[first:end].tolist())
+    return found
+
+
+@pytest.mark.parametrize(("max_length", "passages", "batch"), [(16, 4, 7), (64, 2, 1000), (3, 5, 1), (16, 1, 7)])
+def test_passages_equal_the_tokenizers_own_overflow(max_length: int, passages: int, batch: int, tiny_encoder: Path, tmp_path: Path) -> None:
+    tokenizer, texts = load_tokenizer(tiny_encoder), random_texts(60)
+    parts = ((list(map(str, range(n, n + len(part)))), part) for n in range(0, 60, batch) if (part := texts[n : n + batch]))
+    write_tokens(tmp_path / "t", parts, tokenizer, "digest", max_length, "", 60, passages)
+    again = load_tokenizer(tiny_encoder)
+    cut = [again(text, truncation=True, max_length=max_length, return_overflowing_tokens=True)["input_ids"][:passages] for text in texts]
+    assert rows_of(tmp_path / "t") == cut
+    assert max(map(len, cut)) == passages
+
+
+def test_every_passage_has_the_prefix(tiny_encoder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    text = "one two three four five six seven eight nine ten eleven twelve"
+    write_tokens(tmp_path / "t", [(["a", "b"], [text, "one"])], tokenizer, "", 8, "passage: ", 2, 3)
+    words, prefix = (tokenizer(t, add_special_tokens=False)["input_ids"] for t in (text, "passage: "))
+    cls, sep, room = tokenizer.cls_token_id, tokenizer.sep_token_id, 8 - 2 - len(prefix)
+    first, second = rows_of(tmp_path / "t")
+    assert first == [[cls, *prefix, *words[n : n + room], sep] for n in (0, room, 2 * room)]
+    assert second == [[cls, *prefix, words[0], sep]]
+
+
+def test_a_prefix_that_leaves_no_room(tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="document_prefix 'passage: ' fills the 4 tokens"):
+        write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), "", 4, "passage: ", 1, 2)
+
+
 class Numbers:
     """A tokenizer of numbers, none of its own added, with a vocabulary of `size`."""
 

@@ -71,7 +71,8 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     assert "going on from step" in output
     for out in OUTS:
         assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
-    assert not list(project.glob(".retemper/scratch/*/*")), "scratch is removed on success"
+    (scratch,) = project.glob(".retemper/scratch/*/*")
+    assert (scratch / "finished").exists(), "scratch is kept until the outs are safe in the cache, and marked"
     assert not list(project.glob("killed/.*")), "a killed stage left litter behind"
 
 

@@ -1,0 +1,39 @@
+"""The index inverted on disk, block by block, against bm25s' own build in memory: the same bytes, whatever the block."""
+
+import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import bm25s
+import pyarrow as pa
+import pytest
+
+from tasks.bm25 import postings
+from tasks.bm25.index import build, save
+from tasks.bm25.params import BM25
+
+
+def by_bm25s(texts: list[str], params: BM25, folder: Path) -> None:
+    """All in memory, by the library."""
+    vocabulary: dict[str, int] = {}
+    documents = [[vocabulary.setdefault(term, len(vocabulary)) for term in text.split()] for text in texts]
+    index = bm25s.BM25(k1=params.k1, b=params.b, method="lucene")
+    index.index((documents, vocabulary), create_empty_token=False, show_progress=False)
+    index.save(folder, show_progress=False)
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, postings.BLOCK])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_files_are_those_of_bm25s(seed: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    words = [f"w{int(draw.paretovariate(0.4))}" for _ in range(3000)]  # few often, many once, as in a language
+    texts = [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 30, 200]))) for _ in range(150)]
+    params = BM25(k1=draw.uniform(0, 2), b=draw.random())
+    by_bm25s(texts, params, tmp_path / "bm25s")
+    monkeypatch.setattr(postings, "BLOCK", block)
+    with TemporaryDirectory(dir=tmp_path) as scratch:
+        save(tmp_path / "ours", build(iter(texts), str.split, params, Path(scratch)), pa.chunked_array([map(str, range(150))]), params)
+    names = sorted(file.name for file in (tmp_path / "bm25s").iterdir())
+    assert len(names) == 5
+    for name in names:
+        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "bm25s" / name).read_bytes(), name

@@ -1,0 +1,50 @@
+"""How a stage ends when it is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def test_ctrl_c_is_one_line_and_status_130() -> None:
+    script = "import time\nfrom tasks.core.entry import stage\nwith stage():\n    print('at work', flush=True)\n    time.sleep(60)"
+    root = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, "retemper: interrupted\n")
+
+
+def test_a_stage_whose_parent_dies_while_it_starts_does_no_work(tmp_path: Path) -> None:
+    """The kernel tells of a parent's death only who has asked for it, which a stage does after its imports."""
+    stage = (
+        "import os, time; from pathlib import Path; from tasks.core.entry import stage\n"
+        "Path('started').write_text(str(os.getpid())); parent = os.getppid()\n"
+        "while {wait} and os.getppid() == parent: time.sleep(0.01)\n"
+        "with stage(): Path('worked').touch()"
+    )
+    parent = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.argv[1]]); time.sleep(60 * int(sys.argv[2]))"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "RETEMPER_TETHER": "1"}
+
+    def start(wait: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", parent, stage.format(wait=wait), str(wait)]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+
+    assert start(0).wait(60) == 0
+    (tmp_path / "worked").unlink()
+    (tmp_path / "started").unlink()
+    process = start(1)
+    while not (tmp_path / "started").exists() or not (tmp_path / "started").read_text():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    orphan = Path("/proc") / (tmp_path / "started").read_text()
+    deadline = time.monotonic() + 20
+    while orphan.exists() and "State:\tZ" not in (orphan / "status").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert time.monotonic() < deadline
+    assert not (tmp_path / "worked").exists()

@@ -1,0 +1,36 @@
+"""Unfinished work: kept while it may be needed, and no longer."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.core.scratch import KEPT, finish, remove_finished, scratch_folder
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_unfinished_works_are_kept_up_to_a_number() -> None:
+    for number in range(KEPT + 2):
+        (scratch_folder("train-star", f"{number}" * 40) / "checkpoint").touch()
+    assert len(list(Path(".retemper/scratch/train-star").iterdir())) == KEPT
+
+
+def test_a_finished_work_stays_until_its_outs_are_safe() -> None:
+    done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
+    (done / "checkpoint").touch()
+    finish(done)
+    assert scratch_folder("train-star", "a" * 40) == done
+    assert (done / "checkpoint").exists(), "the same work again goes on from it: a kill came before DVC had its outs"
+    remove_finished()
+    assert (done.exists(), other.exists()) == (False, True)
+
+
+def test_a_finished_work_gives_way_to_another_of_its_kind() -> None:
+    done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
+    finish(done)
+    finish(other)
+    assert scratch_folder("train-star", "c" * 40).exists()
+    assert (done.exists(), other.exists()) == (False, True)

