@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,9 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None]) -> None:
         if not dry:
             for path in [*found.runs, *sorted(found.objects, key=lambda path: path.suffix != ".dir")]:
                 path.unlink(missing_ok=True)
+            for folder in {run.parent for run in found.runs}:
+                with suppress(OSError):  # DVC stumbles over an empty folder of runs; one that is not empty stays
+                    folder.rmdir()
 
 
 def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
