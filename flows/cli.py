@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from flows import team_commands
 from tasks.core.errors import UserError, one_line_errors, redacted
 from tasks.core.files import write_text
 
@@ -23,6 +24,9 @@ examples:
   retemper search "capital of France"                     the best model's top ten
   retemper evaluate --model data/encoders/star --data beir:../nfcorpus     any model on any dataset, zero-shot
   retemper serve --cron "0 3 * * *"                       run every night at three
+  retemper remote add team s3://bucket/path               share what is computed; whatever anyone has computed is fetched
+  retemper sweep grid.yaml                                the points of a grid as DVC experiments
+  retemper lineage star                                   what made a model
 
 Interrupted runs go on where they stood: finished stages are kept.
 """
@@ -87,6 +91,8 @@ def build_parser() -> ArgumentParser:
     when.add_argument("--cron", metavar="EXPR", help='cron expression, such as "0 3 * * *"')
     when.add_argument("--interval", type=int, metavar="SECONDS", help="seconds between two runs")
     serve.set_defaults(work=_serve)
+
+    team_commands.add_commands(commands)
     return parser
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows import leftovers, locks, sharing
+from flows import integrity, leftovers, locks, sharing
 from flows.graph import DEFAULT_TARGET, Graph, read_graph, read_status
 from flows.processes import Processes
 from tasks.core.errors import UserError
@@ -51,6 +51,7 @@ def make_plan(
     locks.repair()
     if locks.restore(_lock_is_readable):
         warn("dvc.lock was cut short by a kill; it is as it was before that run, whose finished stages are in the cache")
+    integrity.by_content()
     with dvc_errors(), repository() as repo:
         if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to
             raise UserError(f"{Path.cwd()}: no commit in its git repository, expected one; run git add . && git commit -m start")
@@ -60,12 +61,18 @@ def make_plan(
             locks.remember()
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
+        if not dry and (uncached := integrity.uncached(status)):
+            integrity.mend(repo, uncached, warn)
+            status = read_status(repo, graph.stages)
         remote = sharing.remote_name(repo)
     reached = False
-    if remote and status and not dry:
+    if status and not dry:
         missing = sharing.restorable(status)
-        reached = sharing.pull(processes, remote, missing, warn)
-        if reached and missing:
+        if remote:
+            reached = sharing.pull(processes, remote, missing, warn)
+        elif missing:
+            sharing.restore(processes, missing)
+        if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
     return Plan(graph, graph.downstream_of(status), remote, reached)

@@ -42,12 +42,14 @@ class Processes:
         self._groups: set[int] = set()
         self._stopped = False
 
-    def run(self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None) -> int:
+    def run(
+        self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> int:
         """Run `command` to its end; returns its exit status (128 + signal, if killed).
 
         `tell` is passed each line of its output; one that begins with \\r is progress, worth showing but not keeping.
         """
-        process = self.start(command, env)
+        process = self.start(command, env, folder=folder)
         assert process.stdout is not None
         reader = threading.Thread(target=_each_line, args=(process.stdout, tell), daemon=True)
         reader.start()
@@ -58,7 +60,9 @@ class Processes:
         reader.join()
         return code if code >= 0 else 128 - code
 
-    def start(self, command: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None, folder: Path | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start `command` in a group of its own, tied to our life; output to `log`, or to a pipe. Raises Stopped after `stop`."""
         with ExitStack() as opened, self._guard:
             out = opened.enter_context(log.open("wb")) if log else subprocess.PIPE
@@ -70,6 +74,7 @@ class Processes:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=dict(env) if env is not None else environment(),
+                cwd=folder,
                 start_new_session=True,
             )
             self._groups.add(process.pid)

@@ -1,11 +1,14 @@
-"""DVC commands for a team's remote that its command line lacks: `python -m flows.remote runs | repro STAGE`.
+"""DVC commands that its command line lacks: `python -m flows.remote runs | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`.
 
-`dvc repro --pull` fetches the remote's whole run cache, every entry again, for every stage. Here the entries that are
-new are fetched once, and a stage then pulls only what its own restored run needs.
+They check by content what they take from the cache (`flows.integrity`). And `dvc repro --pull` fetches the
+remote's whole run cache, every entry again, for every stage. Here the entries that are new are fetched once, and a stage
+then pulls only what its own restored run needs.
 """
 
 import sys
 from typing import Any
+
+from flows.integrity import by_content
 
 
 def fetch_runs() -> int:
@@ -20,10 +23,13 @@ def fetch_runs() -> int:
     return 0
 
 
-def reproduce(stage: str) -> int:
-    """`dvc repro --single-item --pull STAGE`, less its fetch of the run cache."""
+def reproduce(stage: str, pull: bool) -> int:
+    """`dvc repro --single-item STAGE`; with `pull`, `--pull` less its fetch of the run cache."""
     from dvc.cli import main
     from dvc.stage.cache import StageCache
+
+    if not pull:
+        return int(main(["--wait-for-lock", "repro", "--single-item", stage]))
 
     def fetched_before(*_: Any, **__: Any) -> list[tuple[str, str]]:
         return []
@@ -41,7 +47,13 @@ def main(arguments: list[str]) -> int:
         except (DvcException, OSError) as error:
             print(f"ERROR: {error}", file=sys.stderr)
             return 1
-    return reproduce(arguments[1])
+    by_content()
+    command, *stages = arguments
+    if command in ("pull", "checkout"):
+        from dvc.cli import main as dvc
+
+        return int(dvc(["--wait-for-lock", command, *stages]))
+    return reproduce(stages[0], pull=command == "repro-pull")
 
 
 if __name__ == "__main__":

@@ -31,9 +31,14 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
         warn(f"remote {remote} is away, nothing is pulled: {problem}")
         return False
     stages = list(stages)
-    if stages and (problem := _run(processes, [*DVC, "pull", *stages])):
+    if stages and (problem := _run(processes, [*REMOTE, "pull", *stages])):
         warn(f"remote {remote} has not everything that dvc.lock names; what is missing is computed: {problem}")
     return True
+
+
+def restore(processes: Processes, stages: Iterable[str]) -> None:
+    """Check out at once what the cache has of the outs of `stages` (a worktree over a cache, say); a stage whose outs it lacks runs."""
+    _run(processes, [*REMOTE, "checkout", *stages])
 
 
 def push(processes: Processes, remote: str, warn: Warn) -> bool:

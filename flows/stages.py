@@ -13,7 +13,7 @@ from typing import TextIO
 
 from flows.display import Outcome
 from flows.processes import Processes, Stopped, environment
-from flows.sharing import DVC, REMOTE
+from flows.sharing import REMOTE
 from tasks.core.errors import FULL_WORDS, redacted
 from tasks.core.files import partial
 
@@ -21,6 +21,7 @@ LOGS = Path(".retemper/logs")
 ATTEMPTS = 3
 LOST = "failed to transfer"  # to the cache: DVC says so, and ends with status 0
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
+ENDED = ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'", "Use `dvc push` to send your updates to remote storage.")
 EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")
 
 
@@ -73,7 +74,7 @@ class Transcript:
             self.ran = True
         elif self.ran and not self._inside and line.startswith("> "):
             self._inside = True
-        elif self._inside and line in ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'"):
+        elif self._inside and line in ENDED:
             self._inside = False
         elif line.startswith("ERROR: "):
             self._inside = False
@@ -91,7 +92,7 @@ def run_stage(
     name: str, processes: Processes, tell: Callable[[str], None], pull: bool = False, env: dict[str, str] | None = None, logs: Path = LOGS
 ) -> Outcome:
     """Bring one stage up to date: run it, or let DVC find that it need not run. Its output goes to `tell` and to a log."""
-    command = [*REMOTE, "repro", name] if pull else [*DVC, "--wait-for-lock", "repro", "--single-item", name]
+    command = [*REMOTE, "repro-pull" if pull else "repro", name]
     started = time.monotonic()
     log = logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +112,7 @@ def run_stage(
         return Outcome("Ran" if transcript.ran else "Cached", seconds)
     if transcript.exited is not None:  # DVC took the last outs away before the stage ran, if there were any
         with suppress(Stopped):
-            processes.run([*DVC, "--wait-for-lock", "checkout", "--quiet", "--force", name], lambda _: None, environment())
+            processes.run([*REMOTE, "checkout", "--quiet", "--force", name], lambda _: None, environment())
     return Outcome("Failed", seconds, *_problem(name, transcript, status, log))
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ print("at work on", name)
 at_work = Path(".at_work") / name.replace("/", "_")
 at_work.parent.mkdir(exist_ok=True)
 at_work.write_text(str(os.getpid()))
-act = json.loads(Path("acts.json").read_text()).get(name, "")
+act = json.loads(Path("acts.json").read_text()).get(name, "") if Path("acts.json").exists() else ""
 if act == "fail":
     print("retemper: corpus.tsv:7: found 2 columns, expected 3; add the tab", file=sys.stderr)
     sys.exit(2)
@@ -216,9 +217,12 @@ def server_url(toy_environment: dict[str, str]) -> Iterator[str]:
 @pytest.fixture
 def toy(tmp_path: Path, toy_environment: dict[str, str]) -> Toy:
     """A toy project of rounds a and b, nothing run yet, every change committed."""
-    folder = tmp_path / "toy"
+    return lay_out(tmp_path / "toy", toy_environment)
+
+
+def lay_out(folder: Path, environment: dict[str, str]) -> Toy:
     (folder / "data").mkdir(parents=True)
-    project = Toy(folder, toy_environment)
+    project = Toy(folder, environment)
     (folder / "step.py").write_text(STEP)
     (folder / "dvc.yaml").write_text(GRAPH)
     (folder / "data" / ".gitignore").write_text("/*\n!/.gitignore\n")
@@ -236,3 +240,19 @@ def toy(tmp_path: Path, toy_environment: dict[str, str]) -> Toy:
 def served(toy: Toy, server_url: str) -> Toy:
     """The toy project, with Prefect's server set."""
     return Toy(toy.folder, toy.environment | {"PREFECT_API_URL": server_url})
+
+
+@pytest.fixture(scope="session")
+def _finished(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[str, str], server_url: str) -> Toy:
+    project = lay_out(tmp_path_factory.mktemp("finished") / "toy", toy_environment | {"PREFECT_API_URL": server_url})
+    project.rounds(a="1", b="2")
+    project.command("git", "commit", "--quiet", "-am", "two rounds")
+    project.run()
+    return project
+
+
+@pytest.fixture
+def finished(_finished: Toy, tmp_path: Path) -> Toy:
+    """A copy of a toy project whose rounds a and b, which differ, have been run; dvc.lock is not committed."""
+    shutil.copytree(_finished.folder, tmp_path / "toy", symlinks=True)
+    return Toy(tmp_path / "toy", _finished.environment)

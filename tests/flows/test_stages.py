@@ -68,6 +68,8 @@ class Scripted(Processes):
     def run(self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None) -> int:
         assert env is not None
         assert command[-1] == "train@a"
+        if "checkout" in command:  # of what stood there before the stage failed
+            return 0
         status, text = self.answers.pop(0)
         for line in text.splitlines():
             tell(line)

@@ -1,0 +1,141 @@
+"""The cache by content. DVC trusts a cached file that is read-only; here one that was touched since it was hashed is hashed again.
+
+DVC 3 takes any file of mode 0444 in the cache for whole, and says of what it has checked out or downloaded that it has the
+wanted digest without reading it. `by_content` changes the first for this process: an object whose inode, size or time of
+change is not the remembered one is read and, where it is damaged, removed, so that it counts as missing: it is then
+fetched or computed again, never used. `mend` and `verify` read the bytes themselves.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Warn = Callable[[str], None]
+
+
+@cache
+def by_content() -> None:
+    """From now on, in this process, the local cache is checked by content (see above). The cost: a stat and a look-up an object."""
+    from dvc_data.hashfile.db import HashFileDB
+    from dvc_data.hashfile.db.local import LocalHashFileDB
+    from dvc_data.hashfile.state import StateNoop
+    from dvc_data.hashfile.tree import Tree
+
+    trusting, load = LocalHashFileDB.check, vars(Tree)["load"].__func__
+
+    def check(self: Any, oid: str, check_hash: bool = True, _info: dict[str, Any] | None = None) -> Any:
+        if isinstance(self.state, StateNoop) or not check_hash:  # a folder that serves as a remote
+            return trusting(self, oid, check_hash, _info)
+        return HashFileDB.check(self, oid, check_hash, _info)
+
+    def load_checked(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
+        if isinstance(odb, LocalHashFileDB) and hash_info.value:  # else a broken listing would count as there, and never be replaced
+            with suppress(FileNotFoundError):
+                odb.check(hash_info.value)
+        return load(cls, odb, hash_info, *rest, **named)
+
+    setattr(LocalHashFileDB, "check", check)  # noqa: B010 - mypy forbids the plain form
+    setattr(Tree, "load", classmethod(load_checked))  # noqa: B010
+
+
+def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:
+    """Stages of a `read_status` with outs that are not in the cache."""
+    return [
+        name
+        for name, changes in status.items()
+        if any(isinstance(change, dict) and "not in cache" in change.get("changed outs", {}).values() for change in changes)
+    ]
+
+
+def mend(repo: Any, names: Iterable[str], warn: Warn) -> None:
+    """For stages whose outs miss in the cache: take them from the workspace where it has the right bytes.
+
+    A workspace file that DVC believes right and that is not (it was checked out from a damaged cache) is removed.
+    """
+    wanted = set(names)
+    with repo.lock:
+        for node in repo.index.stages:
+            for out in node.outs if node.addressing in wanted else []:
+                if out.hash_info and out.exists and out.changed_cache() and not out.changed_checksum():
+                    for path, oid in _files(out):
+                        _mend_file(repo.cache.local, out.fs, path, oid, warn)
+
+
+def verify(root: Path, damaged: Callable[[Path], None]) -> tuple[int, int]:
+    """Read every object below a cache folder (`files/md5`); counts of objects and bytes. A damaged one is told to `damaged`."""
+    count = size = 0
+    for path in objects(root):
+        try:
+            size += path.stat().st_size
+            wrong = file_md5(path) != object_id(path).removesuffix(".dir")
+        except FileNotFoundError:  # somebody's garbage collection
+            continue
+        count += 1
+        if wrong:
+            damaged(path)
+    return count, size
+
+
+def objects(root: Path) -> Iterator[Path]:
+    """Every object below a cache folder, in order of its digest. What is not named like one (an unfinished copy) is left out."""
+    for folder in sorted(root.glob("[0-9a-f][0-9a-f]")):
+        yield from (path for path in sorted(folder.iterdir()) if len(path.name.removesuffix(".dir")) == 30 and path.is_file())
+
+
+def object_id(path: Path) -> str:
+    """The digest that an object's place in the cache stands for, `.dir` of a folder's listing included."""
+    return path.parent.name + path.name
+
+
+def object_path(root: Path, oid: str) -> Path:
+    return root / oid[:2] / oid[2:]
+
+
+def file_md5(path: Path) -> str:
+    """MD5 of a file's bytes, in hexadecimal: DVC's address of it."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def listing(root: Path, oid: str) -> dict[str, str]:
+    """Digest by relative name of what a folder (`….dir`) holds; empty where its listing is not in the cache or is damaged."""
+    try:
+        return {entry["relpath"]: entry["md5"] for entry in json.loads(object_path(root, oid).read_bytes())}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _files(out: Any) -> Iterator[tuple[Path, str]]:
+    """Files of an out in the workspace and the digests they should have, by DVC's memory (the listing may be what is damaged)."""
+    obj = out.get_obj()
+    if obj is None and out.hash_info.isdir:
+        from dvc_data.hashfile.build import build
+
+        _, _, obj = build(out.cache, out.fs_path, out.fs, out.hash_info.name, ignore=out.dvcignore, dry_run=True)
+        if obj.hash_info == out.hash_info:
+            out.cache.add(obj.path, obj.fs, obj.oid, check_exists=False)
+    if obj is None or not out.hash_info.isdir:
+        yield Path(out.fs_path), out.hash_info.value
+        return
+    for parts, _, hash_info in obj:
+        yield Path(out.fs_path, *parts), hash_info.value
+
+
+def _mend_file(cache_: Any, fs: Any, path: Path, oid: str, warn: Warn) -> None:
+    if not path.exists():
+        return
+    try:
+        cache_.check(oid)
+        whole = True
+    except Exception:
+        whole = False
+    if file_md5(path) != oid:
+        warn(f"{path}: its bytes are not what DVC remembers of it; it is made again")
+        path.unlink()
+    elif not whole:
+        warn(f"{path}: its copy in the cache was damaged or gone; put there again")
+        cache_.add(str(path), fs, oid)

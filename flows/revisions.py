@@ -1,0 +1,108 @@
+"""dvc.lock as git has it: of any revision, branch, tag or experiment, and of the working trees."""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from tasks.core.errors import UserError
+
+LOCK = "dvc.lock"
+NOBODY = {"NAME": "retemper", "EMAIL": "retemper@localhost"}  # who commits where git knows no identity
+
+Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, params, outs
+
+
+def git(*arguments: str, folder: Path | None = None, check: bool = True, text: str | None = None, **env: str) -> str:
+    """Output of a git command, without its last newline. UserError with git's own first line where it fails and `check`."""
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=folder,
+        env={**os.environ, **identity(), **env},
+        input=text,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",  # a diff may hold bytes of any encoding
+        check=False,
+    )
+    if check and done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise UserError(f"git {arguments[0]}: {lines[-1].removeprefix('fatal: ')}")
+    return done.stdout.removesuffix("\n")
+
+
+@cache
+def identity() -> dict[str, str]:
+    """Environment with which a commit can be made: nothing where git has an identity already."""
+    known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode == 0
+    return {} if known else {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in NOBODY.items()}
+
+
+def commit_of(revision: str, folder: Path | None = None) -> str:
+    """The full id of a commit; UserError where git knows no such revision. An experiment's bare name counts as one."""
+    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False)
+    if not found:
+        named = [ref for ref in references(folder) if ref.startswith("refs/exps/") and ref.endswith(f"/{revision}")]
+        found = git("rev-parse", f"{named[-1]}^{{commit}}", folder=folder) if named else ""
+    if not found:
+        raise UserError(
+            f"revision {revision}: git knows none of that name, expected a commit, branch, tag or experiment; git fetch, perhaps"
+        )
+    return found
+
+
+def references(folder: Path | None = None) -> list[str]:
+    """Full names of every branch (remote ones too), tag, experiment and stash."""
+    return git("for-each-ref", "--format=%(refname)", folder=folder).splitlines()
+
+
+def read_blob(commit: str, path: str, folder: Path | None = None) -> str | None:
+    """A text file as a commit has it, None where it has none of that name."""
+    done = subprocess.run(["git", "show", f"{commit}:./{path}"], cwd=folder, capture_output=True, check=False)
+    return done.stdout.decode("utf-8") if done.returncode == 0 else None
+
+
+def parse_lock(text: str, where: str) -> Lock:
+    """Stages of a dvc.lock by name; UserError where it is none."""
+    try:
+        value = YAML(typ="safe").load(text) or {}
+        return dict(value.get("stages") or {})
+    except (YAMLError, AttributeError) as error:
+        raise UserError(f"{where}: not a dvc.lock ({' '.join(str(error).split())[:100]}); git checkout it, or run retemper run") from None
+
+
+def read_lock(path: Path = Path(LOCK)) -> Lock:
+    """The dvc.lock of a working tree, empty where there is none yet."""
+    return parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.exists() else {}
+
+
+def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, Lock | None]]:
+    """The dvc.lock of every reference and of every working tree's HEAD, None where it has none. Equal ones are read once."""
+    seen: dict[str, Lock] = {}
+    for name in [*references(folder), "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
+        where = Path(name.removeprefix("worktree ")) if name.startswith("worktree ") else folder
+        revision = "HEAD" if name.startswith("worktree ") else name
+        blob = git("rev-parse", "--verify", "--quiet", f"{revision}:./{LOCK}", folder=where, check=False)
+        if blob and blob not in seen:
+            seen[blob] = parse_lock(git("cat-file", "blob", blob, folder=where), f"{name}:{LOCK}")
+        yield name, seen.get(blob)
+
+
+def worktrees(folder: Path | None = None) -> list[Path]:
+    """Every working tree of the repository that is still there, the project's folder within each."""
+    prefix = git("rev-parse", "--show-prefix", folder=folder)
+    listed = git("worktree", "list", "--porcelain", folder=folder).splitlines()
+    trees = [Path(line.removeprefix("worktree ")) / prefix for line in listed if line.startswith("worktree ")]
+    return [tree for tree in trees if (tree / ".dvc").is_dir()]
+
+
+def is_committed(commit: str, path: str, folder: Path | None = None) -> bool:
+    """Whether the working tree's file is what `commit` has."""
+    text = read_blob(commit, path, folder)
+    file = (folder or Path()) / path
+    return text is not None and file.exists() and file.read_text(encoding="utf-8") == text

@@ -1,0 +1,199 @@
+"""`retemper sweep`: the points of a grid, each run in a git worktree over the one cache and stored as a DVC experiment."""
+
+import hashlib
+import itertools
+import json
+import os
+import queue
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from flows import checks, experiments, locks, settings
+from flows.display import Display
+from flows.lineage import cache_folder
+from flows.processes import Processes, Stopped, environment, stopping_on_signals
+from flows.revisions import LOCK, commit_of
+from flows.stages import find_devices
+from flows.worktree import carry_changes, equip, make_worktree
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest, write_text
+from tasks.core.params import read_yaml
+
+RUN = (sys.executable, "-m", "flows.cli", "run")
+FOLDER = Path(".retemper/sweep")
+
+Check = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One experiment to be: its name and its `--set` assignments."""
+
+    name: str
+    assignments: tuple[str, ...]
+
+
+def sweep(file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Check | None = None) -> int:
+    """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only where all are stored in the end."""
+    if jobs < 1:
+        raise UserError(f"--jobs {jobs}: expected at least 1")
+    points = read_points(file)
+    baseline = commit_of("HEAD")
+    display, processes = Display(), Processes()
+    problems: list[str] = []
+    with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
+        known = {one.name for one in experiments.stored(baseline)}
+        check = check or check_sections
+        named = {point: f"{point.name}-{inputs(point, check)[:6]}" for point in points}  # every point is checked before any runs
+        waiting = [point for point in points if named[point] not in known]
+        display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
+        slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(min(jobs, len(waiting))):
+            slots.put(slot)
+
+        def work(point: Point) -> None:
+            slot = slots.get()
+            try:
+                if problem := _run_point(point, named[point], baseline, slot, jobs, processes, display, run):
+                    problems.append(problem)
+            except Stopped:
+                pass
+            except (UserError, OSError) as error:
+                problems.append(f"{point.name}: {error}")
+            finally:
+                slots.put(slot)
+
+        with ThreadPoolExecutor(max(1, min(jobs, len(waiting)))) as pool:
+            list(pool.map(work, waiting))
+    found = {one.name: one for one in experiments.stored(baseline)}
+    done = [found[name] for name in named.values() if name in found]
+    if done:
+        display.line(f"\n{experiments.table(done, test)}")
+    for problem in problems:
+        print(f"retemper: {problem}", file=sys.stderr)
+    return 0 if len(done) == len(points) else 1
+
+
+def read_points(file: Path) -> list[Point]:
+    """The points of a sweep: the product of `grid`, then `points`. UserError where the file is no sweep or two points are one."""
+    value = read_yaml(file)
+    unknown = set(value) - {"grid", "points", "set"}
+    if unknown or not ({"grid", "points"} & set(value)):
+        raise UserError(
+            f"{file}: found {', '.join(map(str, value)) or 'nothing'}; "
+            "expected grid: {KEY: [VALUE, ...]} or points: {NAME: {KEY: VALUE}}"
+        )
+    for section in value:
+        if not isinstance(value[section], dict):
+            raise UserError(f"{file}: {section}: expected a mapping")
+    always = value.get("set", {})
+    grid = {key: values if isinstance(values, list) else [values] for key, values in value.get("grid", {}).items()}
+    found = [
+        Point(_name(dict(zip(grid, values, strict=True))), _assignments({**always, **dict(zip(grid, values, strict=True))}))
+        for values in (itertools.product(*grid.values()) if grid else ())
+    ]
+    for name, given in value.get("points", {}).items():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)) or not isinstance(given, dict):
+            raise UserError(f"{file}: points.{name}: expected a name of letters, digits, _, . and -, and a mapping of keys to values")
+        found.append(Point(str(name), _assignments({**always, **given})))
+    names = [point.name for point in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(
+            f"{file}: {twice[0]}: two points of that name; values that differ only in what a name leaves out need points: with names"
+        )
+    if not found:
+        raise UserError(f"{file}: no points; give each key of grid at least one value")
+    return found
+
+
+def inputs(point: Point, check: Check, root: Path = Path()) -> str:
+    """Digest of what the point is computed from: its params.yaml, the graph and the code, as the working tree has them."""
+    scratch = FOLDER / "params.yaml"
+    write_text(scratch, (root / "params.yaml").read_text(encoding="utf-8"))
+    try:
+        settings.apply(point.assignments, scratch, check)
+        total = hashlib.sha256(scratch.read_bytes())
+    except UserError as error:
+        raise UserError(f"point {point.name}: {error}") from None
+    finally:
+        scratch.unlink(missing_ok=True)
+    for name in experiments.code_files(root)[1:]:
+        for file in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
+            total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())
+    source = root / "data/source.json"
+    total.update(source.read_bytes() if source.exists() else b"")
+    return total.hexdigest()
+
+
+def _run_point(
+    point: Point, name: str, baseline: str, slot: int, jobs: int, processes: Processes, display: Display, run: Sequence[str]
+) -> str:
+    """Bring worktree `slot` to the person's state with the point's parameters, run there, store; one line where that failed."""
+    if processes.stopped:
+        raise Stopped
+    tree = make_worktree(FOLDER / f"tree-{slot}", baseline)
+    carry_changes(tree)
+    settings.apply(point.assignments, tree / "params.yaml", lambda _: None)
+    equip(tree, cache_folder())
+    inputs_ = name.rpartition("-")[2]
+    devices = find_devices()
+    own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(devices) > 1 else {}
+    home = {"PREFECT_HOME": str((FOLDER / f"prefect-{slot}").absolute())}
+    path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH", "")]))
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        if line.startswith("\r"):
+            return
+        lines.append(line)
+        if " | " in line or line.startswith("retemper: "):
+            display.output(point.name, line)
+
+    status = processes.run(run, tell, environment(**own, **home, PYTHONPATH=path), tree)
+    if processes.stopped:
+        raise Stopped
+    if status:
+        said = [line.removeprefix("retemper: ") for line in lines if line.startswith("retemper: ") and "warning" not in line]
+        return f"{point.name}: {said[-1] if said else f'its run ended with status {status}'}; its working tree: {tree}"
+    experiments.save(tree, baseline, name, inputs_, [LOCK, "data/source.json"])
+    told = next((line for line in reversed(lines) if line.startswith("executed ")), "")
+    display.line(f"{point.name}: stored as {name} ({told})")
+    return ""
+
+
+def check_sections(sections: dict[str, Any]) -> None:
+    """UserError where parameters cannot be run."""
+    checks.check(sections)
+
+
+def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """`--set` assignments: dicts and lists as YAML in one line, null as `null`."""
+    return tuple(f"{key}={_yaml(value)}" for key, value in values.items())
+
+
+def _yaml(value: Any) -> str:
+    """A value in one line: JSON is YAML, and quotes what a colon would spoil; a plain word stands bare."""
+    return (
+        value
+        if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and not _is_special(value)
+        else json.dumps(value, default=str)
+    )
+
+
+def _is_special(word: str) -> bool:
+    return not isinstance(YAML(typ="safe", pure=True).load(word), str)
+
+
+def _name(values: Mapping[str, Any]) -> str:
+    """A name of what is set: the last part of each key, unless two share it, and the value."""
+    lasts = [key.rpartition(".")[2] for key in values]
+    parts = [(last if lasts.count(last) == 1 else key, value) for last, (key, value) in zip(lasts, values.items(), strict=True)]
+    written = (re.sub(r"[^A-Za-z0-9.-]+", "_", f"{key}_{_yaml(value)}").strip("._-") for key, value in parts)
+    return "-".join(written)[:100]

@@ -1,0 +1,64 @@
+"""A second working tree of the project, for a run beside the person's own: at a commit, over a cache that is told to it."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from flows.experiments import code_files
+from flows.revisions import LOCK, git
+from tasks.core.params import read_yaml
+
+SOURCE = "data/source.json"
+CARRIED = ("runtime.yaml", ".retemper/digests.json", ".dvc/config.local")  # this machine's own, never git's
+
+
+def make_worktree(tree: Path, commit: str) -> Path:
+    """A git worktree at `commit`; one that is already at `tree` is cleaned and used again. Returns the project's folder in it."""
+    top = tree.absolute()
+    if not (top / ".git").exists():
+        shutil.rmtree(top, ignore_errors=True)
+        git("worktree", "prune")
+        git("worktree", "add", "--quiet", "--force", "--detach", str(top), commit)
+    git("checkout", "--quiet", "--force", "--detach", commit, folder=top)
+    git("clean", "--quiet", "-d", "--force", folder=top)
+    return top / git("rev-parse", "--show-prefix")
+
+
+def carry_changes(tree: Path) -> None:
+    """Bring uncommitted changes of tracked files, new code, and dvc.lock into `tree`."""
+    if changes := git("diff", "--binary", "--relative", "HEAD"):
+        git("apply", "--whitespace=nowarn", "-", folder=tree, text=f"{changes}\n")
+    new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
+    copy([*filter(None, new), LOCK, SOURCE], tree)
+
+
+def copy(names: Iterable[str], tree: Path) -> None:
+    """Copy those of `names` that are here into `tree`."""
+    for name in names:
+        if Path(name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(name, tree / name)
+
+
+def equip(tree: Path, cache: Path | None) -> None:
+    """Give `tree` this machine's settings and a cache (its own, if None), and let relative sources be found from it."""
+    (tree / ".dvc/config.local").unlink(missing_ok=True)
+    copy(CARRIED, tree)
+    from dvc.config import Config
+
+    with Config(str(tree / ".dvc")).edit("local") as local:
+        local.setdefault("cache", {}).pop("dir", None)
+        if cache:
+            local["cache"]["dir"] = str(cache.absolute())
+    sections = read_yaml(tree / "params.yaml")
+    for section in ("dataset", "encoder"):
+        entry = sections.get(section)
+        named = str(entry.get("source", "")) if isinstance(entry, dict) else ""
+        place = Path(named.partition(":")[2] or named)
+        if named and not place.is_absolute() and place.exists():
+            there = Path(os.path.normpath(tree / place))
+            if not there.exists():
+                there.parent.mkdir(parents=True, exist_ok=True)
+                there.unlink(missing_ok=True)
+                there.symlink_to(place.resolve())

@@ -1,0 +1,94 @@
+"""What garbage collection keeps (branches, tags, experiments, working trees) and what it takes; never during a run."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import garbage, integrity, locks
+
+
+def digest(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    branch = "retemper/retraining"
+    finished.command("git", "checkout", "--quiet", "-b", branch)
+    finished.command("git", "add", "dvc.lock")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    finished.command("git", "tag", "-a", "champion/1", "-m", "first")
+    finished.command("git", "checkout", "--quiet", "-")
+    finished.command("git", "branch", "--quiet", "-D", branch)
+    (finished.folder / "dvc.lock").write_text("")  # checkout has taken it
+    (finished.folder / "dvc.lock").unlink()
+    old = digest(finished.folder / "data/encoders/b")
+    finished.rounds(a="1", b="3")
+    assert "train@b" in executed(finished.run())
+    cache = finished.folder / ".dvc/cache/files/md5"
+    runs = finished.folder / ".dvc/cache/runs"
+    assert integrity.object_path(cache, old).exists()
+
+    def gc(*options: str) -> str:
+        done = finished.call("gc", *options)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    assert "would go: 0 objects" in gc("--dry-run")
+    finished.command("git", "tag", "-d", "champion/1")
+    told = gc("--dry-run", "--remote", "team")
+    assert "data/encoders/b" in told
+    assert "3 objects" in told
+    assert "3 recorded runs" in told
+    assert "no git remote: only this clone's" in told
+    assert integrity.object_path(cache, old).exists(), "a dry run removes nothing"
+    before = len(list(runs.glob("*/*/*")))
+    gc("--remote", "team")
+    for root in (cache, tmp_path / "remote/files/md5"):
+        assert not integrity.object_path(root, old).exists()
+        assert integrity.object_path(root, digest(finished.folder / "data/encoders/b")).exists()
+    assert len(list(runs.glob("*/*/*"))) == before - 3, "no record is left of runs whose outs are gone"
+    assert len(list((tmp_path / "remote/runs").glob("*/*/*"))) == before - 3
+    assert executed(finished.run()) == set()
+    finished.rounds(a="1", b="2")
+    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
+
+
+def test_not_while_a_run_is_at_work(finished: Any) -> None:
+    import subprocess
+    import sys
+
+    script = "from flows import locks\nwith locks.only_run():\n    print('held', flush=True)\n    input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=finished.folder,
+        env=finished.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    done = finished.call("gc")
+    holder.kill()
+    holder.wait()
+    assert done.returncode == 2
+    assert "a run is at work in this folder" in done.stderr
+    assert locks.RUN_LOCK.name == "run.lock"
+
+
+def test_a_folders_files_are_needed_with_it() -> None:
+    needs = garbage.Needs()
+    needs.add({"train": {"outs": [{"path": "data/x", "md5": "aa.dir"}, {"path": "data/y", "md5": "bb"}]}})
+    needs.names["cc.dir"] = "an earlier data/z"
+    contents = {"aa.dir": {"one": "11", "two": "22"}, "cc.dir": {"three": "33", "two": "22"}}
+    assert garbage.with_contents(needs, lambda oid: contents.get(oid, {})) == {"aa.dir", "bb", "11", "22"}
+    assert needs.names["33"] == "an earlier data/z/three"
+
+
+@pytest.mark.parametrize("entry", [{}, {"outs": None}, {"outs": [{"path": "x"}]}])
+def test_entries_without_digests_need_nothing(entry: dict[str, Any]) -> None:
+    assert list(garbage.outs(entry)) == []

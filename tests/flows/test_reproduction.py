@@ -1,0 +1,44 @@
+"""A fresh clone of a revision makes the same digests, and a digest that it does not make is told."""
+
+from pathlib import Path
+from typing import Any
+
+REPRODUCE = """
+import sys
+from pathlib import Path
+from flows.reproduction import reproduce
+run = [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))", "run"]
+sys.exit(reproduce(sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "recompute", run))
+"""
+
+
+def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path) -> None:
+    done = finished.call("reproduce", "HEAD")
+    assert done.returncode == 2
+    assert "its commit has no dvc.lock" in done.stderr
+    finished.command("git", "add", "dvc.lock")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    lock = finished.folder / "dvc.lock"
+    wrong = lock.read_text().replace(
+        "data/metrics/a.json\n      hash: md5\n      md5: ", "data/metrics/a.json\n      hash: md5\n      md5: 00"
+    )
+    wrong = wrong.replace("md5: 00", "md5: 00", 1)
+    finished.rounds(a="1", b="9")  # a dirty tree does not matter
+    done = finished.call("HEAD", str(tmp_path / "again"), "recompute", script=REPRODUCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "executed 6, cached 0" in done.stdout
+    assert "6 outs equal, 0 different" in done.stdout
+    assert "is there already" in finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE).stderr
+
+
+def test_a_digest_that_is_not_made_is_told(finished: Any, tmp_path: Path) -> None:
+    lock = finished.folder / "dvc.lock"
+    text = lock.read_text()
+    digest = text[text.index("path: data/report") :].split("md5: ")[1].split("\n")[0]
+    lock.write_text(text.replace(digest, digest[::-1]))
+    finished.command("git", "add", "dvc.lock")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    done = finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"data/report          {digest[::-1]}  different: {digest}" in done.stdout
+    assert "5 outs equal, 1 different" in done.stdout

@@ -1,0 +1,145 @@
+"""Sweeps: the points of a file, and a real one over a toy project, whose experiments DVC itself shows, applies and pushes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import experiments
+from flows.sweep import Point, read_points
+from tasks.core.errors import UserError
+
+SWEEP = """
+import sys
+from pathlib import Path
+from flows.sweep import sweep
+run = [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))", "run"]
+sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None))
+"""
+
+
+def points(tmp_path: Path, text: str) -> list[Point]:
+    (tmp_path / "grid.yaml").write_text(text)
+    return read_points(tmp_path / "grid.yaml")
+
+
+def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
+    found = points(
+        tmp_path,
+        """
+        set: {bm25.k1: 1.2}
+        grid: {rounds.star.lr: [1e-5, 5.0e-5], rounds.star.window: [[1, 20], null]}
+        points:
+          costa:
+            pretrain.costa: {init: base, objective: costa}
+            rounds.warmup.init: costa
+            text.separator: ": "
+            prepare.unknown_documents: "null"
+        """,
+    )
+    assert [point.name for point in found] == [
+        "lr_1e-05-window_1_20",
+        "lr_1e-05-window_null",
+        "lr_5e-05-window_1_20",
+        "lr_5e-05-window_null",
+        "costa",
+    ]
+    assert found[0].assignments == ("bm25.k1=1.2", "rounds.star.lr=1e-05", "rounds.star.window=[1, 20]")
+    assert found[1].assignments[-1] == "rounds.star.window=null"
+    assert found[-1].assignments == (
+        "bm25.k1=1.2",
+        'pretrain.costa={"init": "base", "objective": "costa"}',
+        "rounds.warmup.init=costa",
+        'text.separator=": "',
+        'prepare.unknown_documents="null"',
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "expected grid"),
+        ("gird: {a: [1]}", "found gird"),
+        ("grid: [1]", "grid: expected a mapping"),
+        ("points: {'a b': {x: 1}}", "points.a b: expected a name"),
+        ("points: {a: 1}", "and a mapping of keys"),
+        ("grid: {a: []}", "no points"),
+        ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points of that name"),
+    ],
+)
+def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        points(tmp_path, text)
+
+
+def test_a_table_shows_where_parameters_differ_and_test_only_when_asked() -> None:
+    def one(name: str, value: object, dev: float) -> experiments.Experiment:
+        params = {"report.metric": "RR@10", "a.b": value, "same": 1}
+        return experiments.Experiment(name, "", "", "", params, {"star": {"dev": {"RR@10": dev}, "test": {"RR@10": 0.75}}})
+
+    found = [one("x", 1e-5, 0.25), one("y", [1, 2], 0.5)]
+    lines = experiments.table(found, test=False).splitlines()
+    assert lines[0] == "RR@10"
+    assert [line.split() for line in lines[1:]] == [
+        ["experiment", "a.b", "dev", "star"],
+        ["x", "1e-05", "0.2500"],
+        ["y", "[1,", "2]", "0.5000"],
+    ]
+    assert "0.7500" in experiments.table(found, test=True)
+    assert experiments.flat({"a": {"b": {}, "c": 1}, "d": 2}) == {"a.b": {}, "a.c": 1, "d": 2}
+
+
+@pytest.mark.slow
+def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: Any, tmp_path: Path) -> None:
+    def output(*words: str) -> str:
+        return subprocess.run(words, cwd=finished.folder, env=finished.environment, capture_output=True, text=True, check=True).stdout
+
+    dvc = (sys.executable, "-m", "dvc")
+    (finished.folder / "step.py").write_text((finished.folder / "step.py").read_text() + "# not committed\n")
+    (finished.folder / "grid.yaml").write_text(
+        "grid: {rounds.b.value: [2, 7]}\npoints: {more: {rounds.c: {value: 7}, rounds.b.value: 7}}\n"
+    )
+    before = output("git", "status", "--short"), (finished.folder / "params.yaml").read_text(), (finished.folder / "dvc.lock").read_text()
+    environment = {name: value for name, value in finished.environment.items() if not name.startswith("GIT_AUTHOR")}
+    unknown = type(finished)(finished.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")})
+    process = unknown.start("2", script=SWEEP)  # git knows nobody here
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
+    assert "3 points, 0 of them stored already" in out
+    assert before == (
+        output("git", "status", "--short"),
+        (finished.folder / "params.yaml").read_text(),
+        (finished.folder / "dvc.lock").read_text(),
+    )
+    assert (finished.folder / "data/encoders/b").read_text().startswith("2(")
+
+    again = finished.call("1", script=SWEEP)
+    assert again.returncode == 0
+    assert "3 points, 3 of them stored already" in again.stdout
+    assert "at work" not in again.stdout
+    assert again.stdout.splitlines()[-4].split()[:2] == ["experiment", "rounds.b.value"]
+
+    shown = {
+        entry["name"]: entry
+        for revision in json.loads(output(*dvc, "exp", "show", "--json"))
+        for entry in (revision.get("experiments") or [])
+    }
+    assert sorted(name.rpartition("-")[0] for name in shown) == ["more", "value_2", "value_7"]
+    more = next(name for name in shown if name.startswith("more"))
+    metrics = shown[more]["revs"][0]["data"]["metrics"]
+    assert metrics["data/metrics/c.json"]["data"]["dev"]["nDCG@10"] == 0.5
+
+    remote = tmp_path / "origin.git"
+    output("git", "init", "--quiet", "--bare", str(remote))
+    output("git", "remote", "add", "origin", str(remote))
+    output(*dvc, "exp", "push", "--no-cache", "origin", more)
+    assert more in output("git", "ls-remote", "origin")
+    assert "# not committed" in output("git", "show", f"{json.loads(finished.call('experiments', '--json').stdout)[0]['commit']}:step.py")
+
+    (finished.folder / "step.py").write_text((finished.folder / "step.py").read_text().replace("# not committed\n", ""))
+    subprocess.run([*dvc, "exp", "apply", more], cwd=finished.folder, env=finished.environment, capture_output=True, check=False)
+    assert "c: {value: 7}" in (finished.folder / "params.yaml").read_text()  # DVC says 255, for it misses `unused`, which nobody ran
+    assert (finished.folder / "data/encoders/c").read_text().startswith("7(")

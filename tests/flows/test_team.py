@@ -1,0 +1,173 @@
+"""Remotes and shared cache folders: what is written where, what is refused and undone; ten clones at once over one remote."""
+
+import io
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import cli, integrity, team
+
+DVC = (sys.executable, "-m", "dvc")
+
+
+@pytest.fixture
+def here(toy: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A toy project as the current folder, without settings of the user's."""
+    monkeypatch.chdir(toy.folder)
+    for name in ("DVC_GLOBAL_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, toy.environment[name])
+    return Path(toy.folder)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    config, local = Path(".dvc/config").read_bytes(), Path(".dvc/config.local").exists()
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert len(error.splitlines()) == 1, error
+    assert (Path(".dvc/config").read_bytes(), Path(".dvc/config.local").exists()) == (config, local), "nothing was changed"
+    return error
+
+
+def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["remote", "add", "team", str(tmp_path / "remote"), "--option", "type=copy"]) == 0
+    assert stat.S_IMODE((tmp_path / "remote").stat().st_mode) == 0o2775
+    assert list((tmp_path / "remote").iterdir()) == [], "the probe is taken away"
+    config = (here / ".dvc/config").read_text()
+    assert all(
+        line in config for line in ("remote = team", f"url = {tmp_path / 'remote'}", "verify = true", "shared = group", "type = copy")
+    )
+    assert not (here / ".dvc/config.local").exists()
+    assert cli.main(["remote", "add", "team", str(tmp_path / "remote")]) == 0, "once more is fine"
+    assert f"remote team is {tmp_path / 'remote'}; retemper remote remove team first" in refused(
+        capsys, "remote", "add", "team", str(tmp_path / "other")
+    )
+    assert cli.main(["remote", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"team  {tmp_path / 'remote'}  (runs share by it)"
+    assert cli.main(["remote", "remove", "team"]) == 0
+    assert "team" not in (here / ".dvc/config").read_text()
+    assert "no remote team, expected one of none" in refused(capsys, "remote", "remove", "team")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_remote_that_is_away_or_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "away is not there; make it, or is it not mounted?" in refused(
+        capsys, "remote", "add", "team", str(tmp_path / "away" / "remote")
+    )
+    (tmp_path / "file").write_text("")
+    assert "found a file, expected a folder" in refused(capsys, "remote", "add", "team", str(tmp_path / "file"))
+    assert "key=value" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "port")
+    assert "extra keys not allowed" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "colour=blue")
+    if not team_has("dvc_gs"):
+        assert "gs:// needs DVC's plug-in; pip install 'dvc[gs]'" in refused(capsys, "remote", "add", "team", "gs://bucket/path")
+
+
+def team_has(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.usefixtures("here")
+def test_a_folder_without_permission_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "remote").mkdir(mode=0o555)
+    assert "cannot be written and read" in refused(capsys, "remote", "add", "team", str(tmp_path / "remote"))
+
+
+def test_secrets_stay_out_of_git_and_of_messages(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "remote", "add", "team", "https://me:hunter2@localhost/cache")
+    assert "the URL holds a password" in error
+    assert "hunter2" not in error
+    monkeypatch.setattr(team, "probe", lambda *_: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO("asked\n"))
+    options = ["secret_access_key=hunter2", "access_key_id=me", "endpointurl=http://localhost:1", "session_token=-"]
+    assert cli.main(["remote", "add", "team", "s3://bucket/path", *(part for option in options for part in ("--option", option))]) == 0
+    assert "hunter2" not in (here / ".dvc/config").read_text() + capsys.readouterr().out
+    assert "endpointurl = http://localhost:1" in (here / ".dvc/config").read_text()
+    assert "session_token = asked" in (here / ".dvc/config.local").read_text()
+    assert "secret_access_key = hunter2" in (here / ".dvc/config.local").read_text()
+    assert stat.S_IMODE((here / ".dvc/config.local").stat().st_mode) == 0o600
+    ignored = subprocess.run(["git", "check-ignore", "-q", ".dvc/config.local"], cwd=here, check=False)
+    assert ignored.returncode == 0
+    assert cli.main(["remote", "remove", "team"]) == 0
+    assert "hunter2" not in (here / ".dvc/config.local").read_text()
+
+
+def test_a_secret_is_refused_where_git_would_take_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / ".dvc/.gitignore").write_text("/tmp\n/cache\n")
+    error = refused(capsys, "remote", "add", "team", "s3://bucket/path", "--option", "secret_access_key=hunter2")
+    assert "git does not ignore it" in error
+    assert "hunter2" not in error
+
+
+def test_a_shared_cache_takes_what_is_there_and_links_are_safe(
+    finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+) -> None:
+    cache = tmp_path / "cache"
+    done = finished.call("cache", "share", str(cache))
+    assert done.returncode == 0, done.stderr
+    assert not (finished.folder / ".dvc/cache").exists()
+    notes = [json.loads(note.read_text()) for note in (cache / "projects").iterdir()]
+    assert notes == [{"folder": str(finished.folder)}]
+    assert stat.S_IMODE((cache / "files/md5").stat().st_mode) == 0o2775
+    finished.rounds(a="1", b="3")
+    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}, "the rest is there"
+    assert (finished.folder / "data/encoders/b").stat().st_nlink > 1 or (finished.folder / "data/encoders/b").is_symlink(), "links"
+    finished.rounds(a="1", b="4")
+    finished.run()
+    finished.rounds(a="1", b="3")
+    assert executed(finished.run()) == set()
+    wrong: list[Path] = []
+    assert integrity.verify(cache / "files/md5", wrong.append)[0] > 8
+    assert wrong == [], "no stage wrote into a file that the cache holds"
+
+
+@pytest.mark.slow
+def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
+    """Each changes a round in its own way and all push and pull at the same time; nothing is lost or damaged."""
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished.command("git", "add", ".dvc/config", "dvc.lock")
+    finished.command("git", "commit", "--quiet", "-m", "a remote, and what was computed")
+    assert executed(finished.run()) == set()
+    clones = []
+    for number in range(10):
+        folder = tmp_path / f"clone{number}"
+        finished.command("git", "clone", "--quiet", str(finished.folder), str(folder))
+        clone = type(finished)(folder, finished.environment)
+        clone.rounds(a="1", b=str(100 + number // 2))  # two of each, so that the same is pushed twice at once
+        clones.append((clone, clone.start("run")))
+    for clone, process in clones:
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, out + err
+        assert "Traceback" not in err
+        assert "damaged" not in err
+        assert clone.folder.joinpath("data/encoders/b").read_text().startswith(clone.folder.joinpath("params.yaml").read_text()[-5:-2])
+    wrong: list[Path] = []
+    assert integrity.verify(tmp_path / "remote/files/md5", wrong.append)[0] >= 5 * 3
+    assert wrong == []
+    for clone, _ in clones[:2]:
+        status = subprocess.run(
+            [*DVC, "status", "prepare", "train", "evaluate", "report"],
+            cwd=clone.folder,
+            env=clone.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "up to date" in status.stdout
+    everyone = clones[0][0]
+    shutil.rmtree(everyone.folder / ".dvc/cache")
+    shutil.rmtree(everyone.folder / "data/encoders")
+    for number in range(5):  # what anybody has computed is nobody's to compute again
+        everyone.rounds(a="1", b=str(100 + number))
+        assert executed(everyone.run()) == set()
