@@ -110,7 +110,7 @@ def share_cache(project: Path, folder: Path) -> None:
     from dvc.repo import Repo
 
     with Repo(str(project)) as repo:
-        cache = repo.cache.local.path
+        cache = repo.cache.local_cache_dir
         local = Config(str(project / ".dvc"), validate=False).load_one("local")
         urls = {name: remote["url"] for name, remote in repo.config["remote"].items() if Path(remote.get("url", "")).is_absolute()}
     settings = Config(str(folder / ".dvc"), validate=False)

@@ -1,18 +1,9 @@
-"""Real retrainings of a toy project: its own parameters and sources, real git, DVC and Prefect, stages that take no time.
-
-A document's text is a number; what a model learns is their mean, and what it scores on query i is that plus i / 1000. So the
-data alone decides which model is better.
-"""
+"""Real retrainings of a toy project (conftest): real git, DVC and Prefect, a source that grows, failures, kills, inboxes."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,226 +12,15 @@ from ruamel.yaml import YAML
 
 from flows import champion, worktree
 
-ROOT = Path(__file__).resolve().parents[2]
-CLI = "import sys; from flows.cli import main; sys.exit(main())"
-
-STAGES = {
-    "prepare": """
-import json, sys, shutil
-from pathlib import Path
-out = Path("data/corpus")
-source = Path(json.loads(Path("data/source.json").read_text())["dataset"]["source"].removeprefix("beir:"))
-shutil.copytree(source, out)
-""",
-    "train": """
-import json, os, sys, time
-from pathlib import Path
-out = Path(sys.argv[1])
-act = Path(os.environ["TOY_ACTS"]).read_text()
-(Path(os.environ["TOY_ACTS"]).parent / "at_work").write_text(str(os.getpid()))
-if act == "hang":
-    time.sleep(120)
-if act == "fail":
-    print("retemper: corpus.jsonl:7: found nothing, expected a number; mend it", file=sys.stderr)
-    sys.exit(2)
-if act == "linger":
-    time.sleep(20)
-values = [float(json.loads(line)["text"]) for line in Path("data/corpus/corpus.jsonl").read_text().splitlines()]
-out.mkdir(parents=True)
-(out / "model").write_text(json.dumps(sum(values) / len(values)))
-Path("data/indexes").mkdir(exist_ok=True)
-(Path("data/indexes") / out.name).write_text("index of " + out.name)
-""",
-    "tokenize": "import sys; from pathlib import Path; Path('tokens').mkdir()",
-    "encode": "import sys; from pathlib import Path; Path('embeddings').mkdir()",
-    "evaluate": """
-import argparse, json
-from pathlib import Path
-import pyarrow as pa
-from tasks.core.tables import write_table
-known = argparse.ArgumentParser()
-for name in ("name", "encoder", "embeddings", "tokens", "qrels", "runs", "metrics"):
-    known.add_argument("--" + name)
-given = known.parse_args()
-model = json.loads((Path(given.encoder) / "model").read_text())
-lines = (Path(given.qrels) / "dev.tsv").read_text().splitlines()[1:]
-queries = sorted({line.split()[0] for line in lines})
-values = [model + number / 1000 for number in range(len(queries))]
-schema = pa.schema([("query", pa.string()), ("nDCG@10", pa.float64())])
-write_table(Path(given.runs) / "dev.parquet", schema, [pa.table({"query": queries, "nDCG@10": values}, schema)])
-Path(given.metrics).parent.mkdir(parents=True, exist_ok=True)
-Path(given.metrics).write_text(json.dumps({"dev": {"nDCG@10": sum(values) / len(values)}}))
-""",
-    "report": "from pathlib import Path; Path('data/report').mkdir(); Path('data/report/report.html').write_text('<p>report')",
-}
-GRAPH = """
-stages:
-  prepare:
-    cmd: python -m tasks.prepare
-    params: [{data/source.json: [dataset.digest]}]
-    outs: [data/corpus]
-  train:
-    foreach: ${rounds}
-    do:
-      cmd: python -m tasks.train data/encoders/${key}
-      deps: [data/corpus]
-      params: ["rounds.${key}"]
-      outs: ["data/encoders/${key}", "data/indexes/${key}"]
-      meta: {slot: device}
-  evaluate:
-    foreach: ${rounds}
-    do:
-      cmd: >-
-        python -m tasks.evaluate --name ${key} --encoder data/encoders/${key} --qrels data/corpus/qrels
-        --runs data/runs/${key} --metrics data/metrics/${key}.json
-      deps: ["data/encoders/${key}", data/corpus/qrels]
-      outs: ["data/runs/${key}"]
-      metrics: ["data/metrics/${key}.json"]
-  report:
-    cmd: python -m tasks.report
-    deps: [data/metrics]
-    outs: [data/report]
-"""
-
-
-@dataclass
-class Project:
-    """A toy project and the source it reads."""
-
-    folder: Path
-    source: Path
-    environment: dict[str, str]
-
-    def add(self, *values: float, folder: Path | None = None) -> None:
-        """Documents with these texts, as the next lines of the source."""
-        path = (folder or self.source) / "corpus.jsonl"
-        there = len(path.read_text().splitlines()) if path.exists() else 0
-        with path.open("a") as corpus:
-            corpus.writelines(json.dumps({"_id": f"d{there + n}", "text": str(value)}) + "\n" for n, value in enumerate(values))
-
-    def act(self, act: str) -> None:
-        Path(self.environment["TOY_ACTS"]).write_text(act)
-
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", CLI, *arguments],
-            cwd=self.folder,
-            env=self.environment | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def call(self, *arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
-        """Output and errors of the command, which must end with `status`."""
-        process = self.start(*arguments, **environment)
-        out, err = process.communicate(timeout=170)
-        assert process.returncode == status, f"status {process.returncode}\n{out}\n{err}"
-        return out, err
-
-    def retrain(self, status: int = 0, **environment: str) -> str:
-        """The last line of a retraining."""
-        return self.call("retrain", status=status, **environment)[0].splitlines()[-1]
-
-    def git(self, *words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=self.folder, env=self.environment, check=True, capture_output=True, text=True)
-        return done.stdout.rstrip("\n")
-
-    def commit(self) -> None:
-        self.git("add", "--all")
-        self.git("-c", "user.name=toy", "-c", "user.email=toy@example.com", "commit", "--quiet", "-m", "toy")
-
-    def champion(self) -> champion.Champion | None:
-        return champion.current(self.folder)
-
-    def at_work(self) -> int:
-        """Wait for a training to be at work; its process id."""
-        path = Path(self.environment["TOY_ACTS"]).parent / "at_work"
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline:
-            if path.exists() and (text := path.read_text()):
-                path.unlink()
-                return int(text)
-            time.sleep(0.05)
-        raise AssertionError("no training ever began")
-
-
-def processes_below(folder: Path) -> list[str]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and int(entry.name) != os.getpid() and (entry / "cwd").readlink().is_relative_to(folder):
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if command and "State:\tZ" not in (entry / "status").read_text():
-                    found.append(command)
-        except OSError:
-            continue
-    return found
-
-
-def wait_until(true: Callable[[], Any], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
 
 @pytest.fixture
-def project(tmp_path: Path, toy_environment: dict[str, str]) -> Project:
-    """A project of one round, nothing run yet, no git identity, on a source of ten good documents and twenty dev queries."""
-    folder, source = tmp_path / "toy", tmp_path / "source"
-    (source / "qrels").mkdir(parents=True)
-    (source / "queries.jsonl").write_text("".join(json.dumps({"_id": f"q{n:02}", "text": "what"}) + "\n" for n in range(20)))
-    for split in ("train", "dev", "test"):
-        (source / f"qrels/{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n:02}\td0\t1\n" for n in range(20)))
-    (folder / "data").mkdir(parents=True)
-    (folder / "tasks").mkdir()
-    (folder / "tasks/__init__.py").write_text("from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n")
-    for name, text in STAGES.items():
-        (folder / "tasks" / name).mkdir()
-        (folder / "tasks" / name / "__main__.py").write_text(text)
-        for part in ("__init__.py", "params.py"):
-            if (ROOT / "tasks" / name / part).exists():
-                (folder / "tasks" / name / part).write_text("from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n")
-            break
-    (folder / "encoder").mkdir()
-    (folder / "encoder/config.json").write_text("{}")
-    (folder / "encoder/model.safetensors").write_text("")
-    (folder / "encoder/tokenizer.json").write_text("{}")
-    yaml = YAML()
-    params = yaml.load((ROOT / "params.yaml").read_text())
-    params["rounds"] = {"a": {"init": "base", "negatives": "bm25"}}
-    params["mine"] = {}
-    params["dataset"]["source"] = "beir:../source"
-    params["encoder"]["source"] = "./encoder"
-    with (folder / "params.yaml").open("w") as handle:
-        yaml.dump(params, handle)
-    (folder / "dvc.yaml").write_text(GRAPH)
-    (folder / "data/.gitignore").write_text("/*\n!/.gitignore\n!/source.json\n")
-    (folder / ".gitignore").write_text(".retemper/\n__pycache__/\n")
-    environment = {
-        name: value for name, value in toy_environment.items() if not name.startswith("GIT_A") and not name.startswith("GIT_COMM")
-    }
-    found = Project(folder, source, environment | {"TOY_ACTS": str(tmp_path / "acts"), "PREFECT_HOME": toy_environment["PREFECT_HOME"]})
-    found.act("")
-    found.add(*[0.5] * 10)
-    found.git("init", "--quiet", "--initial-branch=main")
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, env=environment, check=True)
-    found.commit()
-    return found
-
-
-@pytest.fixture
-def served(project: Project, server_url: str) -> Project:
+def served(retraining: Any, server_url: str) -> Any:
     """The project, with the session's Prefect server set."""
-    project.environment["PREFECT_API_URL"] = server_url
-    return project
+    retraining.environment["PREFECT_API_URL"] = server_url
+    return retraining
 
 
-def test_from_the_first_champion_to_one_that_is_refused(served: Project) -> None:
+def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     project = served
     remote = project.folder.parent / "remote.git"
     project.git("init", "--quiet", "--bare", str(remote))
@@ -314,7 +94,7 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Project) -> None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Project) -> None:
+def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> None:
     project = served
     project.retrain()
     first = project.champion()
@@ -331,7 +111,7 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Project)
             project.call("retrain")
         run.send_signal(number)
         run.wait(timeout=20)
-        assert wait_until(lambda: not processes_below(project.folder), 3), processes_below(project.folder)
+        assert project.gone(3), project.processes()
         assert project.champion() == first
     folder = project.folder / worktree.FOLDER
     git_folder = Path(worktree.git(folder, "rev-parse", "--absolute-git-dir"))
@@ -347,7 +127,7 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Project)
     assert project.retrain().startswith("retraining unchanged")
 
 
-def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Project) -> None:
+def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     project = served
     inbox = project.folder.parent / "inbox"
     (inbox / ".unfinished").mkdir(parents=True)
