@@ -127,7 +127,7 @@ def choose(project: Path, wanted: str) -> Champion:
     commits = [commit for name in candidates if (commit := resolve(project, name))]
     if not commits:
         raise UserError(f"{wanted}: no commit {revision or 'yet'}; expected MODEL, champion/N or REVISION:MODEL")
-    commit = next((one for one in commits if f"data/encoders/{model}" in locked_outs(project, one)), commits[-1])
+    commit = next((one for one in commits if f"data/encoders/{model}" in locked_outs(project, one)), commits[0])
     champion = Champion(
         number=(now.number if now else 0) + 1,
         model=model,

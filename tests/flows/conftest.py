@@ -333,7 +333,10 @@ class Retraining:
             corpus.writelines(json.dumps({"_id": f"d{there + n}", "text": str(value)}) + "\n" for n, value in enumerate(values))
 
     def act(self, act: str) -> None:
-        Path(self.environment["TOY_ACTS"]).write_text(act)
+        """What a training does from now on: `hang`, `fail`, `linger`, or nothing in particular."""
+        path = Path(self.environment["TOY_ACTS"])
+        path.with_name("at_work").unlink(missing_ok=True)
+        path.write_text(act)
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -396,10 +399,10 @@ class Retraining:
             time.sleep(0.05)
         return True
 
-    def at_work(self) -> int:
+    def at_work(self, seconds: float = 150) -> int:
         """Wait for a training to be at work; its process id."""
         path = Path(self.environment["TOY_ACTS"]).parent / "at_work"
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if path.exists() and (text := path.read_text()):
                 path.unlink()
@@ -419,9 +422,11 @@ def retraining(tmp_path: Path, toy_environment: dict[str, str]) -> Retraining:
         (source / f"qrels/{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n:02}\td0\t1\n" for n in range(20)))
     (folder / "data").mkdir(parents=True)
     (folder / "tasks").mkdir()
-    (folder / "tasks/__init__.py").write_text("from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n")
+    before_ours = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"  # what the toy lacks is the project's
+    (folder / "tasks/__init__.py").write_text(before_ours)
     for name, text in RETRAINING_STAGES.items():
         (folder / "tasks" / name).mkdir()
+        (folder / "tasks" / name / "__init__.py").write_text(before_ours)
         (folder / "tasks" / name / "__main__.py").write_text(text)
     (folder / "encoder").mkdir()
     (folder / "encoder/config.json").write_text("{}")

@@ -1,16 +1,21 @@
 """Real retrainings of a toy project (conftest): real git, DVC and Prefect, a source that grows, failures, kills, inboxes."""
 
+import errno
 import json
 import shutil
 import signal
+import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
-from flows import champion, worktree
+from flows import champion, retrain, worktree
+from flows.run import StagesFailed
+from tasks.core.errors import UserError
 
 
 @pytest.fixture
@@ -75,22 +80,22 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     assert third
     assert (third.digests, third.commit) == (first.digests, first.commit)
     assert "champion/3 is the first; there is nothing to go back to" in project.call("champion", "rollback", status=2)[1]
-    project.call("champion", "set", "champion/2")
-    project.call("champion", "set", "a")
+    champion.choose(project.folder, "champion/2")
+    champion.choose(project.folder, "a")
     now = project.champion()
     assert now
     assert (now.number, now.commit) == (5, tip), "the model of the last retraining"
     assert now.digests["encoder"] not in (first.digests["encoder"], second.digests["encoder"])
-    project.call("champion", "set", f"{second.commit}:a")
+    champion.choose(project.folder, f"{second.commit}:a")
     project.call("champion", "export", "served")
     assert json.loads((project.folder / "served/encoder/model").read_text()) == pytest.approx(0.7)
     assert (project.folder / "served/index").read_text() == "index of a"
     assert json.loads((project.folder / "served/champion.json").read_text())["number"] == 6
     for wanted, word in (("nobody", "no encoder nobody, expected one of a"), ("nowhere:a", "no commit nowhere")):
-        errors = project.call("champion", "set", wanted, status=2)[1]
-        assert len(errors.splitlines()) == 1
-        assert word in errors
-    assert "not empty" in project.call("champion", "export", "served", status=2)[1]
+        with pytest.raises(UserError, match=word):
+            champion.choose(project.folder, wanted)
+    with pytest.raises(UserError, match="not empty"):
+        champion.export(project.folder, project.folder / "served")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -107,8 +112,8 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> 
         project.act("hang")
         run = project.start("retrain")
         project.at_work()
-        with pytest.raises(AssertionError, match="a run is at work in this folder"):
-            project.call("retrain")
+        with pytest.raises(UserError, match="a run is at work in this folder"):
+            retrain.retrain(project.folder)
         run.send_signal(number)
         run.wait(timeout=20)
         assert project.gone(3), project.processes()
@@ -146,3 +151,51 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     project.git("checkout", "--quiet", "--detach")
     assert "nowhere: no such commit" in project.call("retrain", "--follow", "nowhere", status=1)[0]
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml"), "a detached HEAD is followed as well"
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device"),
+        (UserError("beir:x: not there;\n give access"), "beir:x: not there; give access"),
+        (StagesFailed(["train@a: failed with status 1"], 1), "train@a: failed with status 1"),
+        (RuntimeError("surprise"), "RuntimeError: surprise"),
+    ],
+)
+def test_whatever_goes_wrong_is_one_line_of_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, said: str
+) -> None:
+    def work(*_: Any) -> Any:
+        note = json.loads((tmp_path / retrain.AT_WORK).read_text())
+        assert note["result"] == "killed", "what the next run finds, should this one be killed"
+            "what the next run finds, should this one be killed"
+        )
+        raise problem
+
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(retrain, "_work", work)
+    monkeypatch.setattr(worktree, "prepare", lambda *_: worktree.Tree(tmp_path, tmp_path, "", None))
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: told.append((event, text)))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    ended = retrain.retrain(tmp_path)
+    assert (ended.result, ended.reason) == ("failed", said)
+    assert told == [("failed", f"{tmp_path.name}: retraining failed: {said}")]
+    assert [entry.reason for entry in retrain.read_history(tmp_path)] == [said]
+    assert not (tmp_path / retrain.AT_WORK).exists()
+    assert capsys.readouterr().out.splitlines()[-1] == f"retraining failed: {said}"
+
+
+def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worktree, "prepare", lambda *_: (_ for _ in ()).throw(UserError("no")))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".retemper").mkdir()
+    dead = retrain.Ended("1", "killed", "killed half-way", "2026-01-01T00:00:00+00:00")
+    (tmp_path / retrain.AT_WORK).write_text(json.dumps(asdict(dead)))
+    (tmp_path / retrain.HISTORY).write_text('{"id": "0", "resu\n')  # a full disk
+    retrain.retrain(tmp_path)
+    assert [entry.result for entry in retrain.read_history(tmp_path)] == ["killed", "failed"]
+    (tmp_path / retrain.AT_WORK).write_text('{"id": ')
+    retrain.retrain(tmp_path)
+    assert [entry.result for entry in retrain.read_history(tmp_path)] == ["killed", "failed", "failed"]
