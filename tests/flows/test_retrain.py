@@ -168,8 +168,6 @@ def test_whatever_goes_wrong_is_one_line_of_history(
     def work(*_: Any) -> Any:
         note = json.loads((tmp_path / retrain.AT_WORK).read_text())
         assert note["result"] == "killed", "what the next run finds, should this one be killed"
-            "what the next run finds, should this one be killed"
-        )
         raise problem
 
     told: list[tuple[str, str]] = []
