@@ -78,8 +78,8 @@ def serve(
                 _last_words(schedule, server)
             if server:
                 server.close()
-            print("retemper: serving has ended; the schedule goes on when it is served again", flush=True)
             if stopping.is_set():
+                print("retemper: serving has ended; the schedule goes on when it is served again", flush=True)
                 _exit(0)
     return 1
 
@@ -93,7 +93,9 @@ def _start_server() -> Server | None:
         os.environ["PREFECT_API_URL"] = server.url
     import prefect.main  # noqa: F401 - two seconds, while the server starts
     from prefect.client.orchestration import get_client
+    from prefect.context import refresh_global_settings_context
 
+    refresh_global_settings_context()  # `check` has imported Prefect, which read its settings then
     if server:
         server.wait()
         print(f"Prefect's page: {server.url.removesuffix('/api')}", flush=True)

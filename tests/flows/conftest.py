@@ -258,7 +258,10 @@ if act == "fail":
     print("retemper: corpus.jsonl:7: found nothing, expected a number; mend it", file=sys.stderr)
     sys.exit(2)
 if act == "linger":
-    time.sleep(20)
+    started = time.time()
+    time.sleep(3)
+    with (Path(os.environ["TOY_ACTS"]).parent / "times").open("a") as times:
+        times.write(f"{started} {time.time()}\n")
 values = [float(json.loads(line)["text"]) for line in Path("data/corpus/corpus.jsonl").read_text().splitlines()]
 out.mkdir(parents=True)
 (out / "model").write_text(json.dumps(sum(values) / len(values)))

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -178,3 +179,55 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
     results = [entry["result"] for entry in history if entry["result"] != "unchanged"]
     assert results == ["promoted", "killed", "promoted", "refused", "killed", "promoted"]
     assert len(project.git("tag", "--list", "champion/*").splitlines()) == 3
+
+
+POOL = """
+import sys
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, WorkPoolCreate
+from prefect.workers.process import ProcessWorker
+with get_client(sync_client=True) as client:
+    template = ProcessWorker.get_default_base_job_template()
+    client.create_work_pool(WorkPoolCreate(name="retraining", type="process", base_job_template=template))
+    client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpu-here", limit=1))
+"""
+TRIGGER = """
+import sys
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    for name in sys.argv[1:]:
+        client.create_flow_run_from_deployment(client.read_deployment_by_name(f"retemper-retraining/{name}").id)
+"""
+
+
+@pytest.mark.slow
+def test_two_workers_share_a_pool_and_a_device(retraining: Any, server_url: str) -> None:
+    """Two clones stand for two projects of a team, two workers for two machines with one device between them."""
+    first = retraining
+    first.environment["PREFECT_API_URL"] = server_url
+    first.act("linger")
+    folder = first.folder.parent / "other"
+    first.git("clone", "--quiet", str(first.folder), str(folder))
+    second = type(first)(folder, first.source, first.environment)
+
+    def python(*arguments: str) -> None:
+        subprocess.run([sys.executable, *arguments], env=first.environment, cwd=first.folder, check=True, capture_output=True, timeout=300)
+
+    python("-c", POOL)
+    for project, name in ((first, "one"), (second, "two")):
+        out, _ = project.call("serve", "--cron", "0 3 * * 1", "--pool", "retraining", "--name", name)
+        assert out.startswith(f"retemper-retraining/{name} is deployed to pool retraining")
+    python("-c", TRIGGER, "one", "two")
+    worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "retraining", "--limit", "1", "--name"]
+    env = first.environment | {"RETEMPER_DEVICE_LIMIT": "gpu-here"}
+    workers = [subprocess.Popen([*worker, name], env=env, cwd=first.folder.parent, start_new_session=True) for name in ("w1", "w2")]
+    try:
+        assert first.wait_until(lambda: first.champion() and second.champion(), 900)
+    finally:
+        for process in workers:
+            process.terminate()
+        for process in workers:
+            process.wait(timeout=60)
+    times = sorted(tuple(map(float, line.split())) for line in (first.folder.parent / "times").read_text().splitlines())
+    (_, end), (start, _) = times
+    assert end <= start, "one at a time had the device"
