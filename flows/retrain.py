@@ -118,7 +118,8 @@ def _work(project: Path, tree: worktree.Tree, begun: Ended, check: Callable[[], 
     if now:
         measured = evaluate_champion(project, now, processes, display)
         found[f"champion/{now.number}"] = measured
-        verdict = promotion.judge(values(Path("data/runs") / model, measure), values(SCRATCH / "runs", measure), measure, rules.promotion)
+        ours = values(Path("data/runs") / model, measure, found[model])
+        verdict = promotion.judge(ours, values(SCRATCH / "runs", measure, measured), measure, rules.promotion)
         new = replace(new, comparison=asdict(verdict))
         reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
         shutil.rmtree(SCRATCH, ignore_errors=True)
@@ -215,8 +216,8 @@ def evaluate_champion(project: Path, now: Champion, processes: Processes, displa
     return dict(json.loads((SCRATCH / "metrics.json").read_text(encoding="utf-8")))
 
 
-def values(runs: Path, measure: str) -> dict[str, float]:
-    """`measure` of every dev query, from a run folder; UserError where there is none."""
+def values(runs: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """`measure` of every dev query, from the run folder of a model with the metrics `measured`; UserError where there is no dev."""
     import pyarrow as pa
 
     from tasks.core.tables import read_table
@@ -224,7 +225,8 @@ def values(runs: Path, measure: str) -> dict[str, float]:
     path = runs / "dev.parquet"
     if not path.exists():
         raise UserError(f"{path}: not there: the data set has no judged dev queries, on which models are compared; add some")
-    table = read_table(path, pa.schema([("query", pa.string()), (measure, pa.float64())]), ["query", measure])
+    schema = pa.schema([("query", pa.string()), *((name, pa.float64()) for name in measured["dev"])])
+    table = read_table(path, schema, ["query", measure])
     return dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
 
 

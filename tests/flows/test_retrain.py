@@ -220,7 +220,7 @@ def test_the_champion_is_measured_by_the_real_stages(
     monkeypatch.setattr(champion, "show", lambda *_: own)
     now = champion.Champion(7, "a", "set", "", commit="0" * 40)
     measured = retrain.evaluate_champion(tmp_path, now, Processes(), Display())
-    found = retrain.values(retrain.SCRATCH / "runs", "nDCG@10")
+    found = retrain.values(retrain.SCRATCH / "runs", "nDCG@10", measured)
     assert set(found) == set(tiny_corpus.queries["dev"])
     assert measured["dev"]["nDCG@10"] == pytest.approx(sum(found.values()) / len(found))
     tokens = json.loads((retrain.SCRATCH / "tokens/documents/meta.json").read_text())
