@@ -114,6 +114,15 @@ class Served:
         return took
 
 
+def ancestors(process: int) -> list[tuple[int, str]]:
+    """Process ids and command lines, from `process` upwards."""
+    found = []
+    while process > 1:
+        found.append((process, Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()))
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
 @contextmanager
 def serving(project: Any, *arguments: str) -> Iterator[Served]:
     served = Served(project, *arguments)
@@ -135,9 +144,9 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         project.add(*[0.9] * 10)
         project.act("hang")
         stage = project.at_work(400)
-        run = stage
-        while "prefect" not in Path(f"/proc/{run}/cmdline").read_text():
-            run = int(Path(f"/proc/{run}/stat").read_text().rpartition(")")[2].split()[1])
+        above = ancestors(stage)
+        runner = next(place for place, (_, command) in enumerate(above) if "flows.schedule" in command)
+        run = above[runner - 1][0]
         os.kill(run, signal.SIGKILL)  # half-way
         assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 3), "the stage is gone with it"
         assert project.champion() == first
