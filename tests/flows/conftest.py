@@ -261,7 +261,7 @@ if act == "linger":
     started = time.time()
     time.sleep(3)
     with (Path(os.environ["TOY_ACTS"]).parent / "times").open("a") as times:
-        times.write(f"{started} {time.time()}\n")
+        print(started, time.time(), file=times)
 values = [float(json.loads(line)["text"]) for line in Path("data/corpus/corpus.jsonl").read_text().splitlines()]
 out.mkdir(parents=True)
 (out / "model").write_text(json.dumps(sum(values) / len(values)))
