@@ -5,7 +5,7 @@ Import after `flows.server.set_environment`. A killed runner or worker leaves it
 
 from datetime import UTC, datetime
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterDeploymentId,
@@ -14,10 +14,12 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
+LOOKED_AT = 100  # last runs whose pipelines may have been left Running by a kill
 ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
@@ -33,8 +35,11 @@ def tidy(deployment: str, why: str, missed: bool = True) -> tuple[int, int]:
             return 0, 0
         of = FlowRunFilterDeploymentId(any_=[found.id])
         crashed = client.read_flow_runs(flow_run_filter=FlowRunFilter(deployment_id=of, state=_in(ALIVE)))
-        for run in crashed:
-            _crash(client, run, why)
+        last = client.read_flow_runs(flow_run_filter=FlowRunFilter(deployment_id=of), sort=FlowRunSort.START_TIME_DESC, limit=LOOKED_AT)
+        parents = FlowRunFilterParentFlowRunId(any_=[run.id for run in (*crashed, *last)])
+        inner = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parents, state=_in(ALIVE))) if last else []
+        for run in (*inner, *crashed):
+            client.set_flow_run_state(run.id, Crashed(message=why), force=True)
         late = []
         if missed:
             before = FlowRunFilterNextScheduledStartTime(before_=datetime.now(UTC))
@@ -44,13 +49,6 @@ def tidy(deployment: str, why: str, missed: bool = True) -> tuple[int, int]:
             for run in late:
                 client.set_flow_run_state(run.id, Cancelled(name="Missed", message="nothing was serving at that time"), force=True)
     return len(crashed), len(late)
-
-
-def _crash(client: SyncPrefectClient, run: FlowRun, why: str) -> None:
-    below = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run.id]), state=_in(ALIVE))
-    for inner in client.read_flow_runs(flow_run_filter=below):
-        client.set_flow_run_state(inner.id, Crashed(message=why), force=True)
-    client.set_flow_run_state(run.id, Crashed(message=why), force=True)
 
 
 def _in(types: list[StateType]) -> FlowRunFilterState:
