@@ -157,6 +157,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         project.add(*[0.0] * 20)
         served.said("retraining refused: a against champion/2", 600)
         assert project.champion() == second
+        assert project.wait_until(lambda: "Refused" in dict(served.runs()), 60)
         states = served.runs()
         told = [name for name, _ in states if name in ("Promoted", "Crashed", "Refused")]
         assert told == ["Promoted", "Crashed", "Promoted", "Refused"]
