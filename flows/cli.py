@@ -1,9 +1,9 @@
-"""The command line: `retemper run | search | evaluate | serve`. Everything heavy is imported where it is used."""
+"""The command line: `retemper run | search | evaluate | retrain | champion | serve`. Everything heavy is imported where it is used."""
 
 import os
 import signal
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +23,13 @@ examples:
   retemper run --dry-run                                  which stages may run
   retemper search "capital of France"                     the best model's top ten
   retemper evaluate --model data/encoders/star --data beir:../nfcorpus     any model on any dataset, zero-shot
-  retemper serve --cron "0 3 * * *"                       run every night at three
   retemper remote add team s3://bucket/path               share what is computed; whatever anyone has computed is fetched
   retemper sweep grid.yaml                                the points of a grid as DVC experiments
   retemper lineage star                                   what made a model
+  retemper retrain                                        new data in, train, and crown the new model if it is not worse
+  retemper champion                                       which model is served, since when, from which data
+  retemper champion rollback                              the one before it is served again
+  retemper serve --cron "0 3 * * 1"                       retrain every Monday at three
 
 Interrupted runs go on where they stood: finished stages are kept.
 """
@@ -86,10 +89,34 @@ def build_parser() -> ArgumentParser:
     evaluate.add_argument("--out", type=Path, help="also write the metrics to this JSON file")
     evaluate.set_defaults(work=_evaluate)
 
-    serve = commands.add_parser("serve", help="run again and again, on a schedule")
+    retrain = commands.add_parser("retrain", help="one retraining now: new data, pipeline, comparison, champion; in a worktree of its own")
+    retrain.add_argument(
+        "--follow", default="HEAD", metavar="REV", help="branch or commit whose parameters and code are run (default: HEAD)"
+    )
+    retrain.set_defaults(work=_retrain)
+
+    champion = commands.add_parser("champion", help="the model that is served: show it, set it, roll back, export it")
+    champion.add_argument("--history", action="store_true", help="every retraining: how it ended and why")
+    champion.add_argument("--json", action="store_true", help="as JSON")
+    champion.set_defaults(work=_champion, action="show")
+    actions = champion.add_subparsers(dest="action", metavar="ACTION")
+    set_it = actions.add_parser("set", help="crown a model by hand")
+    set_it.add_argument("wanted", metavar="MODEL|REV", help="a model of the last retraining (or of HEAD), champion/N, or REVISION:MODEL")
+    actions.add_parser("rollback", help="crown the champion before this one again")
+    actions.add_parser("history", help="every retraining: how it ended and why")
+    export = actions.add_parser("export", help="copy its encoder and index from the cache, to be served")
+    export.add_argument("folder", type=Path, help="a new folder")
+    for action in actions.choices.values():
+        action.add_argument("--json", action="store_true", default=SUPPRESS, help="as JSON")
+
+    serve = commands.add_parser("serve", help="retrain again and again, on a schedule")
     when = serve.add_mutually_exclusive_group(required=True)
     when.add_argument("--cron", metavar="EXPR", help='cron expression, such as "0 3 * * *"')
     when.add_argument("--interval", type=int, metavar="SECONDS", help="seconds between two runs")
+    serve.add_argument("--follow", metavar="REV", help="branch or commit that each run takes up (default: the branch checked out now)")
+    serve.add_argument("--timezone", metavar="ZONE", help="of the cron expression, such as Europe/Berlin (default: this machine's)")
+    serve.add_argument("--name", help="of the deployment (default: FOLDER@HOST)")
+    serve.add_argument("--pool", help="deploy to this work pool of the server at PREFECT_API_URL, and return")
     serve.set_defaults(work=_serve)
 
     team_commands.add_commands(commands)
@@ -205,7 +232,21 @@ def _evaluate(options: Namespace, _: object) -> int:
 def _serve(options: Namespace, _: object) -> int:
     from flows.schedule import serve
 
-    return serve(options.cron, options.interval)
+    return serve(options.cron, options.interval, options.name, options.timezone, options.follow, options.pool)
+
+
+def _retrain(options: Namespace, check: Callable[[], None] | None) -> int:
+    from flows import retrain
+    from flows.plan import check_parameters
+
+    ended = retrain.retrain(Path.cwd(), options.follow, check or check_parameters)
+    return 1 if ended.result == "failed" else 0
+
+
+def _champion(options: Namespace, _: object) -> int:
+    from flows.champion import command
+
+    return command(Path.cwd(), "history" if options.history else options.action or "show", options)
 
 
 def _check_sections(sections: dict[str, object]) -> None:

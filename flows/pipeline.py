@@ -3,13 +3,16 @@
 Import after `flows.server.set_environment`. Only names pass between task runs; what a stage computes passes through DVC.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.concurrency.sync import concurrency
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
@@ -29,9 +32,14 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
     stages = plan.graph.stages
     slots = {slot: Slots(find_devices()) for stage in stages.values() if (slot := stage.slot)}
 
-    def take_slot(name: str) -> AbstractContextManager[dict[str, str]]:
+    @contextmanager
+    def take_slot(name: str) -> Iterator[dict[str, str]]:
         slot = stages[name].slot
-        return slots[slot].take() if slot else nullcontext({})
+        if slot is None:
+            yield {}
+            return
+        with slots[slot].take() as env, shared_slot():
+            yield env
 
     @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
     def bring_up_to_date(name: str) -> State[None]:
@@ -85,6 +93,15 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
 
     retemper(return_state=True)
     return outcomes
+
+
+def shared_slot() -> AbstractContextManager[None]:
+    """A slot of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
+
+    `strict`: a limit that the server does not have is an error, where Prefect would otherwise let everybody through.
+    """
+    limit = os.environ.get("RETEMPER_DEVICE_LIMIT")
+    return concurrency(limit, occupy=1, strict=True) if limit else nullcontext()
 
 
 def _metrics_artifact() -> None:

@@ -10,8 +10,10 @@ import urllib.request
 from pathlib import Path
 
 from flows.processes import Processes, environment
+from tasks.core.files import write_text
 
 HOME = Path(".retemper/prefect")
+LASTING = Path(".retemper/prefect-server")  # home of the server that `serve` starts: schedule and history stay there
 LOG = Path(".retemper/logs/prefect-server.log")
 START_SECONDS = 300  # 6 s of work, 13 s with a new database, and the machine may be busy
 SERVER = [
@@ -49,20 +51,31 @@ def set_environment() -> None:
 
 
 class Server:
-    """A server that starts while we do other things."""
+    """A server that starts while we do other things. `lasting`: with a home of its own, the same address each time, and the page."""
 
-    def __init__(self, schedules: bool = False) -> None:
+    def __init__(self, schedules: bool = False, lasting: bool = False) -> None:
         set_environment()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = _port(LASTING / "port" if lasting else None)
         self.url = f"http://127.0.0.1:{port}/api"
-        env = environment(PREFECT_UI_ENABLED="false", PREFECT__SERVER_FINAL="1")
+        self._command = [*SERVER, "--port", str(port)]
+        self._env = environment(PREFECT_UI_ENABLED="false", PREFECT__SERVER_FINAL="1")
         if not schedules:
-            env["PREFECT__SERVER_EPHEMERAL"] = "1"  # no scheduler and the like
+            self._env["PREFECT__SERVER_EPHEMERAL"] = "1"  # no scheduler and the like
+        if lasting:
+            home = LASTING.absolute()
+            self._env |= {"PREFECT_HOME": str(home), "PREFECT_UI_ENABLED": "true", "PREFECT_UI_STATIC_DIRECTORY": str(home / "page")}
+            self._env |= {"PREFECT_SERVER_UI_API_URL": self.url}
         LOG.parent.mkdir(parents=True, exist_ok=True)
         self._processes = Processes()  # of its own: it outlives the stages that a signal stops, to be told of that
-        self._process = self._processes.start([*SERVER, "--port", str(port)], env, LOG)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, for the first time or again."""
+        self._process = self._processes.start(self._command, self._env, LOG)
+
+    def is_alive(self) -> bool:
+        """Whether its process is there."""
+        return self._process.poll() is None
 
     def wait(self) -> None:
         """Until it answers. RuntimeError where it does not."""
@@ -78,6 +91,21 @@ class Server:
     def close(self) -> None:
         """End it, at once."""
         self._processes.end(self._process)
+
+
+def _port(memory: Path | None) -> int:
+    """A free port of 127.0.0.1; the one that `memory` remembers, where it is free, so that a page keeps its address."""
+    known = int(text) if memory and memory.exists() and (text := memory.read_text(encoding="utf-8").strip()).isdigit() else 0
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            free.bind(("127.0.0.1", known))
+        except (OSError, OverflowError):
+            free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    if memory and port != known:
+        write_text(memory, f"{port}\n")
+    return port
 
 
 def use_server(schedules: bool = False) -> None:

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 CLI = "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))"
 
@@ -256,3 +258,226 @@ def finished(_finished: Toy, tmp_path: Path) -> Toy:
     """A copy of a toy project whose rounds a and b, which differ, have been run; dvc.lock is not committed."""
     shutil.copytree(_finished.folder, tmp_path / "toy", symlinks=True)
     return Toy(tmp_path / "toy", _finished.environment)
+
+
+# A second toy project, for retrainings: the project's own parameters and sources, stages that take no time. A document's text is a
+# number; what a model learns is their mean, and what it scores on query i is that plus i / 1000. So the data alone decides which
+# model is better.
+RETRAINING_STAGES = {
+    "prepare": """
+import json, sys, shutil
+from pathlib import Path
+out = Path("data/corpus")
+source = Path(json.loads(Path("data/source.json").read_text())["dataset"]["source"].removeprefix("beir:"))
+shutil.copytree(source, out)
+""",
+    "train": """
+import json, os, sys, time
+from pathlib import Path
+out = Path(sys.argv[1])
+act = Path(os.environ["TOY_ACTS"]).read_text()
+(Path(os.environ["TOY_ACTS"]).parent / "at_work").write_text(str(os.getpid()))
+if act == "hang":
+    time.sleep(120)
+if act == "fail":
+    print("retemper: corpus.jsonl:7: found nothing, expected a number; mend it", file=sys.stderr)
+    sys.exit(2)
+if act == "linger":
+    started = time.time()
+    time.sleep(3)
+    with (Path(os.environ["TOY_ACTS"]).parent / "times").open("a") as times:
+        print(started, time.time(), file=times)
+values = [float(json.loads(line)["text"]) for line in Path("data/corpus/corpus.jsonl").read_text().splitlines()]
+out.mkdir(parents=True)
+(out / "model").write_text(json.dumps(sum(values) / len(values)))
+Path("data/indexes").mkdir(exist_ok=True)
+(Path("data/indexes") / out.name).write_text("index of " + out.name)
+""",
+    "tokenize": "import sys; from pathlib import Path; Path('tokens').mkdir()",
+    "encode": "import sys; from pathlib import Path; Path('embeddings').mkdir()",
+    "evaluate": """
+import argparse, json
+from pathlib import Path
+import pyarrow as pa
+from tasks.core.tables import write_table
+known = argparse.ArgumentParser()
+for name in ("name", "encoder", "embeddings", "tokens", "qrels", "runs", "metrics"):
+    known.add_argument("--" + name)
+given = known.parse_args()
+model = json.loads((Path(given.encoder) / "model").read_text())
+lines = (Path(given.qrels) / "dev.tsv").read_text().splitlines()[1:]
+queries = sorted({line.split()[0] for line in lines})
+values = [model + number / 1000 for number in range(len(queries))]
+schema = pa.schema([("query", pa.string()), ("nDCG@10", pa.float64())])
+write_table(Path(given.runs) / "dev.parquet", schema, [pa.table({"query": queries, "nDCG@10": values}, schema)])
+Path(given.metrics).parent.mkdir(parents=True, exist_ok=True)
+Path(given.metrics).write_text(json.dumps({"dev": {"nDCG@10": sum(values) / len(values)}}))
+""",
+    "report": "from pathlib import Path; Path('data/report').mkdir(); Path('data/report/report.html').write_text('<p>report')",
+}
+RETRAINING_GRAPH = """
+stages:
+  prepare:
+    cmd: python -m tasks.prepare
+    params: [{data/source.json: [dataset.digest]}]
+    outs: [data/corpus]
+  train:
+    foreach: ${rounds}
+    do:
+      cmd: python -m tasks.train data/encoders/${key}
+      deps: [data/corpus]
+      params: ["rounds.${key}"]
+      outs: ["data/encoders/${key}", "data/indexes/${key}"]
+      meta: {slot: device}
+  evaluate:
+    foreach: ${rounds}
+    do:
+      cmd: >-
+        python -m tasks.evaluate --name ${key} --encoder data/encoders/${key} --qrels data/corpus/qrels
+        --runs data/runs/${key} --metrics data/metrics/${key}.json
+      deps: ["data/encoders/${key}", data/corpus/qrels]
+      outs: ["data/runs/${key}"]
+      metrics: ["data/metrics/${key}.json"]
+  report:
+    cmd: python -m tasks.report
+    deps: [data/metrics]
+    outs: [data/report]
+"""
+
+
+@dataclass
+class Retraining:
+    """A toy project and the source it reads."""
+
+    folder: Path
+    source: Path
+    environment: dict[str, str]
+
+    def add(self, *values: float, folder: Path | None = None) -> None:
+        """Documents with these texts, as the next lines of the source."""
+        path = (folder or self.source) / "corpus.jsonl"
+        there = len(path.read_text().splitlines()) if path.exists() else 0
+        with path.open("a") as corpus:
+            corpus.writelines(json.dumps({"_id": f"d{there + n}", "text": str(value)}) + "\n" for n, value in enumerate(values))
+
+    def act(self, act: str) -> None:
+        """What a training does from now on: `hang`, `fail`, `linger`, or nothing in particular."""
+        path = Path(self.environment["TOY_ACTS"])
+        path.with_name("at_work").unlink(missing_ok=True)
+        path.write_text(act)
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.cli", *arguments],
+            cwd=self.folder,
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, *arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
+        """Output and errors of the command, which must end with `status`."""
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate(timeout=170)
+        assert process.returncode == status, f"status {process.returncode}\n{out}\n{err}"
+        return out, err
+
+    def retrain(self, status: int = 0, **environment: str) -> str:
+        """The last line of a retraining."""
+        return self.call("retrain", status=status, **environment)[0].splitlines()[-1]
+
+    def git(self, *words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=self.folder, env=self.environment, check=True, capture_output=True, text=True)
+        return done.stdout.rstrip("\n")
+
+    def commit(self) -> None:
+        self.git("add", "--all")
+        self.git("-c", "user.name=toy", "-c", "user.email=toy@example.com", "commit", "--quiet", "-m", "toy")
+
+    def champion(self) -> Any:
+        from flows.champion import current
+
+        return current(self.folder)
+
+    def processes(self) -> list[str]:
+        """Command lines of live processes at work in the folder or below it."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and int(entry.name) != os.getpid() and (entry / "cwd").readlink().is_relative_to(self.folder):
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    if command and "State:\tZ" not in (entry / "status").read_text():
+                        found.append(command)
+            except OSError:
+                continue
+        return found
+
+    def gone(self, seconds: float) -> bool:
+        """Whether no process is at work there any more, `seconds` from now at the latest."""
+        return self.wait_until(lambda: not self.processes(), seconds)
+
+    @staticmethod
+    def wait_until(true: Callable[[], Any], seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def at_work(self, seconds: float = 150) -> int:
+        """Wait for a training to be at work; its process id."""
+        path = Path(self.environment["TOY_ACTS"]).parent / "at_work"
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if path.exists() and (text := path.read_text()):
+                path.unlink()
+                return int(text)
+            time.sleep(0.05)
+        raise AssertionError("no training ever began")
+
+
+@pytest.fixture
+def retraining(tmp_path: Path, toy_environment: dict[str, str]) -> Retraining:
+    """A project of one round, nothing run yet, no git identity, on a source of ten good documents and twenty dev queries."""
+    root = Path(__file__).resolve().parents[2]
+    folder, source = tmp_path / "toy", tmp_path / "source"
+    (source / "qrels").mkdir(parents=True)
+    (source / "queries.jsonl").write_text("".join(json.dumps({"_id": f"q{n:02}", "text": "what"}) + "\n" for n in range(20)))
+    for split in ("train", "dev", "test"):
+        (source / f"qrels/{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n:02}\td0\t1\n" for n in range(20)))
+    (folder / "data").mkdir(parents=True)
+    (folder / "tasks").mkdir()
+    before_ours = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"  # what the toy lacks is the project's
+    (folder / "tasks/__init__.py").write_text(before_ours)
+    for name, text in RETRAINING_STAGES.items():
+        (folder / "tasks" / name).mkdir()
+        (folder / "tasks" / name / "__init__.py").write_text(before_ours)
+        (folder / "tasks" / name / "__main__.py").write_text(text)
+    (folder / "encoder").mkdir()
+    (folder / "encoder/config.json").write_text("{}")
+    (folder / "encoder/model.safetensors").write_text("")
+    (folder / "encoder/tokenizer.json").write_text("{}")
+    yaml = YAML()
+    params = yaml.load((root / "params.yaml").read_text())
+    params["rounds"] = {"a": {"init": "base", "negatives": "bm25"}}
+    params["mine"] = {}
+    params["adore"] = {}
+    params["dataset"]["source"] = "beir:../source"
+    params["encoder"]["source"] = "./encoder"
+    with (folder / "params.yaml").open("w") as handle:
+        yaml.dump(params, handle)
+    (folder / "dvc.yaml").write_text(RETRAINING_GRAPH)
+    (folder / "data/.gitignore").write_text("/*\n!/.gitignore\n!/source.json\n")
+    (folder / ".gitignore").write_text(".retemper/\n__pycache__/\n")
+    environment = {name: value for name, value in toy_environment.items() if not name.startswith(("GIT_AUTHOR", "GIT_COMMITTER"))}
+    del environment["PREFECT_HOME"]
+    found = Retraining(folder, source, environment | {"TOY_ACTS": str(tmp_path / "acts")})
+    found.act("")
+    found.add(*[0.5] * 10)
+    found.git("init", "--quiet", "--initial-branch=main")
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, env=environment, check=True)
+    found.commit()
+    return found

@@ -1,0 +1,157 @@
+"""The git worktree of scheduled runs, over the project's DVC cache: made, repaired and committed from; nobody's own tree is touched.
+
+It stands in `.retemper/retraining` with a detached HEAD. Its commits are made by plumbing, so no hook, no identity, no
+signing key and no branch that somebody has checked out can stand in the way.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.core.errors import UserError
+
+FOLDER = Path(".retemper/retraining")
+BRANCH = "refs/heads/retemper/retraining"
+RECORD = "retraining.json"
+KEPT = ("dvc.lock", "data/source.json")  # of the last retraining, whatever the followed branch has
+COMMITTED = (*KEPT, "params.yaml", RECORD)
+ZERO = "0" * 40
+OURS = {f"GIT_{who}_{what}": f"retemper{mail}" for who in ("AUTHOR", "COMMITTER") for what, mail in (("NAME", ""), ("EMAIL", "@localhost"))}
+
+
+class GitFailed(UserError):
+    """git refused: its own last line."""
+
+
+def git(folder: Path, *words: str, text: str = "", timeout: float | None = None) -> str:
+    """The output of a git command in `folder`, less its last newline; GitFailed where it fails. Never asks, never opens an editor."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
+    quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, env=env | OURS | quiet, input=text, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise GitFailed(f"git {words[0]}: no answer within {timeout:g} s") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("hint:")] or [f"status {done.returncode}"]
+        told = next((line for line in lines if line.startswith(("fatal:", "error:", " !"))), lines[-1])
+        raise GitFailed(f"git {words[0]}: {told.strip()}")
+    return done.stdout.rstrip("\n")
+
+
+def resolve(folder: Path, revision: str) -> str | None:
+    """The commit that `revision` names, None where there is none."""
+    try:
+        return git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    except GitFailed:
+        return None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The worktree: its root, the project's folder in it, the commit it follows and the last commit of the branch."""
+
+    root: Path
+    folder: Path
+    followed: str
+    tip: str | None
+
+
+def prepare(project: Path, follow: str) -> Tree:
+    """The worktree at commit `follow` of `project`'s repository; absent or half-made by a kill, it is made anew.
+
+    `dvc.lock` and what it belongs to are those of the last retraining, so that nothing is computed twice. One process at a
+    time (the caller holds a lock): git locks found here were left by a dead one.
+    """
+    followed = resolve(project, follow)
+    if followed is None:
+        raise UserError(f"{follow}: no such commit, branch or tag; commit the project first, or name one with --follow")
+    root = (project / FOLDER).resolve()
+    common = Path(git(project, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+    common.joinpath(f"{BRANCH}.lock").unlink(missing_ok=True)
+    if not _is_worktree(root, common):
+        shutil.rmtree(root, ignore_errors=True)
+        git(project, "worktree", "prune")
+        git(project, "worktree", "add", "--force", "--detach", "--no-checkout", str(root), followed)
+    Path(git(root, "rev-parse", "--absolute-git-dir"), "index.lock").unlink(missing_ok=True)
+    git(root, "checkout", "--quiet", "--force", "--detach", followed)
+    folder = root / git(project, "rev-parse", "--show-prefix")
+    if not (folder / "dvc.yaml").exists():
+        raise UserError(f"{follow}: no dvc.yaml in commit {followed[:12]}; commit it first")
+    tip = resolve(project, BRANCH)
+    for name in KEPT if tip else ():
+        if tip and git(folder, "ls-tree", tip, "--", name):
+            git(folder, "checkout", "--quiet", "--force", tip, "--", name)
+    share_cache(project, folder)
+    for name in ("runtime.yaml",):
+        (folder / name).unlink(missing_ok=True)
+        if (project / name).exists():
+            shutil.copy(project / name, folder / name)
+    return Tree(root, folder, followed, tip)
+
+
+def _is_worktree(root: Path, common: Path) -> bool:
+    if not (root / ".git").is_file():
+        return False
+    try:
+        shown = git(root, "rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir").splitlines()
+    except (GitFailed, OSError):
+        return False
+    return [Path(line).resolve() for line in shown] == [root, common.resolve()]
+
+
+def share_cache(project: Path, folder: Path) -> None:
+    """Give the worktree the project's DVC settings that git does not carry: its cache, local settings, where folder remotes are."""
+    from dvc.config import Config
+    from dvc.repo import Repo
+
+    with Repo(str(project)) as repo:
+        cache = repo.cache.local_cache_dir
+        local = Config(str(project / ".dvc"), validate=False).load_one("local")
+        urls = {name: remote["url"] for name, remote in repo.config["remote"].items() if Path(remote.get("url", "")).is_absolute()}
+    settings = Config(str(folder / ".dvc"), validate=False)
+    with settings.edit("local", validate=False) as edited:
+        edited.clear()
+        edited.update(local)
+        edited.setdefault("cache", {})["dir"] = cache
+        for name, url in urls.items():
+            edited.setdefault("remote", {}).setdefault(name, {})["url"] = url
+    (folder / ".dvc/config.local").chmod(0o600)
+
+
+def commit(tree: Tree, message: str) -> str:
+    """Make a commit of what a retraining made, after the branch's last one and the followed one; no branch moves yet."""
+    here = [name for name in COMMITTED if (tree.folder / name).exists()]
+    git(tree.folder, "add", "--force", "--", *here)
+    content = git(tree.root, "write-tree")
+    parents = [tree.tip] if tree.tip else []
+    if not tree.tip or not _is_ancestor(tree.root, tree.followed, tree.tip):
+        parents.append(tree.followed)
+    return git(tree.root, "commit-tree", content, *(word for parent in parents for word in ("-p", parent)), text=message)
+
+
+def move(folder: Path, updates: Sequence[str]) -> None:
+    """Carry out lines of `git update-ref --stdin` together, or none of them."""
+    git(folder, "update-ref", "--stdin", text="\n".join(["start", *updates, "prepare", "commit", ""]))
+
+
+def _is_ancestor(folder: Path, first: str, second: str) -> bool:
+    return git(folder, "merge-base", first, second) == first if first and second else False
+
+
+def push(project: Path, refs: Sequence[str]) -> str | None:
+    """Push `refs` to the git remote, where there is one; what went wrong in one line without the remote's address, else None."""
+    remotes = git(project, "remote").split()
+    if not remotes:
+        return None
+    remote = "origin" if "origin" in remotes else remotes[0]
+    try:
+        git(project, "push", "--quiet", "--no-verify", remote, *refs, timeout=300)
+    except GitFailed as error:
+        hidden = " ".join("(address)" if "://" in word or "@" in word else word for word in str(error).split())
+        return f"git remote {remote}: branch and tags are not pushed, the next run tries again: {hidden}"
+    return None
