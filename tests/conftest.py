@@ -237,6 +237,7 @@ SMALL = {
         "warmup": {"init": "base", "negatives": "bm25", "steps": 2, "batch_queries": 8, "precision": "fp32"},
     },
     "mine": {"warmup": {"search": "indexes", "depth": 20}},
+    "adore": {"tower": {"round": "warmup", "negatives": "none", "steps": 2, "precision": "fp32"}},
 }
 
 
