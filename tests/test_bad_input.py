@@ -217,7 +217,10 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "value out of range": (["bm25.b=2"], ("params.yaml: bm25.b: found 2", "less than or equal to 1")),
     "not a number": (["rounds.warmup.lr=.nan"], ("params.yaml: rounds.warmup.lr: found nan",)),
     "unknown choice": (["bm25.stemmer=klingon"], ("params.yaml: bm25.stemmer: found 'klingon'",)),
-    "init that names nothing": (["rounds.warmup.init=warm"], ("rounds.warmup.init: found 'warm', expected one of base, costa, init, tower, warmup",)),
+    "init that names nothing": (
+        ["rounds.warmup.init=warm"],
+        ("rounds.warmup.init: found 'warm', expected one of base, costa, init, tower, warmup",),
+    ),
     "negatives that name nothing": (["rounds.warmup.negatives=bm52"], ("rounds.warmup.negatives: found 'bm52', expected one of bm25",)),
     "mine of no round": (["mine.star.search=indexes"], ("mine.star: no round star; negatives are mined with a round: init, warmup",)),
     "reserved name": (

@@ -71,15 +71,19 @@ def test_equals_brute_force(depth: int, project: Path, tiny_corpus: Any, tiny_en
 def test_an_index_folder_is_searched_where_it_holds_an_index(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     params = Evaluate(depth=5, precision="fp32")
-    exact = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params)
+
+    def searched(index: Path | None) -> pa.Table:
+        return pa.Table.from_batches(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, index), RANKED)
+
+    exact = searched(None)
     (project / "none").mkdir()
-    assert dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, Path("none")).equals(exact)
+    assert searched(Path("none")).equals(exact)
     vectors = np.concatenate([block for _, block in open_embeddings(Path("embeddings")).blocks()])
     index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(vectors * np.arange(1, 61, dtype=np.float32)[:, None])  # other vectors: other ranks
+    index.add(vectors * np.arange(1, len(vectors) + 1, dtype=np.float32)[:, None])  # other vectors: other ranks
     (project / "own").mkdir()
     faiss.write_index(index, "own/index.faiss")
-    found = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, Path("own"))
+    found = searched(Path("own"))
     assert found["doc"].to_pylist() != exact["doc"].to_pylist() and found.num_rows == exact.num_rows
 
 

@@ -15,6 +15,7 @@ from tasks.core.cross_encoder import CrossEncoder, load_classifier, load_cross_e
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, folder_digest
 from tasks.core.records import RANKED
+from tasks.core.scratch import remove_finished
 from tasks.core.tables import write_table
 from tasks.core.texts import store_texts
 from tasks.core.tokenizers import load_tokenizer
@@ -98,6 +99,7 @@ def test_trained_upon_an_encoder(project: Path, tiny_encoder: Path, monkeypatch:
     losses = [float(line.split("\t")[1]) for line in (first / "curves/plots/metrics/train/loss.tsv").read_text().splitlines()[1:]]
     assert losses[0] == pytest.approx(np.log(4), abs=0.3), "a new head knows nothing of four"
     assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
+    remove_finished()
     module, real, calls = import_module("tasks.core.training"), import_module("tasks.core.training").save_checkpoint, list[int]()
 
     def dies(*arguments: Any) -> None:

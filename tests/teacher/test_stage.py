@@ -14,6 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tasks.core.files import folder_digest
 from tasks.core.records import RANKED
+from tasks.core.scratch import remove_finished
 from tasks.core.tables import read_table, write_table
 from tasks.teacher import pieces
 
@@ -78,6 +79,7 @@ def test_every_score_is_the_models_own(project: Path, tiny_corpus: Any, tiny_rer
 def test_killed_and_resumed(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(pieces, "PIECE", 5)
     run(project, tiny_reranker, monkeypatch)
+    remove_finished()
     calls: list[int] = []
     real = pieces.new_file
 

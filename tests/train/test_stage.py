@@ -58,6 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
 
 def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     run(project, "train", *train_arguments("warmup", "negatives", "whole"))
+    shutil.rmtree(project / ".retemper/scratch")  # the whole one's checkpoint is kept until DVC has its outs
     process = stage(project, "train", *train_arguments("warmup", "negatives", "killed"))
     deadline = time.monotonic() + 120
     while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
