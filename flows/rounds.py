@@ -10,6 +10,8 @@ from flows.settings import apply
 from tasks.core.errors import UserError
 from tasks.core.params import read_yaml
 
+SEED = 41
+
 
 @dataclass(frozen=True)
 class Ance:
@@ -43,6 +45,8 @@ class Ance:
             entry |= {"steps": str(self.steps)} if self.steps is not None else {}
             if self.carry_on:
                 entry |= {"schedule_steps": str((self.steps or 0) * self.n)} | ({"optimizer_from": "continue"} if k > 1 else {})
+            else:
+                entry["seed"] = str(SEED + k)  # one seed would give every round the same queries in the same order
             for setting in self.settings:
                 key, equals, value = setting.partition("=")
                 if not (equals and key.strip() and value.strip()):

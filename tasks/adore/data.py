@@ -60,6 +60,8 @@ def read_data(queries: Tokens, document_ids: Path, qrels: Path, negatives: Path 
         mined = read_table(negatives, RANKED)
         mined = mined.filter(pc.less_equal(mined["rank"], depth))
         given = pairs_of(ordinals(mined["query"], query_ids), ordinals(mined["doc"], document_ids), count)
+        if not len(given.values):
+            raise UserError(f"{negatives}: no negative of rank 1 to {depth}, expected some to train on; for random ones set lists: random")
     return Data(np.flatnonzero(np.diff(positives.offsets)), positives, given, total)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tasks.adore.data import Data, batch_of
+from tasks.adore.data import Data, batch_of, steps_of
 from tasks.adore.documents import Documents, searched
 from tasks.adore.lists import BestRows, Lists, best_documents, completed, measured, overlap, unranked
 from tasks.adore.losses import gains, ideal, pairwise
@@ -95,7 +95,8 @@ def make_step(
 
     def retrieve(first: int, end: int) -> Ints:
         """Documents of the batches of some steps, [queries, depth], with the tower as it stands and without dropout."""
-        rows = np.concatenate([batch_of(data, params, step) for step in range(first, end)])
+        rows = np.concatenate([batch_of(data, params, step) for step in range(first, min(end, steps_of(data, params)))])
+        rows, places = np.unique(rows, return_inverse=True)  # a query may come in several epochs
         tower.eval()
         parts = []
         for start in range(0, len(rows), QUERY_BLOCK):
@@ -103,7 +104,7 @@ def make_step(
             found = corpus.found(torch.from_numpy(vectors))
             parts.append(np.where(found < 0, -1, corpus.owners[np.maximum(found, 0)]))
         tower.train()
-        return np.concatenate(parts)
+        return np.concatenate(parts)[places]
 
     refresh = params.refresh if isinstance(params, Adore) and params.refresh else 1
     refreshed = Refreshed(scratch, refresh, retrieve)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from dvclive import Live
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
@@ -136,18 +136,24 @@ def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.opt
 
 def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
     """What `save_state` wrote: the tensors, and the number of steps behind them."""
-    with safe_open(folder / "optimizer.safetensors", framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    path = folder / "optimizer.safetensors"
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, FileNotFoundError) as error:
+        raise UserError(f"{path}: not a readable optimizer state ({error}); expected a trained round's, run that round again") from None
     return tensors, int(read_json(folder / "state.json")["steps"])
 
 
 def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put the tensors of `state_tensors` back."""
     parameters = dict(module.named_parameters())
+    fused = {weight for group in optimizer.param_groups if group.get("fused") for weight in group["params"]}
     for name, tensor in tensors.items():
         parameter, key = name.rsplit(".", 1)
         weight = parameters[parameter]
-        optimizer.state[weight][key] = tensor.clone() if key == "step" else tensor.to(weight.device)
+        beside = key != "step" or weight in fused  # a fused kernel counts where it computes, the others on the CPU
+        optimizer.state[weight][key] = tensor.to(weight.device) if beside else tensor.clone()
 
 
 def save_checkpoint(path: Path, step: int, history: list[Metrics], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -39,6 +39,8 @@ def main() -> None:
         [
             weights,
             tokens.tokenizer,
+            tokens.pad,
+            tokens.max_length,
             code_digest("core", "encode"),
             str(compute),
             device.type,

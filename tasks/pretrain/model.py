@@ -79,7 +79,10 @@ def similar(vectors: torch.Tensor, similarity: Literal["dot", "cosine"]) -> torc
 def initial_towers(init: Path, scratch: Scratch | None, seed: int) -> Towers:
     """The encoder of `init`, or a new one of the size of `scratch` with the same vocabulary and pooling."""
     if scratch is None:
-        return load_towers(init)
+        towers = load_towers(init)
+        if not towers.shared:
+            raise UserError(f"{init}: found a query tower of its own, expected one tower for both; name an encoder before its adore")
+        return towers
     return random_towers(read_json(init / "config.json"), read_shape(init), scratch, seed)
 
 

@@ -30,8 +30,8 @@ def apart(negatives: pa.Table, positives: pa.Table, margin: float | None) -> pa.
     """The negatives that score at most their query's best positive less `margin` (RocketQA's denoising); all of them without a margin."""
     if margin is None:
         return negatives
-    best: dict[str, float] = {}
-    for query, score in zip(positives["query"].to_pylist(), positives["score"].to_pylist(), strict=True):
-        best[query] = max(score, best.get(query, score))
-    bound = [best.get(query, np.inf) - margin for query in negatives["query"].to_pylist()]
-    return negatives.filter(pc.less_equal(negatives["score"].cast(pa.float64()), pa.array(bound, pa.float64())))
+    known = positives["query"].unique()
+    best = np.append(np.full(len(known), -np.inf), np.inf)  # the last: of queries without a positive
+    np.maximum.at(best, pc.index_in(positives["query"], value_set=known).to_numpy(), positives["score"].to_numpy())
+    place = pc.fill_null(pc.index_in(negatives["query"], value_set=known), len(known)).to_numpy()
+    return negatives.filter(pa.array(negatives["score"].to_numpy() <= best[place] - margin))

@@ -66,7 +66,7 @@ def main() -> None:
                 load_state(tensors, module, optimizer)
             schedule = schedule_of(steps, before, params)
             what = f"train {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
-            backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype)
+            backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype, before)
             fit(module, optimizer, backward, schedule, scratch, curves, runtime.checkpoint_seconds, what)
         save_state(state, before + steps, module, optimizer)
         write_json(curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder

@@ -72,10 +72,12 @@ def make_step(
     graph_tokens: int,
     device: torch.device,
     dtype: torch.dtype,
+    behind: int = 0,
 ) -> Callable[[int], dict[str, float]]:
-    """The function that leaves the gradients of step n in the towers."""
+    """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds are counted before it."""
 
-    def backward(step: int) -> dict[str, float]:
+    def backward(own: int) -> dict[str, float]:
+        step = behind + own
         batch = draw_batch(data, params, step)
         rows_UP = documents.rows_of(batch.documents)
         held_UP = rows_UP >= 0
