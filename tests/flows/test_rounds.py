@@ -88,6 +88,12 @@ def test_carried_on(params: Path) -> None:
     entries = [read_yaml(params)["rounds"][f"ance{k}"] for k in range(1, 5)]
     assert [entry.get("optimizer_from") for entry in entries] == [None, "continue", "continue", "continue"]
     assert [entry["schedule_steps"] for entry in entries] == [200] * 4
+    assert not any("seed" in entry for entry in entries), "one long training has one order"
+
+
+def test_rounds_that_begin_anew_draw_other_queries(params: Path) -> None:
+    rounds.add(ance())
+    assert [read_yaml(params)["rounds"][f"ance{k}"]["seed"] for k in range(1, 5)] == [42, 43, 44, 45]
 
 
 def test_mined_with_a_round_that_was_not_mined_yet(params: Path) -> None:

@@ -24,6 +24,9 @@ rounds:
   init: {init: base, negatives: none, steps: 0}
   warmup: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
   star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
+  long: {init: base, negatives: bm25, steps: 5, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
+  first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
+  second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, lr: 1e-4, schedule_steps: 5, optimizer_from: continue}
 """
 
 
@@ -32,9 +35,9 @@ def stage(folder: Path, module: str, *arguments: str, **options: Any) -> subproc
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-def train_arguments(name: str, negatives: str, out: str) -> list[str]:
+def train_arguments(name: str, negatives: str, out: str, init: str = "base") -> list[str]:
     outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
-    return ["--name", name, "--init", "base", "--negatives", negatives, "--tokens", "tokens", "--corpus", "corpus", *outs]
+    return ["--name", name, "--init", init, "--negatives", negatives, "--tokens", "tokens", "--corpus", "corpus", *outs]
 
 
 def run(folder: Path, module: str, *arguments: str) -> str:
@@ -95,6 +98,15 @@ def test_a_round_of_no_steps_is_the_encoder_as_it_came(project: Path) -> None:
 def test_star_as_written_with_lamb_runs(project: Path) -> None:
     run(project, "train", *train_arguments("star", "negatives", "star"))
     assert file_digest(project / "star/encoder/model.safetensors") != file_digest(project / "base/model.safetensors")
+
+
+def test_a_round_that_carries_on_is_one_long_training(project: Path) -> None:
+    """Weights, optimizer, schedule, order of queries (into the second epoch) and dropout go on: 2 + 3 steps are 5, bit for bit."""
+    run(project, "train", *train_arguments("long", "negatives", "long"))
+    run(project, "train", *train_arguments("first", "negatives", "first"))
+    run(project, "train", *train_arguments("second", "negatives", "second", "first/encoder"), "--init-state", "first/state")
+    assert file_digest(project / "second/encoder/model.safetensors") == file_digest(project / "long/encoder/model.safetensors")
+    assert folder_digest(project / "second/state") == folder_digest(project / "long/state")
 
 
 def test_a_user_mistake_is_one_line(project: Path) -> None:
