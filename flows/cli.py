@@ -137,6 +137,9 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
             print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
         number = stopped.args[0] if stopped.args else signal.SIGINT
         status = 128 + int(number)
+    except BrokenPipeError:  # whoever reads has seen enough: `retemper lineage star | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 128 + signal.SIGPIPE
     if arguments is None:
         leave_quietly(status)
     return status

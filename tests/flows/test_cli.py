@@ -193,3 +193,13 @@ def test_rounds_are_written_and_taken_away(project: Path, monkeypatch: pytest.Mo
         assert words in error
         assert error.count("\n") == 1
     assert Path("params.yaml").read_text() == before
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    code = "import sys; from flows import cli; cli._run = lambda *_: print('line\\n' * 10**6); sys.exit(cli.main(['run']))"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout and process.stderr
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 128 + 13
