@@ -147,6 +147,8 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     (inbox / "001").mkdir()
     project.add(*[0.7] * 10, folder=inbox / "001")  # the same ids: each document has changed
     assert "nDCG@10 +0.2000" in project.retrain()
+    project.call("champion", "rollback")
+    assert project.retrain() == "retraining refused: a is champion/2, which was taken back by hand; champion/3 stays"
     (project.folder / "retraining.yaml").write_text("promotion: {rule: bettr}\n")
     project.commit()
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml.promotion.rule: found 'bettr'")
