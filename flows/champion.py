@@ -7,6 +7,7 @@ record; its commit holds dvc.lock, params.yaml and data/source.json, from which 
 import json
 import shutil
 import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,11 +19,10 @@ from ruamel.yaml import YAML
 
 from flows.display import text_table
 from flows.processes import environment
-from flows.retraining_tree import BRANCH, OURS, ZERO, git, move, resolve
+from flows.retraining_tree import BRANCH, OURS, TAGS, ZERO, fetch, git, move, push, resolve
 from flows.sharing import DVC
-from tasks.core.errors import UserError
-
-TAGS = "refs/tags/champion/"
+from tasks.core.errors import UserError, redacted
+from tasks.core.files import read_json
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Champion:
 
     number: int
     model: str
-    cause: str  # first | promoted | set | rollback
+    cause: str  # first | promoted | data (the model as it was, over new data) | set | rollback
     when: str  # ISO 8601, UTC; told, never compared
     measure: str = ""
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # split, measure
@@ -96,15 +96,39 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     if encoder is None:
         known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
         raise UserError(f"{commit[:12]}: dvc.lock has no encoder {model}, expected one of {', '.join(known) or 'none yet'}")
-    digests = {"encoder": encoder}
-    digests |= {name: outs[path] for name, path in (("index", f"data/indexes/{model}"), ("corpus", "data/corpus")) if path in outs}
     source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
-    return {"digests": digests, "data": {name: source[name] for name in ("source", "digest") if name in source}}
+    return {"digests": digests_of(outs, model), "data": {name: source[name] for name in ("source", "digest") if name in source}}
+
+
+def digests_of(outs: Mapping[str, str], model: str) -> dict[str, str]:
+    """Of the outs in a dvc.lock, those that make up `model` as it is served."""
+    paths = {"encoder": f"data/encoders/{model}", "index": f"data/indexes/{model}", "corpus": "data/corpus"}
+    return {name: outs[path] for name, path in paths.items() if path in outs}
+
+
+def taken_back(champions: list[Champion], digests: Mapping[str, str]) -> Champion | None:
+    """The earlier champion that `digests` are those of, where somebody has put another in its place by hand since.
+
+    Over the present one's own encoder only the whole of them counts: the same encoder with other data is another thing.
+    """
+    chosen = next((one for one in reversed(champions) if one.cause != "data"), None)
+    if chosen is None or chosen.cause not in ("set", "rollback"):
+        return None
+    now = champions[-1].digests
+    names = ("encoder",) if digests.get("encoder") != now.get("encoder") else ("encoder", "index", "corpus")
+    if all(digests.get(name) == now.get(name) for name in names):
+        return None
+    return next((one for one in reversed(champions) if all(one.digests.get(name) == digests.get(name) for name in names)), None)
 
 
 def locked_outs(folder: Path, commit: str) -> dict[str, str]:
     """Digest of every out in dvc.lock of `commit`, by path."""
-    lock = YAML(typ="safe", pure=True).load(show(folder, commit, "dvc.lock") or "") or {}
+    return outs_of(show(folder, commit, "dvc.lock") or "")
+
+
+def outs_of(text: str) -> dict[str, str]:
+    """Digest of every out in a dvc.lock, by path."""
+    lock = YAML(typ="safe", pure=True).load(text) or {}
     return {out["path"]: out.get("md5", "") for stage in lock.get("stages", {}).values() for out in stage.get("outs", [])}
 
 
@@ -219,6 +243,9 @@ def export(project: Path, folder: Path) -> Champion:
     for kind in ("encoder", "index"):
         if kind in champion.digests:
             get_out(project, champion.commit, f"data/{kind}{'es' if kind == 'index' else 's'}/{champion.model}", folder / kind)
+    described = folder / "index/index.json"
+    if described.exists() and not described.with_name("index.faiss").exists():  # trained over its round's vectors: flows.search
+        get_out(project, champion.commit, f"data/indexes/{read_json(described)['round']}", folder / "index")
     (folder / "champion.json").write_text(json.dumps(asdict(champion), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return champion
 
@@ -246,10 +273,16 @@ def command(project: Path, action: str, options: Namespace) -> int:
 
 
 def _act(project: Path, action: str, options: Namespace) -> Champion | None:
-    if action == "set":
-        return choose(project, options.wanted)
-    if action == "rollback":
-        return roll_back(project)
+    if action in ("set", "rollback"):
+        _warn(fetch(project))
+        champion = choose(project, options.wanted) if action == "set" else roll_back(project)
+        _warn(push(project))
+        return champion
     if action == "export":
         return export(project, options.folder)
     return current(project)
+
+
+def _warn(problem: str | None) -> None:
+    if problem:
+        print(f"retemper: warning: {redacted(problem)}", file=sys.stderr)

@@ -115,7 +115,7 @@ def build_parser() -> ArgumentParser:
     when.add_argument("--interval", type=int, metavar="SECONDS", help="seconds between two runs")
     serve.add_argument("--follow", metavar="REV", help="branch or commit that each run takes up (default: the branch checked out now)")
     serve.add_argument("--timezone", metavar="ZONE", help="of the cron expression, such as Europe/Berlin (default: this machine's)")
-    serve.add_argument("--name", help="of the deployment (default: FOLDER@HOST)")
+    serve.add_argument("--name", help="of the deployment (default: FOLDER-DIGEST@HOST)")
     serve.add_argument("--pool", help="deploy to this work pool of the server at PREFECT_API_URL, and return")
     serve.set_defaults(work=_serve)
 

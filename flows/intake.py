@@ -48,9 +48,9 @@ def take_in(intake: Intake, source: str, project: Path) -> str:
 
 
 def absolute(source: str, project: Path) -> str:
-    """`source` as it is, its path no longer relative to `project`."""
+    """`source`, a SPEC of a data set or of articles, its path no longer relative to `project`."""
     kind, colon, place = source.partition(":")
-    if colon and kind in ("beir", "msmarco", "parquet"):
+    if colon and kind in ("beir", "msmarco", "parquet", "dump", "jsonl"):
         return f"{kind}:{(project / Path(place).expanduser()).resolve()}"
     return source
 

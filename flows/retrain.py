@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,8 @@ from flows.champion import Champion
 from flows.display import Display
 from flows.plan import check_parameters
 from flows.processes import Processes, environment, stopping_on_signals
-from tasks.core.errors import UserError
+from flows.source import source_keys
+from tasks.core.errors import UserError, redacted
 from tasks.core.files import write_json
 from tasks.core.params import read_yaml
 
@@ -30,8 +32,13 @@ LOCK = Path(".retemper/retraining.lock")
 AT_WORK = Path(".retemper/at_work.json")  # who is at work; found by the next one, it names one that was killed
 HISTORY = Path(".retemper/retrainings.jsonl")
 SCRATCH = Path(".retemper/champion")
+WAIT_SECONDS = 600.0  # for a gc that holds the worktree
 
 Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped"]
+
+
+class NotComparable(UserError):
+    """The champion cannot be measured as it is served."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         try:
             with stopping_on_signals(processes):
                 write_json(project / AT_WORK, asdict(begun))
-                with _inside(retraining_tree.prepare(project, follow)) as tree:
+                with _inside(retraining_tree.prepare(project, follow, display.warn)) as tree:
                     ended = _work(project, tree, begun, check, processes, display)
         except KeyboardInterrupt:
             _remember(project, replace(begun, result="stopped", reason="stopped; the next run goes on from there"), display.warn)
@@ -79,9 +86,9 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
         if ended.result == "failed":
             ended = replace(ended, champion=_number(project))
+        ended = replace(ended, reason=redacted(ended.reason))
         _remember(project, ended, display.warn)
-        refs = [retraining_tree.BRANCH, f"{champion.TAGS}*"] if ended.commit else []
-        if refs and (problem := retraining_tree.push(project, refs)):
+        if problem := retraining_tree.push(project):
             display.warn(problem)
     display.line(f"\n{ended.line}")
     if ended.result != "unchanged":
@@ -101,7 +108,8 @@ def _work(
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
     model = metrics.best_model(found, measure)
-    now = champion.current(project)
+    champions = champion.read_champions(project)
+    now = champions[-1] if champions else None
     new = Champion(
         number=(now.number if now else 0) + 1,
         model=model,
@@ -112,19 +120,28 @@ def _work(
         replaced=now.number if now else None,
         previous=now.number if now else None,
     )
-    digest = _encoder_digest(model)
+    digests = champion.digests_of(champion.outs_of(Path("dvc.lock").read_text(encoding="utf-8")), model)
     begun = replace(begun, candidate=model, champion=now.number if now else None, metrics=found)
-    if now and digest == now.digests.get("encoder"):
+    if now and digests == now.digests:
         return replace(begun, result="unchanged", reason=f"{model} is champion/{now.number} itself: nothing that it depends on has changed")
     reason, promoted = f"{model} is the first champion", True
-    if now:
-        measured = evaluate_champion(project, now, processes, display)
-        found[f"champion/{now.number}"] = measured
-        ours = values(Path("data/runs") / model, measure, found[model])
-        verdict = promotion.judge(ours, values(SCRATCH / "runs", measure, measured), measure, rules.promotion)
-        new = replace(new, comparison=asdict(verdict))
-        reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
+    if now and (old := champion.taken_back(champions, digests)):
+        reason, promoted = f"{model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays", False
+    elif now and digests.get("encoder") == now.digests.get("encoder"):
+        reason = f"{model} is champion/{now.number}, its corpus or index is new"
+        new = replace(new, cause="data")
+    elif now:
+        try:
+            measured = evaluate_champion(project, now, digests.get("corpus", ""), processes, display)
+            found[f"champion/{now.number}"] = measured
+            ours = values(Path("data/runs") / model, measure, found[model])
+            verdict = promotion.judge(ours, values(SCRATCH / "runs", measure, measured), measure, rules.promotion)
+            new = replace(new, comparison=asdict(verdict))
+            reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
+        except NotComparable as error:
+            reason, promoted = f"{model} against {error}", False
         shutil.rmtree(SCRATCH, ignore_errors=True)
+    reason = redacted(reason)
     result: Result = "promoted" if promoted else "refused"
     ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)
     write_json(Path(retraining_tree.RECORD), asdict(ended))
@@ -134,7 +151,8 @@ def _work(
         champion.crown(tree.root, new, (commit, tree.tip))
     else:
         retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
-    retraining_tree.git(tree.root, "checkout", "--quiet", "--force", "--detach", commit)
+    with contextlib.suppress(retraining_tree.GitFailed):  # all is done; the next run checks out anew
+        retraining_tree.git(tree.root, "checkout", "--quiet", "--force", "--detach", commit)
     return replace(ended, commit=commit)
 
 
@@ -142,16 +160,22 @@ def _take_in(rule: promotion.Intake, project: Path) -> None:
     """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path."""
     sections = read_yaml(Path("params.yaml"))
     edits = []
-    if "dataset" in sections:
-        edits.append(f"dataset.source={json.dumps(intake.take_in(rule, str(sections['dataset']['source']), project))}")
-    encoder = str((sections.get("encoder") or {}).get("source", ""))
-    if encoder and not encoder.startswith("package:") and (project / encoder).is_dir():
-        edits.append(f"encoder.source={json.dumps(str((project / encoder).resolve()))}")
+    for key, name in source_keys(sections):
+        if key == "dataset.source":
+            place = intake.take_in(rule, name, project)
+        elif key == "articles.source":
+            place = intake.absolute(name, project)
+        else:  # an encoder: a Hugging Face id, package:MODULE/FOLDER, or a folder
+            folder = project / Path(name).expanduser()
+            place = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name
+        if place != name:
+            edits.append(f"{key}={json.dumps(place)}")
     settings.apply(edits, Path("params.yaml"), lambda _: None)
 
 
 def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display) -> None:
     """`flows.run.run`; where Prefect's server goes away meanwhile, the rest is done by a process that needs none."""
+    _wait_for(locks.RUN_LOCK)
     try:
         run.run(check=check)
     except (UserError, OSError, run.StagesFailed):
@@ -174,17 +198,42 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
             raise run.StagesFailed(problems or [f"the pipeline ended with status {status}"], status) from None
 
 
-def evaluate_champion(project: Path, now: Champion, processes: Processes, display: Display) -> dict[str, Any]:
+def _wait_for(lock: Path) -> None:
+    """Until nobody holds the worktree (a gc does for as long as it looks), WAIT_SECONDS at most; UserError then."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            with locks.only_run(lock):
+                return
+        except UserError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)
+
+
+def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Processes, display: Display) -> dict[str, Any]:
     """Metrics of the champion on the new corpus and queries; values by query lie in SCRATCH/runs afterwards.
 
     It is encoded with its own text and token settings, as it is served, and evaluated with the new measures. Its shards come
-    from the shard store where documents have not changed. UserError where its encoder is nowhere any more.
+    from the shard store where documents have not changed. A compressed index that it was trained with is searched as it is
+    served, over the corpus that it is of. UserError where its encoder is nowhere any more; NotComparable where it has such an
+    index, and the present `corpus` (digest) is another.
     """
     shutil.rmtree(SCRATCH, ignore_errors=True)
     SCRATCH.mkdir(parents=True)
     champion.get_out(project, now.commit, f"data/encoders/{now.model}", SCRATCH / "encoder")
     own = champion.show(Path.cwd(), now.commit, "params.yaml") or ""
     (SCRATCH / "params.yaml").write_text(own, encoding="utf-8")
+    searched = []
+    if now.model in (read_yaml(SCRATCH / "params.yaml").get("adore") or {}):
+        champion.get_out(project, now.commit, f"data/indexes/{now.model}", SCRATCH / "index")
+        if (SCRATCH / "index/index.faiss").exists():
+            if corpus != now.digests.get("corpus"):
+                raise NotComparable(
+                    f"champion/{now.number}: it was trained with an index of its own, which is of another corpus, so the two cannot be "
+                    f"compared; the champion stays (to have the new one: retemper champion set MODEL)"
+                )
+            searched = ["--index", "index"]
     sections = read_yaml(Path("params.yaml"))
     if "evaluate" in sections:
         settings.apply([f"evaluate={json.dumps(sections['evaluate'])}"], SCRATCH / "params.yaml", lambda _: None)
@@ -197,7 +246,7 @@ def evaluate_champion(project: Path, now: Champion, processes: Processes, displa
         ["tasks.encode", "--tokens", "tokens/documents", "--encoder", "encoder", "--out", "embeddings"],
         [
             "tasks.evaluate",
-            *("--name", "champion", "--encoder", "encoder", "--embeddings", "embeddings", "--tokens", "tokens"),
+            *("--name", "champion", "--encoder", "encoder", "--embeddings", "embeddings", "--tokens", "tokens", *searched),
             *("--qrels", str(data / "corpus/qrels"), "--runs", "runs", "--metrics", "metrics.json"),
         ],
     ]
@@ -281,12 +330,6 @@ def _remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
 def _inside(tree: retraining_tree.Tree) -> Iterator[retraining_tree.Tree]:
     with contextlib.chdir(tree.folder):
         yield tree
-
-
-def _encoder_digest(model: str) -> str:
-    lock = read_yaml(Path("dvc.lock"))
-    outs = {out["path"]: out.get("md5", "") for stage in lock.get("stages", {}).values() for out in stage.get("outs", [])}
-    return str(outs.get(f"data/encoders/{model}", ""))
 
 
 def _number(project: Path) -> int | None:

@@ -7,7 +7,7 @@ signing key and no branch that somebody has checked out can stand in the way.
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from tasks.core.errors import UserError
 
 FOLDER = Path(".retemper/retraining")
 BRANCH = "refs/heads/retemper/retraining"
+TAGS = "refs/tags/champion/"
+ASK_SECONDS, SEND_SECONDS = 60, 300  # to a git remote, at most
 RECORD = "retraining.json"
 KEPT = ("dvc.lock", "data/source.json")  # of the last retraining, whatever the followed branch has
 COMMITTED = (*KEPT, "params.yaml", RECORD)
@@ -61,11 +63,11 @@ class Tree:
     tip: str | None
 
 
-def prepare(project: Path, follow: str) -> Tree:
+def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
     """The worktree at commit `follow` of `project`'s repository; absent or half-made by a kill, it is made anew.
 
     `dvc.lock` and what it belongs to are those of the last retraining, so that nothing is computed twice. One process at a
-    time (the caller holds a lock): git locks found here were left by a dead one.
+    time (the caller holds a lock): git locks found here were left by a dead one. What other machines have done comes first.
     """
     followed = resolve(project, follow)
     if followed is None:
@@ -73,6 +75,8 @@ def prepare(project: Path, follow: str) -> Tree:
     root = (project / FOLDER).resolve()
     common = Path(git(project, "rev-parse", "--path-format=absolute", "--git-common-dir"))
     common.joinpath(f"{BRANCH}.lock").unlink(missing_ok=True)
+    if problem := fetch(project):
+        warn(problem)
     if not _is_worktree(root, common):
         shutil.rmtree(root, ignore_errors=True)
         git(project, "worktree", "prune")
@@ -140,18 +144,73 @@ def move(folder: Path, updates: Sequence[str]) -> None:
 
 
 def _is_ancestor(folder: Path, first: str, second: str) -> bool:
-    return git(folder, "merge-base", first, second) == first if first and second else False
-
-
-def push(project: Path, refs: Sequence[str]) -> str | None:
-    """Push `refs` to the git remote, where there is one; what went wrong in one line without the remote's address, else None."""
-    remotes = git(project, "remote").split()
-    if not remotes:
-        return None
-    remote = "origin" if "origin" in remotes else remotes[0]
     try:
-        git(project, "push", "--quiet", "--no-verify", remote, *refs, timeout=300)
+        git(folder, "merge-base", "--is-ancestor", first, second)
+    except GitFailed:  # status 1: it is none, be it that the two have nothing in common
+        return False
+    return True
+
+
+def fetch(project: Path) -> str | None:
+    """Take over what other machines have added to the branch and the tags; a remote that is away in one line, else None.
+
+    UserError where both sides have added something: nobody can say which champion is the one.
+    """
+    remote = _remote(project)
+    if not remote:
+        return None
+    here = _refs(project)
+    try:
+        there = _refs_of(project, remote)
+        new = {name: digest for name, digest in there.items() if here.get(name) != digest}
+        if new:
+            git(project, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", remote, *new, timeout=SEND_SECONDS)
     except GitFailed as error:
-        hidden = " ".join("(address)" if "://" in word or "@" in word else word for word in str(error).split())
-        return f"git remote {remote}: branch and tags are not pushed, the next run tries again: {hidden}"
+        return f"git remote {remote}: not asked for the champions of other machines: {_without_address(error)}"
+    ahead = BRANCH in new and BRANCH in here and _is_ancestor(project, new[BRANCH], here[BRANCH])
+    split = BRANCH in new and BRANCH in here and not ahead and not _is_ancestor(project, here[BRANCH], new[BRANCH])
+    parted = [name for name in new if (split if name == BRANCH else name in here)]
+    if parted:
+        names = ", ".join(name.removeprefix("refs/heads/").removeprefix("refs/tags/") for name in parted)
+        raise UserError(
+            f"{names}: another here than on git remote {remote}, for two machines retrained at once; delete the one here "
+            f"(git update-ref -d {parted[0]}) to go on with the remote's"
+        )
+    updates = [f"update {name} {digest} {here.get(name, ZERO)}" for name, digest in new.items() if not (ahead and name == BRANCH)]
+    if updates:
+        move(project, updates)
     return None
+
+
+def push(project: Path) -> str | None:
+    """Push branch and tags to the git remote, where there is one; what went wrong in one line without its address, else None."""
+    remote, refs = _remote(project), _refs(project)
+    if not (remote and refs):
+        return None
+    try:
+        there = _refs_of(project, remote)
+        if ahead := [name for name, digest in refs.items() if there.get(name) != digest]:
+            git(project, "push", "--quiet", "--no-verify", remote, *ahead, timeout=SEND_SECONDS)
+    except GitFailed as error:
+        return f"git remote {remote}: branch and tags are not pushed, the next run tries again: {_without_address(error)}"
+    return None
+
+
+def _remote(project: Path) -> str | None:
+    remotes = git(project, "remote").split()
+    return "origin" if "origin" in remotes else next(iter(remotes), None)
+
+
+def _refs(project: Path) -> dict[str, str]:
+    """Digest of the branch and of every champion's tag here, by name."""
+    listed = git(project, "for-each-ref", "--format=%(refname) %(objectname)", BRANCH, TAGS.rstrip("/"))
+    return dict(line.split() for line in listed.splitlines())
+
+
+def _refs_of(project: Path, remote: str) -> dict[str, str]:
+    listed = git(project, "ls-remote", "--refs", remote, BRANCH, f"{TAGS}*", timeout=ASK_SECONDS)
+    return {name: digest for digest, name in (line.split("\t") for line in listed.splitlines())}
+
+
+def _without_address(error: GitFailed) -> str:
+    return " ".join("(address)" if "://" in word or "@" in word else word for word in str(error).split())

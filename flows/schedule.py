@@ -5,6 +5,7 @@ which starts each scheduled run in a process of its own. Either may die; it is s
 deployment and the history are in the server's database.
 """
 
+import hashlib
 import inspect
 import json
 import os
@@ -29,6 +30,7 @@ from tasks.core.errors import UserError
 LOCK = Path(".retemper/serve.lock")
 FLOW = "retemper-retraining"
 STOP_SECONDS = 1.8  # from the signal to the exit, at the latest
+MARK = "retemper-folder:"  # tag of a deployment, with the digest of the folder that it is of
 AGAIN_SECONDS = 5.0  # between two starts of a runner that ended by itself
 
 
@@ -56,9 +58,7 @@ def serve(
     pool: str | None = None,
 ) -> int:
     """Serve retrainings on a schedule until a signal ends it; with `pool`, only tell its workers to. Returns the exit status."""
-    schedule = Schedule(
-        name or f"{Path.cwd().name}@{socket.gethostname()}", cron, interval, timezone or local_timezone(), follow or followed(Path.cwd())
-    )
+    schedule = Schedule(name or default_name(), cron, interval, timezone or local_timezone(), follow or followed(Path.cwd()))
     check(schedule)
     read_retraining()
     notify.check_webhook()
@@ -69,6 +69,7 @@ def serve(
         server = None
         try:
             server = _start_server()
+            refuse_others(schedule.name, mark())
             _watch(schedule, processes, server)
         except Stop:
             pass
@@ -191,6 +192,37 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
     thread.join(STOP_SECONDS - 0.4)
 
 
+def mark(host: str | None = None) -> str:
+    """The tag of deployments of the current folder on this machine, or on any (host "")."""
+    place = f"{socket.gethostname() if host is None else host}:{Path.cwd()}"
+    return f"{MARK}{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+
+
+def default_name() -> str:
+    """FOLDER-DIGEST@HOST: folders of one name are told apart."""
+    return f"{Path.cwd().name}-{mark().removeprefix(MARK)[:6]}@{socket.gethostname()}"
+
+
+def refuse_others(name: str, ours: str, pool: bool = False) -> None:
+    """UserError where the deployment of that name is another folder's, or workers run it (unless for a `pool`). Needs Prefect's API."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_deployment_by_name(f"{FLOW}/{name}")
+        except ObjectNotFound:
+            return
+    if found.work_pool_name and not pool:
+        raise UserError(
+            f"{FLOW}/{name}: the workers of pool {found.work_pool_name} run this deployment; give another --name, "
+            f"or delete it: prefect deployment delete {FLOW}/{name}"
+        )
+    marks = [tag for tag in found.tags if tag.startswith(MARK)]
+    if marks and ours not in marks:
+        raise UserError(f"{FLOW}/{name}: this deployment is of another folder or machine; give another --name")
+
+
 def check(schedule: Schedule) -> None:
     """UserError where a schedule is none."""
     if schedule.interval is not None and schedule.interval < 1:
@@ -216,11 +248,11 @@ def local_timezone() -> str:
 
 def followed(project: Path) -> str:
     """The branch that is checked out now, which runs then follow whatever is checked out later; the commit where HEAD is detached."""
-    with suppress(retraining_tree.GitFailed):
-        return retraining_tree.git(project, "symbolic-ref", "--short", "HEAD")
     commit = retraining_tree.resolve(project, "HEAD")
     if commit is None:
         raise UserError(f"{project}: the repository has no commit; commit the project first")
+    with suppress(retraining_tree.GitFailed):
+        return retraining_tree.git(project, "symbolic-ref", "--short", "HEAD")
     return commit
 
 
@@ -251,12 +283,14 @@ def _deploy(schedule: Schedule, pool: str) -> int:
         except ObjectNotFound:
             raise UserError(f"--pool {pool}: no such work pool; make it: prefect work-pool create --type process {pool}") from None
     notify.check_block()
+    refuse_others(schedule.name, mark(host=""), pool=True)
     deployment = scheduled.to_deployment(
         name=schedule.name,
         schedules=_times(schedule),
         parameters={"follow": schedule.follow},
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         work_pool_name=pool,
+        tags=[mark(host="")],
         job_variables={"working_dir": str(Path.cwd())},
         entrypoint_type=_module_path(),
     )
@@ -285,6 +319,7 @@ def main(arguments: list[str]) -> None:
         name=schedule.name,
         schedules=_times(schedule),
         parameters={"follow": schedule.follow},
+        tags=[mark()],
         global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         pause_on_shutdown=False,  # the schedule outlives us
         print_starting_message=False,

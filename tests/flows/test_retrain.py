@@ -147,6 +147,8 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     (inbox / "001").mkdir()
     project.add(*[0.7] * 10, folder=inbox / "001")  # the same ids: each document has changed
     assert "nDCG@10 +0.2000" in project.retrain()
+    project.call("champion", "rollback")
+    assert project.retrain() == "retraining refused: a is champion/2, which was taken back by hand; champion/3 stays"
     (project.folder / "retraining.yaml").write_text("promotion: {rule: bettr}\n")
     project.commit()
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml.promotion.rule: found 'bettr'")
@@ -219,9 +221,161 @@ def test_the_champion_is_measured_by_the_real_stages(
     own = (root / "params.yaml").read_text().replace("document_length: 64", "document_length: 16")
     monkeypatch.setattr(champion, "show", lambda *_: own)
     now = champion.Champion(7, "a", "set", "", commit="0" * 40)
-    measured = retrain.evaluate_champion(tmp_path, now, Processes(), Display())
+    measured = retrain.evaluate_champion(tmp_path, now, "", Processes(), Display())
     found = retrain.values(retrain.SCRATCH / "runs", "nDCG@10", measured)
     assert set(found) == set(tiny_corpus.queries["dev"])
     assert measured["dev"]["nDCG@10"] == pytest.approx(sum(found.values()) / len(found))
     tokens = json.loads((retrain.SCRATCH / "tokens/documents/meta.json").read_text())
     assert 16 in tokens.values(), "with its own token settings"
+
+
+def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", **more: Any) -> champion.Champion:
+    return champion.Champion(
+        number, "a", cause, "now", digests={"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}, **more
+    )
+
+
+def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
+    first, second = crowned(1, "first", "e1"), crowned(2, "promoted", "e2")
+    back = crowned(3, "rollback", "e1")
+
+    def old(champions: list[champion.Champion], candidate: champion.Champion) -> int | None:
+        found = champion.taken_back(champions, candidate.digests)
+        return found.number if found else None
+
+    assert old([first, second, back], second) == 2
+    assert old([first, second, back], crowned(0, "", "e2", "c2")) == 2, "the same encoder over new data is still the one"
+    assert old([first, second, back, crowned(4, "data", "e1", "c2")], crowned(0, "", "e2", "c2")) == 2
+    assert old([first, second, back], crowned(0, "", "e3")) is None
+    assert old([first, second, back], crowned(0, "", "e1", "c2")) is None, "new data under the present model"
+    assert old([first, second, back], back) is None
+    assert old([first, second, crowned(3, "promoted", "e1")], second) is None, "nobody's hand"
+    data = crowned(2, "data", "e1", "c2")
+    assert old([first, data, back], data) == 2
+    assert old([], first) is None
+
+
+@pytest.mark.parametrize(
+    ("encoder", "corpus", "champions", "result", "said"),
+    [
+        ("e1", "c1", [("first", "e1", "c1")], "unchanged", "a is champion/1 itself"),
+        ("e1", "c2", [("first", "e1", "c1")], "promoted", "a is champion/1, its corpus or index is new"),
+        (
+            "e2",
+            "c1",
+            [("first", "e1", "c1"), ("promoted", "e2", "c1"), ("rollback", "e1", "c1")],
+            "refused",
+            "which was taken back by hand",
+        ),
+        ("e2", "c2", [("first", "e1", "c1")], "refused", "a against champion/1: https://***@host is away"),
+    ],
+)
+def test_what_is_done_without_a_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str, corpus: str, champions: Any, result: str, said: str
+) -> None:
+    """A pipeline that made `encoder` over `corpus`; the last one cannot be compared, the checkout at the end fails."""
+    monkeypatch.chdir(tmp_path)
+    outs = {"data/encoders/a": encoder, "data/indexes/a": f"{encoder}{corpus}", "data/corpus": corpus}
+    lock = {"stages": {"all": {"outs": [{"path": path, "md5": digest} for path, digest in outs.items()]}}}
+    Path("dvc.lock").write_text(json.dumps(lock))
+    Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
+    there = [crowned(number, *one) for number, one in enumerate(champions, 1)]
+    made: list[champion.Champion] = []
+
+    def git(_: Path, *words: str) -> str:
+        if words[0] == "checkout":
+            raise retraining_tree.GitFailed("no room")
+        return ""
+
+    def not_comparable(*_: Any) -> Any:
+        raise retrain.NotComparable("champion/1: https://me:secret@host is away")
+
+    monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
+    monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
+    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_: "a")
+    monkeypatch.setattr(champion, "read_champions", lambda _: there)
+    monkeypatch.setattr(champion, "record_of", lambda *_: {})
+    monkeypatch.setattr(champion, "crown", lambda _, new, *__: made.append(new))
+    monkeypatch.setattr(retrain, "evaluate_champion", not_comparable)
+    monkeypatch.setattr(retraining_tree, "git", git)
+    monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
+    monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
+    begun = retrain.Ended("1", "killed", "", "now")
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    ended = retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
+    assert ended.result == result
+    assert said in ended.reason
+    assert "secret" not in ended.reason
+    assert [one.cause for one in made] == (["data"] if result == "promoted" else [])
+
+
+def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text("evaluate: {}\n")
+    monkeypatch.chdir(tmp_path)
+    own = "adore: {a: {round: star, index: PQ8}}\nevaluate: {}\n"
+    commands: list[list[str]] = []
+
+    def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+        out.mkdir(parents=True)
+        if "indexes" in path:
+            (out / "index.faiss").touch()
+
+    class Recording(Processes):
+        def run(self, command: list[str], *_: Any, **__: Any) -> int:
+            commands.append(command)
+            Path("metrics.json").write_text("{}")
+            return 0
+
+    monkeypatch.setattr(champion, "get_out", get_out)
+    monkeypatch.setattr(champion, "show", lambda *_: own)
+    now = crowned(1, "first", "e1")
+    retrain.evaluate_champion(tmp_path, now, "c1", Recording(), Display())
+    assert commands[-1][commands[-1].index("--index") + 1] == "index"
+    with pytest.raises(retrain.NotComparable, match="champion/1: it was trained with an index of its own, which is of another corpus"):
+        retrain.evaluate_champion(tmp_path, now, "c2", Recording(), Display())
+    own = "adore: {}\nevaluate: {}\n"
+    retrain.evaluate_champion(tmp_path, now, "c2", Recording(), Display())
+    assert "--index" not in commands[-1]
+
+
+def test_an_exported_query_tower_comes_with_its_rounds_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        (out / ("index.faiss" if path == "data/indexes/star" else "index.json")).write_text('{"round": "star"}')
+
+    monkeypatch.setattr(champion, "get_out", get_out)
+    monkeypatch.setattr(champion, "current", lambda _: crowned(1, "first", "e1"))
+    champion.export(tmp_path, tmp_path / "served")
+    assert (tmp_path / "served/index/index.faiss").exists()
+
+
+def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, tree = tmp_path / "project", tmp_path / "project/tree"
+    (project / "ce").mkdir(parents=True)
+    tree.mkdir()
+    monkeypatch.chdir(tree)
+    lines = [
+        "dataset: {source: demo}",
+        "encoder: {source: some/model}",
+        "articles: {source: 'dump:wiki'}",
+        "rerankers: {s: {source: ./ce}}",
+    ]
+    Path("params.yaml").write_text("\n".join([*lines, ""]))
+    retrain._take_in(retrain.promotion.Intake(), project)
+    found = YAML(typ="safe").load(Path("params.yaml").read_text())
+    assert found["dataset"]["source"] == "demo"
+    assert found["encoder"]["source"] == "some/model"
+    assert found["articles"]["source"] == f"dump:{project / 'wiki'}"
+    assert found["rerankers"]["s"]["source"] == str(project / "ce")
+
+
+def test_a_worktree_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = retrain.locks.only_run(tmp_path / "run.lock")
+    held.__enter__()
+    monkeypatch.setattr(retrain.time, "sleep", lambda _: held.__exit__(None, None, None))
+    retrain._wait_for(tmp_path / "run.lock")
+    with retrain.locks.only_run(tmp_path / "run.lock"):
+        monkeypatch.setattr(retrain, "WAIT_SECONDS", -1)
+        with pytest.raises(UserError, match="a run is at work"):
+            retrain._wait_for(tmp_path / "run.lock")

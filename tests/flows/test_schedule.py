@@ -10,8 +10,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,27 @@ def test_the_time_zone_and_the_branch(monkeypatch: pytest.MonkeyPatch, retrainin
     subprocess.run(["git", "init", "--quiet"], cwd=empty, check=True)
     with pytest.raises(UserError, match="has no commit"):
         schedule.followed(empty)
+
+
+def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = []
+    for place in ("one/toy", "two/toy"):
+        (tmp_path / place).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / place)
+        names.append(schedule.default_name())
+    assert len(set(names)) == 2
+    assert all(name.startswith("toy-") for name in names)
+    there = SimpleNamespace(work_pool_name=None, tags=[schedule.mark()])
+    client = SimpleNamespace(read_deployment_by_name=lambda _: there)
+    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: nullcontext(client))
+    schedule.refuse_others("n", schedule.mark())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="retemper-retraining/n: this deployment is of another folder"):
+        schedule.refuse_others("n", schedule.mark())
+    there.work_pool_name, there.tags = "gpus", [schedule.mark(host="")]
+    with pytest.raises(UserError, match="the workers of pool gpus run this deployment"):
+        schedule.refuse_others("n", schedule.mark())
+    schedule.refuse_others("n", schedule.mark(host=""), pool=True)
 
 
 class Served:
