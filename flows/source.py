@@ -7,7 +7,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,14 @@ def write_source(
         models = {kind.removeprefix(RERANKER): entry for kind, entry in after.items() if kind.startswith(RERANKER)}
         write_json(source, plain | ({"rerankers": models} if models else {}))
     _write_memory(memory, remembered)
+
+
+def source_keys(sections: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every key of params.yaml that names a source, with its value, such as ("rerankers.small.source", "../ce"). What has none is left out."""
+    rerankers = sections.get("rerankers")
+    entries = {name: sections.get(name) for name in ("dataset", "encoder", "articles")}
+    entries |= {f"{RERANKER}{name}": entry for name, entry in (rerankers if isinstance(rerankers, dict) else {}).items()}
+    return [(f"{name}.source", str(entry["source"])) for name, entry in entries.items() if isinstance(entry, dict) and entry.get("source")]
 
 
 def _flat(entries: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flows.experiments import code_files
 from flows.revisions import LOCK, git
+from flows.source import source_keys
 from tasks.core.params import read_yaml
 
 SOURCE = "data/source.json"
@@ -51,12 +52,9 @@ def equip(tree: Path, cache: Path | None) -> None:
         local.setdefault("cache", {}).pop("dir", None)
         if cache:
             local["cache"]["dir"] = str(cache.absolute())
-    sections = read_yaml(tree / "params.yaml")
-    for section in ("dataset", "encoder"):
-        entry = sections.get(section)
-        named = str(entry.get("source", "")) if isinstance(entry, dict) else ""
+    for _, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)
-        if named and not place.is_absolute() and place.exists():
+        if not place.is_absolute() and place.exists():
             there = Path(os.path.normpath(tree / place))
             if not there.exists():
                 there.parent.mkdir(parents=True, exist_ok=True)
