@@ -55,8 +55,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None]) -> None:
         if not root.is_relative_to(Path.cwd()) and not shared and not _is_worktree_of(root):
             raise UserError(f"{root}: a cache outside this project, and who else uses it is not known; retemper cache share {root} in each")
         trees = list(dict.fromkeys(tree for project in projects for tree in worktrees(project)))
-        for tree in trees:
-            held.enter_context(locks.only_run((tree / locks.RUN_LOCK) if tree != Path.cwd() else locks.RUN_LOCK))
+        held.enter_context(locks.only_run_in(trees))
         locks.repair()
         held.enter_context(repo.lock)
         if remote:

@@ -89,7 +89,7 @@ def write_source(
 
 
 def source_keys(sections: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Every key of params.yaml that names a source, with its value, such as ("rerankers.small.source", "../ce"). What has none is left out."""
+    """Every key of params.yaml that names a source, with its value: ("rerankers.small.source", "../ce"), say."""
     rerankers = sections.get("rerankers")
     entries = {name: sections.get(name) for name in ("dataset", "encoder", "articles")}
     entries |= {f"{RERANKER}{name}": entry for name, entry in (rerankers if isinstance(rerankers, dict) else {}).items()}

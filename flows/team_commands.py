@@ -80,8 +80,9 @@ def _remote(options: Namespace, _: object) -> int:
 
 def _cache(options: Namespace, _: object) -> int:
     from flows import locks, team
+    from flows.revisions import worktrees
 
-    with locks.only_run():
+    with locks.only_run_in(worktrees()):  # those of sweeps and retrainings work over this cache
         print(team.share(options.folder))
     return 0
 

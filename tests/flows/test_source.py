@@ -170,7 +170,12 @@ def test_every_key_that_names_a_source_is_listed() -> None:
         "rerankers": {"small": {"source": "../ce", "negatives": "none"}, "broken": None},
         "train": {"source": "no section of that kind"},
     }
-    named = {"dataset.source": "beir:../data", "encoder.source": "model", "articles.source": "jsonl:wiki", "rerankers.small.source": "../ce"}
+    named = {
+        "dataset.source": "beir:../data",
+        "encoder.source": "model",
+        "articles.source": "jsonl:wiki",
+        "rerankers.small.source": "../ce",
+    }
     assert dict(source_keys(sections)) == named
     assert source_keys({"dataset": {"source": "demo"}, "encoder": {"source": "model"}, "rerankers": None}) == [
         ("dataset.source", "demo"),
