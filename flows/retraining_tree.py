@@ -73,7 +73,7 @@ def prepare(project: Path, follow: str) -> Tree:
     root = (project / FOLDER).resolve()
     common = Path(git(project, "rev-parse", "--path-format=absolute", "--git-common-dir"))
     common.joinpath(f"{BRANCH}.lock").unlink(missing_ok=True)
-    if not _is_worktree(root, common):
+    if not is_worktree(root, common):
         shutil.rmtree(root, ignore_errors=True)
         git(project, "worktree", "prune")
         git(project, "worktree", "add", "--force", "--detach", "--no-checkout", str(root), followed)
@@ -94,7 +94,8 @@ def prepare(project: Path, follow: str) -> Tree:
     return Tree(root, folder, followed, tip)
 
 
-def _is_worktree(root: Path, common: Path) -> bool:
+def is_worktree(root: Path, common: Path) -> bool:
+    """Whether `root` (resolved) is a working tree, whole enough for git, of the repository whose git folder is `common`."""
     if not (root / ".git").is_file():
         return False
     try:
