@@ -110,7 +110,7 @@ def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
     assert "cut short" not in done.stderr
     assert lock.read_text() == text
     finished.command("git", "checkout", "--quiet", "dvc.yaml")
-    for cut in (text.replace("  prepare:", "  prepare: 7\n  was:"), text[: len(text) // 2]):
+    for cut in (text[: len(text) // 2], text.replace("  prepare:", "  prepare: 7\n  was:")):
         lock.write_text(cut)
         memory.write_text(text)
         finished.call("run", "--dry-run")

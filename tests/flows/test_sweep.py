@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows import experiments, revisions, worktree
-from flows.sweep import Point, read_points
+from flows.sweep import Point, inputs, read_points
 from tasks.core.errors import UserError
 
 SWEEP = """
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from flows.sweep import sweep
 run = [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))", "run"]
-sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None))
+sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None, lambda params, described: None))
 """
 
 
@@ -110,6 +110,15 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     toy.rounds(a="5", b="6")
     worktree.carry_changes(tree)
     assert (tree / "params.yaml").read_text() == (toy.folder / "params.yaml").read_text()
+
+
+def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(retraining.folder)
+    point = Point("x", ("bm25.k1=1.5",))
+    first = inputs(point, lambda _: None)
+    assert inputs(point, lambda _: None) == first
+    retraining.add(0.7)
+    assert inputs(point, lambda _: None) != first
 
 
 @pytest.mark.slow
