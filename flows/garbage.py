@@ -1,10 +1,12 @@
 """`retemper gc`: what no branch, tag, experiment or working tree needs goes from the cache, and if asked from a remote."""
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ from ruamel.yaml.error import YAMLError
 
 from flows import locks, team
 from flows.display import text_table
-from flows.integrity import listing, object_id, objects
+from flows.integrity import listing, object_id, objects, remote_id
 from flows.plan import repository
 from flows.revisions import Lock, git, locks_of_references, read_lock, worktrees
 from tasks.core.errors import UserError
 
+DAYS = 7.0
 Load = Callable[[str], Mapping[str, str]]  # files of a folder's listing by digest
 
 
@@ -43,8 +46,8 @@ class Garbage:
     runs: tuple[Any, ...]
 
 
-def collect(dry: bool, remote: str | None, tell: Callable[[str], None]) -> None:
-    """Remove from the cache (and from `remote`) what nothing needs; with `dry` only say what that is.
+def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: float = DAYS) -> None:
+    """Remove from the cache (and from `remote`, what is older than `days`) what nothing needs; with `dry` only say what that is.
 
     UserError while a run is at work in any project over this cache, or where it cannot be known what others need.
     """
@@ -55,8 +58,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None]) -> None:
         if not root.is_relative_to(Path.cwd()) and not shared and not _is_worktree_of(root):
             raise UserError(f"{root}: a cache outside this project, and who else uses it is not known; retemper cache share {root} in each")
         trees = list(dict.fromkeys(tree for project in projects for tree in worktrees(project)))
-        for tree in trees:
-            held.enter_context(locks.only_run((tree / locks.RUN_LOCK) if tree != Path.cwd() else locks.RUN_LOCK))
+        held.enter_context(locks.only_run_in(trees))
         locks.repair()
         held.enter_context(repo.lock)
         if remote:
@@ -65,7 +67,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None]) -> None:
         for name in needs.without:
             tell(f"{name} has no dvc.lock in git, so nothing is kept for it")
         if remote:
-            _collect_remote(repo, remote, root, needs, dry, tell)
+            _collect_remote(repo, remote, root, needs, dry, tell, days)
         needed = with_contents(needs, lambda oid: listing(root / "files" / "md5", oid))
         found = Garbage(
             {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
@@ -127,7 +129,7 @@ def _runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
             yield path, entry
 
 
-def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, tell: Callable[[str], None]) -> None:
+def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, tell: Callable[[str], None], days: float) -> None:
     from dvc.exceptions import DvcException
 
     try:
@@ -137,7 +139,7 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
         there = _sizes(fs, base) if fs.exists(base) else {}
     except (DvcException, OSError) as error:
         raise UserError(f"remote {name}: cannot be read: {' '.join(str(error).split())}; nothing was removed") from None
-    places = {"".join(path.rsplit("/", 2)[1:]): path for path in there}
+    places = {oid: path for path in there if (oid := remote_id(path))}
     entries = list(_runs(root, needs))
 
     def load(oid: str) -> Mapping[str, str]:
@@ -146,7 +148,14 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
         return {e["relpath"]: e["md5"] for e in json.loads(fs.fs.cat_file(places[oid]))} if oid in places and oid in needs.oids else {}
 
     needed = with_contents(needs, load)
-    gone = {oid: there[path] for oid, path in places.items() if oid not in needed}
+    unneeded = {oid: path for oid, path in places.items() if oid not in needed}
+    young = {oid for oid, path in unneeded.items() if time.time() - _changed(fs, path) < days * 86400}
+    for oid in [oid for oid in young if oid.endswith(".dir")]:  # what is in a young folder may have come earlier
+        young |= {entry["md5"] for entry in json.loads(fs.fs.cat_file(places[oid]))}
+    gone = {oid: there[path] for oid, path in unneeded.items() if oid not in young}
+    needed |= young  # their runs stay with them
+    if young:
+        tell(f"remote {name}: {len(young)} more objects are needed by nothing that git has, but younger than {days:g} days: they stay")
     stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
     stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
     _tell(f"remote {name}", Garbage(gone, tuple(stale)), {oid: needs.names.get(oid, "") for oid in gone}, dry, tell)
@@ -168,6 +177,15 @@ def _sizes(fs: Any, folder: str) -> dict[str, int]:
     if fs.protocol == "local":
         return {path: Path(path).stat().st_size for path in fs.find(folder)}
     return {path: int(info["size"] or 0) for path, info in fs.fs.find(folder, detail=True).items()}
+
+
+def _changed(fs: Any, path: str) -> float:
+    """When an object came to a remote, in seconds since 1970; now, where the remote does not say: colleagues push before they commit."""
+    info = fs.fs.info(path)
+    when = next((info[key] for key in ("mtime", "LastModified", "last_modified", "updated") if info.get(key)), None)
+    if isinstance(when, datetime):
+        return when.timestamp()
+    return float(when) if isinstance(when, int | float) else time.time()
 
 
 def _fetch_references(tell: Callable[[str], None]) -> None:

@@ -8,6 +8,7 @@ fetched or computed again, never used. `mend` and `verify` read the bytes themse
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Warn = Callable[[str], None]
+OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
 @cache
@@ -83,7 +85,14 @@ def verify(root: Path, damaged: Callable[[Path], None]) -> tuple[int, int]:
 def objects(root: Path) -> Iterator[Path]:
     """Every object below a cache folder, in order of its digest. What is not named like one (an unfinished copy) is left out."""
     for folder in sorted(root.glob("[0-9a-f][0-9a-f]")):
-        yield from (path for path in sorted(folder.iterdir()) if len(path.name.removesuffix(".dir")) == 30 and path.is_file())
+        yield from (path for path in sorted(folder.iterdir()) if OBJECT.fullmatch(object_id(path)) and path.is_file())
+
+
+def remote_id(path: str) -> str | None:
+    """The digest that a remote's path stands for, None where it is not named like an object (an upload under way, another program's)."""
+    folder, _, name = path.rpartition("/")
+    found = folder.rpartition("/")[2] + name
+    return found if OBJECT.fullmatch(found) else None
 
 
 def object_id(path: Path) -> str:

@@ -3,8 +3,8 @@
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tasks.core.errors import UserError
@@ -29,6 +29,18 @@ def only_run(path: Path = RUN_LOCK) -> Iterator[None]:
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
+        yield
+
+
+@contextmanager
+def only_run_in(folders: Iterable[Path]) -> Iterator[None]:
+    """Hold several projects' folders; UserError where another holds one, or it is somebody's who does not let us."""
+    with ExitStack() as held:
+        for folder in folders:
+            try:
+                held.enter_context(only_run(RUN_LOCK if folder == Path.cwd() else folder / RUN_LOCK))
+            except PermissionError:
+                raise UserError(f"{folder / RUN_LOCK}: no permission, so a run may be at work there; its owner has to allow it") from None
         yield
 
 
@@ -84,6 +96,11 @@ def _dvc_at_work(root: Path) -> bool:
     for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
         command, folder = process.info["cmdline"] or [], process.info["cwd"]
         dvc = any(Path(word).name == "dvc" or word == "flows.remote" for word in command[:6])
-        if dvc and folder and Path(folder).is_relative_to(root):
+        if dvc and folder and _project_of(Path(folder)) == root:
             return True
     return False
+
+
+def _project_of(folder: Path) -> Path | None:
+    """The innermost project around `folder`: a worktree within a project is one of its own."""
+    return next((place for place in (folder, *folder.parents) if (place / ".dvc").is_dir()), None)

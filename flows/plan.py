@@ -49,7 +49,7 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     locks.repair()
-    if locks.restore(_lock_is_readable):
+    if not dry and locks.restore(_lock_is_readable):
         warn("dvc.lock was cut short by a kill; it is as it was before that run, whose finished stages are in the cache")
     integrity.by_content()
     with dvc_errors(), repository() as repo:
@@ -91,13 +91,15 @@ def repository() -> Iterator[Any]:
 
 
 def _lock_is_readable() -> bool:
-    from dvc.exceptions import DvcException
+    """Whether dvc.lock, whatever else is wrong, is one."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from voluptuous import Invalid
 
     try:
-        with repository() as repo:
-            return bool(repo.index.stages)
-    except DvcException:
+        COMPILED_LOCKFILE_SCHEMA(read_yaml(LOCK))
+    except (UserError, Invalid):
         return False
+    return True
 
 
 @contextmanager

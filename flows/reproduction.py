@@ -14,6 +14,7 @@ from flows.lineage import ancestors, cache_folder
 from flows.processes import Processes, environment, stopping_on_signals
 from flows.revisions import LOCK, Lock, commit_of, git, parse_lock, read_blob, read_lock
 from flows.worktree import equip
+from flows.zero_shot import remove_abandoned
 from tasks.core.errors import UserError
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
@@ -33,7 +34,8 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     if into and into.exists() and any(into.iterdir() if into.is_dir() else [into]):
         raise UserError(f"{into}: is there already; name a folder that is not, or an empty one")
     SCRATCH.mkdir(exist_ok=True)
-    clone = into.absolute() if into else Path(tempfile.mkdtemp(prefix="reproduce-", dir=SCRATCH.absolute()))
+    remove_abandoned()
+    clone = into.absolute() if into else Path(tempfile.mkdtemp(prefix=f"reproduce-{os.getpid()}-", dir=SCRATCH.absolute()))
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):

@@ -77,7 +77,7 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
     common.joinpath(f"{BRANCH}.lock").unlink(missing_ok=True)
     if problem := fetch(project):
         warn(problem)
-    if not _is_worktree(root, common):
+    if not is_worktree(root, common):
         shutil.rmtree(root, ignore_errors=True)
         git(project, "worktree", "prune")
         git(project, "worktree", "add", "--force", "--detach", "--no-checkout", str(root), followed)
@@ -98,7 +98,8 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
     return Tree(root, folder, followed, tip)
 
 
-def _is_worktree(root: Path, common: Path) -> bool:
+def is_worktree(root: Path, common: Path) -> bool:
+    """Whether `root` (resolved) is a working tree, whole enough for git, of the repository whose git folder is `common`."""
     if not (root / ".git").is_file():
         return False
     try:

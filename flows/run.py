@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flows import locks, metrics, server, sharing
+from flows import locks, metrics, server, sharing, team
 from flows.display import Display, Outcome, summary, text_table
 from flows.graph import DEFAULT_TARGET
+from flows.lineage import cache_folder
 from flows.plan import Plan, check_parameters, make_plan
 from flows.processes import Processes, stopping_on_signals
 from tasks.core.errors import FULL, UserError
@@ -31,6 +32,7 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     display = Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run():
         plan = make_plan(targets, processes, display.warn, check)
+        team.register_again(cache_folder(), display.warn)
         with display.open(plan.graph.stages):
             outcomes = _execute(plan, processes, display)
         if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):

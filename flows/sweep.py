@@ -20,6 +20,7 @@ from flows.display import Display
 from flows.lineage import cache_folder
 from flows.processes import Processes, Stopped, environment, stopping_on_signals
 from flows.revisions import LOCK, commit_of
+from flows.source import write_source
 from flows.stages import find_devices
 from flows.worktree import carry_changes, equip, make_worktree
 from tasks.core.errors import UserError
@@ -30,6 +31,12 @@ RUN = (sys.executable, "-m", "flows.cli", "run")
 FOLDER = Path(".retemper/sweep")
 
 Check = Callable[[dict[str, Any]], None]
+Describe = Callable[[Path, Path], None]  # brings a source.json up to date with a params.yaml
+
+
+def describe_sources(params: Path, described: Path) -> None:
+    """A source that is away is warned of by the point's own run."""
+    write_source(params, described, warn=lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,9 @@ class Point:
     assignments: tuple[str, ...]
 
 
-def sweep(file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Check | None = None) -> int:
+def sweep(
+    file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Check | None = None, describe: Describe = describe_sources
+) -> int:
     """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only where all are stored in the end."""
     if jobs < 1:
         raise UserError(f"--jobs {jobs}: expected at least 1")
@@ -51,7 +60,7 @@ def sweep(file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Ch
     with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
         known = {one.name for one in experiments.stored(baseline)}
         check = check or check_sections
-        named = {point: f"{point.name}-{inputs(point, check)[:6]}" for point in points}  # every point is checked before any runs
+        named = {point: f"{point.name}-{inputs(point, check, describe)[:6]}" for point in points}  # every point is checked before any runs
         waiting = [point for point in points if named[point] not in known]
         display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
         slots: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -113,12 +122,16 @@ def read_points(file: Path) -> list[Point]:
     return found
 
 
-def inputs(point: Point, check: Check, root: Path = Path()) -> str:
-    """Digest of what the point is computed from: its params.yaml, the graph and the code, as the working tree has them."""
-    scratch = FOLDER / "params.yaml"
+def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path()) -> str:
+    """Digest of what the point is computed from: its params.yaml, the graph and the code, as the working tree has them; its sources now."""
+    scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
+    described.unlink(missing_ok=True)
+    if (root / "data/source.json").exists():
+        write_text(described, (root / "data/source.json").read_text(encoding="utf-8"))
     write_text(scratch, (root / "params.yaml").read_text(encoding="utf-8"))
     try:
         settings.apply(point.assignments, scratch, check)
+        describe(scratch, described)
         total = hashlib.sha256(scratch.read_bytes())
     except UserError as error:
         raise UserError(f"point {point.name}: {error}") from None
@@ -127,8 +140,7 @@ def inputs(point: Point, check: Check, root: Path = Path()) -> str:
     for name in experiments.code_files(root)[1:]:
         for file in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
             total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())
-    source = root / "data/source.json"
-    total.update(source.read_bytes() if source.exists() else b"")
+    total.update(described.read_bytes() if described.exists() else b"")
     return total.hexdigest()
 
 

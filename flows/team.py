@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from flows.integrity import objects
 from flows.plan import repository
+from flows.revisions import worktrees
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, new_file, write_text
 
@@ -100,9 +101,12 @@ def share(folder: Path) -> str:
 
     Outs are linked to it, not copied (reflinks where the disk has them, else hard links, else symbolic ones).
     """
-    folder = folder.expanduser().absolute()
+    folder = folder.expanduser().resolve()
+    own = Path(".dvc/cache").absolute()
     if not folder.parent.is_dir():
         raise UserError(f"{folder}: {folder.parent} is not there; make it, or is it not mounted?")
+    if folder != own.resolve() and (folder.is_relative_to(own.resolve()) or own.resolve().is_relative_to(folder)):
+        raise UserError(f"{folder}: in or around {own}, this clone's own cache; name a folder elsewhere")
     folder.mkdir(exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"{folder}: no permission to write; its group needs it (chgrp TEAM {folder}; chmod 2775 {folder})")
@@ -110,25 +114,54 @@ def share(folder: Path) -> str:
         folder.chmod(0o2775)  # files made in it belong to its group
     with repository() as repo:
         before = Path(repo.cache.local_cache_dir)
-        moved = _move_cache(before, folder) if before != folder else 0
+        same = before.exists() and before.samefile(folder)
+        ours = before.resolve() == own.parent.resolve() / own.name  # neither another folder nor a link to one: others may use that
+        moved = _move_cache(before, folder) if ours and not same else 0
         with repo.config.edit("local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
     register(folder, Path.cwd())
-    return f"cache: {folder} ({moved} objects moved there from {before}); set in {LOCAL_CONFIG}, for this clone"
+    done = f"{moved} objects moved there from {before}" if ours or same else f"{before} stays as it is, others may use it"
+    return f"cache: {folder} ({done}); set in {LOCAL_CONFIG}, for this clone"
 
 
 def register(folder: Path, project: Path) -> None:
     """Note in a shared cache that `project` uses it, so that nobody's garbage collection takes what it needs."""
     note = folder / PROJECTS / f"{uuid.uuid5(uuid.NAMESPACE_URL, str(project)).hex}.json"
     if not note.exists():
+        note.parent.mkdir(exist_ok=True)
+        if note.parent.stat().st_uid == os.getuid():
+            note.parent.chmod(0o2775)
         write_text(note, json.dumps({"folder": str(project)}) + "\n")
         note.chmod(0o664)
 
 
+def register_again(folder: Path, warn: Callable[[str], None]) -> None:
+    """The same at every run over a cache that is shared: the project may have been moved, or come by its settings another way.
+
+    What stands in a `.retemper` (worktrees, passing clones) has its needs counted with its project, or none.
+    """
+    if not (folder / PROJECTS).is_dir() or ".retemper" in Path.cwd().parts:
+        return
+    try:
+        register(folder, next(iter(worktrees()), Path.cwd()))
+    except OSError as error:
+        warn(f"{folder / PROJECTS}: {error.strerror}; somebody's retemper gc may take what this project needs")
+
+
 def registered(folder: Path) -> list[Path]:
-    """The projects that use a shared cache, as far as they are still there."""
-    notes = [json.loads(note.read_text(encoding="utf-8"))["folder"] for note in sorted((folder / PROJECTS).glob("*.json"))]
-    return [Path(project) for project in notes if (Path(project) / ".dvc").is_dir()]
+    """The projects that use a shared cache. UserError where one cannot be seen: it may be away for now, and what it needs is not known."""
+    found = []
+    for note in sorted((folder / PROJECTS).glob("*.json")):
+        try:
+            project = Path(json.loads(note.read_text(encoding="utf-8"))["folder"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"{note}: cannot be read as the note of a project that uses this cache; delete it if nobody knows it") from None
+        if not os.path.isdir(project / ".dvc"):  # noqa: PTH112 - pathlib raises where a folder above it is closed to us
+            raise UserError(
+                f"{note}: its project {project} cannot be seen, so what it needs is not known; mount it, or delete this note if it is gone"
+            )
+        found.append(project)
+    return found
 
 
 def _move_cache(source: Path, target: Path) -> int:

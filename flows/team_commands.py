@@ -37,6 +37,7 @@ def add_commands(commands: Any) -> None:
     gc = commands.add_parser("gc", help="remove from the cache what no branch, tag, experiment or working tree needs")
     gc.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
     gc.add_argument("--remote", metavar="NAME", help="from this remote as well, once every git remote was fetched")
+    gc.add_argument("--days", type=float, default=7, metavar="N", help="leave what came to the remote in the last N days (default: 7)")
     gc.set_defaults(work=_gc)
 
     lineage = commands.add_parser("lineage", help="what made a model or a metric: data, parameters, code, stages, commits")
@@ -80,8 +81,9 @@ def _remote(options: Namespace, _: object) -> int:
 
 def _cache(options: Namespace, _: object) -> int:
     from flows import locks, team
+    from flows.revisions import worktrees
 
-    with locks.only_run():
+    with locks.only_run_in(worktrees()):  # those of sweeps and retrainings work over this cache
         print(team.share(options.folder))
     return 0
 
@@ -95,7 +97,7 @@ def _verify(options: Namespace, _: object) -> int:
 def _gc(options: Namespace, _: object) -> int:
     from flows.garbage import collect
 
-    collect(options.dry_run, options.remote, print)
+    collect(options.dry_run, options.remote, print, options.days)
     return 0
 
 

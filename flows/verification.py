@@ -35,14 +35,14 @@ def verify_remote(name: str) -> int:
     try:
         with repository() as repo:
             odb = repo.cloud.get_remote(name).odb
-            files = odb.fs.fs.find(odb.path) if odb.fs.exists(odb.path) else []
+            files = [path for path in (odb.fs.fs.find(odb.path) if odb.fs.exists(odb.path) else []) if integrity.remote_id(path)]
             for path in files:
                 digest = hashlib.md5(usedforsecurity=False)
                 with odb.fs.open(path, "rb") as handle:
                     while block := handle.read(1 << 20):
                         digest.update(block)
                         size += len(block)
-                if "".join(path.rsplit("/", 2)[1:]).removesuffix(".dir") != digest.hexdigest():
+                if str(integrity.remote_id(path)).removesuffix(".dir") != digest.hexdigest():
                     wrong.append(path)
                     _say(path)
                     odb.fs.remove(path)

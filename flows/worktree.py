@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flows.experiments import code_files
+from flows.retraining_tree import is_worktree
 from flows.revisions import LOCK, git
+from flows.source import source_keys
 from tasks.core.params import read_yaml
 
 SOURCE = "data/source.json"
@@ -15,11 +17,12 @@ CARRIED = ("runtime.yaml", ".retemper/digests.json", ".dvc/config.local")  # thi
 
 def make_worktree(tree: Path, commit: str) -> Path:
     """A git worktree at `commit`; one that is already at `tree` is cleaned and used again. Returns the project's folder in it."""
-    top = tree.absolute()
-    if not (top / ".git").exists():
+    top = tree.resolve()
+    if not is_worktree(top, Path(git("rev-parse", "--path-format=absolute", "--git-common-dir"))):
         shutil.rmtree(top, ignore_errors=True)
         git("worktree", "prune")
         git("worktree", "add", "--quiet", "--force", "--detach", str(top), commit)
+    Path(git("rev-parse", "--absolute-git-dir", folder=top), "index.lock").unlink(missing_ok=True)  # of a dead one: the caller holds a lock
     git("checkout", "--quiet", "--force", "--detach", commit, folder=top)
     git("clean", "--quiet", "-d", "--force", folder=top)
     return top / git("rev-parse", "--show-prefix")
@@ -27,7 +30,8 @@ def make_worktree(tree: Path, commit: str) -> Path:
 
 def carry_changes(tree: Path) -> None:
     """Bring uncommitted changes of tracked files, new code, and dvc.lock into `tree`."""
-    if changes := git("diff", "--binary", "--relative", "HEAD"):
+    plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # whatever the user's settings are
+    if changes := git("diff", "--binary", "--relative", *plain, "HEAD"):
         git("apply", "--whitespace=nowarn", "-", folder=tree, text=f"{changes}\n")
     new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
     copy([*filter(None, new), LOCK, SOURCE], tree)
@@ -51,12 +55,9 @@ def equip(tree: Path, cache: Path | None) -> None:
         local.setdefault("cache", {}).pop("dir", None)
         if cache:
             local["cache"]["dir"] = str(cache.absolute())
-    sections = read_yaml(tree / "params.yaml")
-    for section in ("dataset", "encoder"):
-        entry = sections.get(section)
-        named = str(entry.get("source", "")) if isinstance(entry, dict) else ""
+    for _, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)
-        if named and not place.is_absolute() and place.exists():
+        if not place.is_absolute() and place.exists():
             there = Path(os.path.normpath(tree / place))
             if not there.exists():
                 there.parent.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ SCRATCH = Path(".retemper")
 
 
 def remove_abandoned() -> None:
-    """Remove what evaluations that were killed left behind: their process is no more."""
-    for folder in SCRATCH.glob("evaluate-*-*"):
+    """Remove what evaluations and reproductions that were killed left behind: their process is no more."""
+    for folder in [*SCRATCH.glob("evaluate-*-*"), *SCRATCH.glob("reproduce-*-*")]:
         with suppress(PermissionError):  # somebody else's, and alive
             try:
                 os.kill(int(folder.name.split("-")[1]), 0)

@@ -39,14 +39,21 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
 
     assert "would go: 0 objects" in gc("--dry-run")
     finished.command("git", "tag", "-d", "champion/1")
-    told = gc("--dry-run", "--remote", "team")
+    young = gc("--dry-run", "--remote", "team")
+    assert "remote team: would go: 0 objects" in young, "colleagues push before they commit"
+    assert "3 more objects" in young
+    foreign = tmp_path / "remote/files/md5/upload.tmp"
+    foreign.write_text("another program's")
+    told = gc("--dry-run", "--remote", "team", "--days", "0")
     assert "data/encoders/b" in told
     assert "3 objects" in told
     assert "3 recorded runs" in told
     assert "no git remote: only this clone's" in told
     assert integrity.object_path(cache, old).exists(), "a dry run removes nothing"
     before = len(list(runs.glob("*/*/*")))
-    gc("--remote", "team")
+    gc("--remote", "team", "--days", "0")
+    assert finished.call("verify", "--remote", "team").returncode == 0
+    assert foreign.exists(), "what is not named like an object is neither garbage nor damaged"
     for root in (cache, tmp_path / "remote/files/md5"):
         assert not integrity.object_path(root, old).exists()
         assert integrity.object_path(root, digest(finished.folder / "data/encoders/b")).exists()

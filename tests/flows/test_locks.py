@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,11 @@ def test_a_record_is_left_while_dvc_is_at_work_in_the_folder(rwlock: Path) -> No
     rwlock.write_text("")
     program = root / "dvc"
     program.write_text("import time; print(flush=True); time.sleep(60)")
-    for folder, repaired in ((root, False), (root.parent, True)):
+    inner = root / ".retemper/sweep/tree-0"
+    (inner / ".dvc").mkdir(parents=True)
+    (root / "data").mkdir()
+    for folder, repaired in ((root, False), (root / "data", False), (root.parent, True), (inner, True)):
+        rwlock.write_text("")
         dvc = subprocess.Popen([sys.executable, str(program)], cwd=folder, stdout=subprocess.PIPE)
         assert dvc.stdout is not None
         dvc.stdout.readline()
@@ -91,3 +96,24 @@ def test_a_first_run_that_was_cut_leaves_no_dvc_lock(tmp_path: Path) -> None:
     lock.write_text("schema: '2.0'\nstag")
     assert locks.restore(lambda: False, lock, memory)
     assert not lock.exists()
+
+
+def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
+    lock = finished.folder / "dvc.lock"
+    text = lock.read_text()
+    memory = finished.folder / ".retemper/dvc.lock"
+    memory.write_text("")
+    (finished.folder / "dvc.yaml").write_text("stages:\n  prepare:\n    cmds: no such key\n")
+    done = finished.call("run")
+    assert done.returncode == 2
+    assert "dvc.yaml" in done.stderr
+    assert "cut short" not in done.stderr
+    assert lock.read_text() == text
+    finished.command("git", "checkout", "--quiet", "dvc.yaml")
+    for cut in (text[: len(text) // 2], text.replace("  prepare:", "  prepare: 7\n  was:")):
+        lock.write_text(cut)
+        memory.write_text(text)
+        finished.call("run", "--dry-run")
+        assert lock.read_text() == cut, "a dry run mends nothing"
+    assert "cut short" in finished.call("run").stderr
+    assert lock.read_text() == text

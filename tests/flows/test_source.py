@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flows.source
-from flows.source import write_source
+from flows.source import source_keys, write_source
 from tasks.core.errors import UserError
 
 
@@ -160,3 +160,24 @@ def test_articles_have_an_entry_of_their_own_and_are_never_missed_before_they_ar
     assert write("dump:wiki") == here, "away, but remembered"
     assert "wiki" in place.warnings[0]
     assert write("dump:moved")["digest"] == here["digest"]
+
+
+def test_every_key_that_names_a_source_is_listed() -> None:
+    sections = {
+        "dataset": {"source": "beir:../data"},
+        "encoder": {"source": "model"},
+        "articles": {"source": "jsonl:wiki"},
+        "rerankers": {"small": {"source": "../ce", "negatives": "none"}, "broken": None},
+        "train": {"source": "no section of that kind"},
+    }
+    named = {
+        "dataset.source": "beir:../data",
+        "encoder.source": "model",
+        "articles.source": "jsonl:wiki",
+        "rerankers.small.source": "../ce",
+    }
+    assert dict(source_keys(sections)) == named
+    assert source_keys({"dataset": {"source": "demo"}, "encoder": {"source": "model"}, "rerankers": None}) == [
+        ("dataset.source", "demo"),
+        ("encoder.source", "model"),
+    ]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows import experiments
-from flows.sweep import Point, read_points
+from flows import experiments, revisions, worktree
+from flows.sweep import Point, inputs, read_points
 from tasks.core.errors import UserError
 
 SWEEP = """
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from flows.sweep import sweep
 run = [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))", "run"]
-sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None))
+sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None, lambda params, described: None))
 """
 
 
@@ -90,6 +90,35 @@ def test_a_table_shows_where_parameters_differ_and_test_only_when_asked() -> Non
     ]
     assert "0.7500" in experiments.table(found, test=True)
     assert experiments.flat({"a": {"b": {}, "c": 1}, "d": 2}) == {"a.b": {}, "a.c": 1, "d": 2}
+
+
+def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, toy.environment[name])
+    commit, place = revisions.git("rev-parse", "HEAD"), Path(".retemper/sweep/tree-0")
+    tree = worktree.make_worktree(place, commit)
+    (toy.folder / ".git/worktrees/tree-0/index.lock").write_text("")
+    (tree / "step.py").write_text("spoilt")
+    assert worktree.make_worktree(place, commit) == tree, "the lock of a dead git goes"
+    assert (tree / "step.py").read_text() == (toy.folder / "step.py").read_text()
+    (tree / ".git").write_text("gitdir: nowhere\n")
+    worktree.make_worktree(place, commit)
+    assert revisions.git("status", "--short", folder=tree) == ""
+    for setting in ("diff.noprefix=true", "diff.external=false", "color.ui=always"):
+        toy.command("git", "config", *setting.split("="))
+    toy.rounds(a="5", b="6")
+    worktree.carry_changes(tree)
+    assert (tree / "params.yaml").read_text() == (toy.folder / "params.yaml").read_text()
+
+
+def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(retraining.folder)
+    point = Point("x", ("bm25.k1=1.5",))
+    first = inputs(point, lambda _: None)
+    assert inputs(point, lambda _: None) == first
+    retraining.add(0.7)
+    assert inputs(point, lambda _: None) != first
 
 
 @pytest.mark.slow

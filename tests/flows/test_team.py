@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from flows import cli, integrity, team
+from flows import cli, integrity, locks, team
+from tasks.core.errors import UserError
 
 DVC = (sys.executable, "-m", "dvc")
 
@@ -171,3 +172,50 @@ def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, exec
     for number in range(5):  # what anybody has computed is nobody's to compute again
         everyone.rounds(a="1", b=str(100 + number))
         assert executed(everyone.run()) == set()
+
+
+def test_only_the_clones_own_cache_is_moved(here: Path, tmp_path: Path) -> None:
+    kept = here / ".dvc/cache/files/md5/ab" / ("c" * 30)
+    kept.parent.mkdir(parents=True)
+    kept.write_text("of everybody")
+    theirs = tmp_path / "theirs"
+    shutil.move(here / ".dvc/cache", theirs)
+    (tmp_path / "link").symlink_to(theirs)
+    kept = theirs / kept.relative_to(here / ".dvc/cache")
+    (here / ".dvc/cache").symlink_to(theirs)
+    assert "stays as it is" in team.share(tmp_path / "new"), "a link to what others may use"
+    assert kept.read_text() == "of everybody"
+    team.share(theirs)
+    assert "0 objects moved" in team.share(tmp_path / "link"), "one folder by two names"
+    assert kept.read_text() == "of everybody"
+    assert "stays as it is" in team.share(tmp_path / "new")
+    assert kept.read_text() == "of everybody"
+    (here / ".dvc/cache").unlink()
+    (here / ".dvc/cache").mkdir()
+    for place in (here / ".dvc/cache/shared", here):
+        with pytest.raises(UserError, match="this clone's own cache"):
+            team.share(place)
+
+
+def test_a_shared_cache_is_not_collected_while_a_project_cannot_be_seen(finished: Any, tmp_path: Path) -> None:
+    assert finished.call("cache", "share", str(tmp_path / "cache")).returncode == 0
+    (tmp_path / "away/.dvc").mkdir(parents=True)
+    team.register(tmp_path / "cache", tmp_path / "away")
+    (tmp_path / "away").rename(tmp_path / "moved")
+    done = finished.call("gc")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    note = next(note for note in (tmp_path / "cache/projects").iterdir() if "away" in note.read_text())
+    assert str(note) in done.stderr
+    shutil.rmtree(tmp_path / "cache/projects")
+    (tmp_path / "cache/projects").mkdir()
+    finished.run()
+    assert team.registered(tmp_path / "cache") == [finished.folder], "every run notes it again"
+
+
+def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", closed)
+    with pytest.raises(UserError, match="no permission, so a run may be at work there"), locks.only_run_in([tmp_path]):
+        pass
