@@ -16,6 +16,7 @@ def digest(path: Path) -> str:
 
 def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
     assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished.run()  # which pushes
     branch = "retemper/retraining"
     finished.command("git", "checkout", "--quiet", "-b", branch)
     finished.command("git", "add", "dvc.lock")
