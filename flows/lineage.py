@@ -127,13 +127,13 @@ def ancestors(lock: Lock, stage: str) -> list[str]:
 
 
 def parents(lock: Lock, stage: str) -> list[str]:
-    """The stages that made what `stage` read: outs that are a dep, that it is part of, or that are parts of it."""
+    """The stages that made what `stage` read: outs that are a dep, that it is part of, or that are parts of it; by name."""
     wanted = [dep["path"] for dep in lock[stage].get("deps", [])]
-    return [
+    return sorted(
         name
         for name, entry in lock.items()
         if name != stage and any(_overlap(out["path"], path) for out in entry.get("outs", []) for path in wanted)
-    ]
+    )
 
 
 class Code:
