@@ -12,10 +12,11 @@ MADE_OF := pyproject.toml constraints.txt
 
 export PIP_REQUIRE_VIRTUALENV = 1
 
-.PHONY: run test check help clean
+.PHONY: run test test-heavy check help clean
 help:
 	@echo 'make run    set up what is missing, then run the pipeline'
 	@echo 'make test   set up what is missing, then run the tests'
+	@echo 'make test-heavy  many clones, real servers and schedules: half an hour'
 	@echo 'make check  ruff, mypy, import-linter'
 	@echo 'make clean  remove the environment (.venv); data and caches stay'
 
@@ -24,6 +25,9 @@ run: .venv/.ready-$(EXTRA)
 
 test: .venv/.ready-$(EXTRA)-dev
 	$(BIN)/python -m pytest $(ARGS)
+
+test-heavy: .venv/.ready-$(EXTRA)-dev
+	$(BIN)/python -m pytest -m heavy $(ARGS)
 
 check: .venv/.ready-$(EXTRA)-dev
 	$(BIN)/ruff check .

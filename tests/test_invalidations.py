@@ -237,7 +237,7 @@ def test_a_changed_source_re_runs_what_reads_it(copied: Copy) -> None:
         (copied.folder / SOURCE).write_text(before)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_every_parameter_re_runs_what_the_graph_says(copied: Copy) -> None:
     wrong = {way: found ^ by_graph(way) for way in PARAMETERS if (found := by_dvc_parameter(copied, way)) != by_graph(way)}
     assert wrong == {}

@@ -203,7 +203,7 @@ def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_no
     assert [entry.result for entry in retrain.read_history(tmp_path)] == ["killed", "failed", "failed"]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_champion_is_measured_by_the_real_stages(
     tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

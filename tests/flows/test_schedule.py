@@ -155,7 +155,7 @@ def serving(project: Any, *arguments: str) -> Iterator[Served]:
         served.process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) -> None:
     project = retraining
     every_minute = ("--cron", "* * * * *")
@@ -232,7 +232,7 @@ with get_client(sync_client=True) as client:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_two_workers_share_a_pool_and_a_device(retraining: Any, server_url: str) -> None:
     """Two clones stand for two projects of a team, two workers for two machines with one device between them."""
     first = retraining

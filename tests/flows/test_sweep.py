@@ -121,7 +121,7 @@ def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: py
     assert inputs(point, lambda _: None) != first
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: Any, tmp_path: Path) -> None:
     def output(*words: str) -> str:
         return subprocess.run(words, cwd=finished.folder, env=finished.environment, capture_output=True, text=True, check=True).stdout

@@ -133,7 +133,7 @@ def test_a_shared_cache_takes_what_is_there_and_links_are_safe(
     assert wrong == [], "no stage wrote into a file that the cache holds"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
     """Each changes a round in its own way and all push and pull at the same time; nothing is lost or damaged."""
     assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
