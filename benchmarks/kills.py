@@ -361,6 +361,8 @@ def main() -> int:
     say("the undisturbed run is done")
     shutil.rmtree(folder / "killed", ignore_errors=True)
     workspace = Workspace(folder / "killed", dataset)
+    if options.reference:
+        shutil.copy(options.reference / "params.yaml", workspace.folder / "params.yaml")
     (workspace.folder / "runtime.yaml").write_text("checkpoint_seconds: 0.1\n")  # something to resume from even here
     harness = Harness(workspace, say)
     kills = (draw(options.seed, number, options.patience) for number in count(1))
