@@ -25,7 +25,11 @@ from flows.graph import Graph, read_graph, read_status
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "data/source.json"
-FIXED = {"dataset": "dataset.digest", "encoder": "encoder.digest"}  # sections whose content data/source.json carries
+FIXED = {name: f"{name}.digest" for name in ("dataset", "encoder", "articles")}  # sections whose content it carries
+    "dataset": "dataset.digest",
+    "encoder": "encoder.digest",
+    "articles": "articles.digest",
+}  # sections whose content data/source.json carries
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -55,7 +59,7 @@ class Copy:
             shutil.copy(ROOT / name, folder)
         shutil.copytree(ROOT / "tasks", folder / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "data").mkdir()
-        (folder / SOURCE).write_text('{"dataset": {"digest": "a"}, "encoder": {"digest": "b"}}')
+        (folder / SOURCE).write_text('{"dataset": {"digest": "a"}, "encoder": {"digest": "b"}, "articles": {"digest": "c"}}')
         (folder / ".dvcignore").write_text("__pycache__\n")
         subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
         with chdir(folder):
@@ -230,7 +234,7 @@ def test_where_nothing_changed_nothing_runs(copied: Copy) -> None:
 
 
 def test_a_changed_source_re_runs_what_reads_it(copied: Copy) -> None:
-    for section, stage in (("dataset", "prepare"), ("encoder", "base")):
+    for section, stage in (("dataset", "prepare"), ("encoder", "base"), ("articles", "articles")):
         before = (copied.folder / SOURCE).read_text()
         (copied.folder / SOURCE).write_text(before.replace(f'"{section}": {{"digest": "', f'"{section}": {{"digest": "new'))
         assert copied.rerun() == after({stage})
