@@ -26,10 +26,6 @@ from flows.graph import Graph, read_graph, read_status
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "data/source.json"
 FIXED = {name: f"{name}.digest" for name in ("dataset", "encoder", "articles")}  # sections whose content it carries
-    "dataset": "dataset.digest",
-    "encoder": "encoder.digest",
-    "articles": "articles.digest",
-}  # sections whose content data/source.json carries
 
 
 def read(path: Path) -> dict[str, Any]:
