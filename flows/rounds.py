@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from flows.checks import PARAMS, check
 from flows.settings import apply
@@ -68,7 +67,7 @@ def add(plan: Ance) -> list[str]:
     if plan.carry_on and plan.steps is None:
         raise UserError("--carry-on: expected --steps, for one schedule over all rounds")
     sources = [name for section in ("mine", "mix", "teacher") for name in sections.get(section) or {}]
-    apply(plan.assignments(rounds, sources), PARAMS, _check)
+    apply(plan.assignments(rounds, sources), PARAMS, check)
     return [f"{plan.prefix}{k}" for k in range(1, plan.n + 1)]
 
 
@@ -79,12 +78,8 @@ def remove(prefix: str) -> list[str]:
     if not names:
         raise UserError(f"{PARAMS}: no rounds {prefix}1, {prefix}2, ...; there are {', '.join(sections.get('rounds') or {})}")
     edits = [f"mine.{name}=" for name in names if name in (sections.get("mine") or {})]
-    apply([*edits, *(f"rounds.{name}=" for name in names)], PARAMS, _check)
+    apply([*edits, *(f"rounds.{name}=" for name in names)], PARAMS, check)
     return names
-
-
-def _check(sections: dict[str, Any]) -> None:
-    check(sections)
 
 
 def _numbered(prefix: str, names: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from tasks.core.files import write_text
 from tasks.core.params import read_yaml
 
 
-def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any]], None]) -> str | None:
+def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any]], object]) -> str | None:
     """Edit `path` by all `assignments` at once; returns its former text, or None where nothing changed and nothing was written.
 
     An assignment is `a.b=VALUE`, VALUE in YAML 1.2 (`1e-05` is a number, `[1, 2]` a list, `null` null); sections on the

@@ -30,7 +30,7 @@ from tasks.core.params import read_yaml
 RUN = (sys.executable, "-m", "flows.cli", "run")
 FOLDER = Path(".retemper/sweep")
 
-Check = Callable[[dict[str, Any]], None]
+Check = Callable[[dict[str, Any]], object]
 Describe = Callable[[Path, Path], None]  # brings a source.json up to date with a params.yaml
 
 
@@ -59,7 +59,7 @@ def sweep(
     problems: list[str] = []
     with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
         known = {one.name for one in experiments.stored(baseline)}
-        check = check or check_sections
+        check = check or checks.check
         named = {point: f"{point.name}-{inputs(point, check, describe)[:6]}" for point in points}  # every point is checked before any runs
         waiting = [point for point in points if named[point] not in known]
         display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
@@ -178,11 +178,6 @@ def _run_point(
     told = next((line for line in reversed(lines) if line.startswith("executed ")), "")
     display.line(f"{point.name}: stored as {name} ({told})")
     return ""
-
-
-def check_sections(sections: dict[str, Any]) -> None:
-    """UserError where parameters cannot be run."""
-    checks.check(sections)
 
 
 def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:
