@@ -192,9 +192,9 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
     thread.join(STOP_SECONDS - 0.4)
 
 
-def mark(host: str | None = None) -> str:
+def mark(machine: str | None = None) -> str:
     """The tag of deployments of the current folder on this machine, or on any (host "")."""
-    place = f"{socket.gethostname() if host is None else host}:{Path.cwd()}"
+    place = f"{socket.gethostname() if machine is None else machine}:{Path.cwd()}"
     return f"{MARK}{hashlib.sha256(place.encode()).hexdigest()[:12]}"
 
 
@@ -283,14 +283,14 @@ def _deploy(schedule: Schedule, pool: str) -> int:
         except ObjectNotFound:
             raise UserError(f"--pool {pool}: no such work pool; make it: prefect work-pool create --type process {pool}") from None
     notify.check_block()
-    refuse_others(schedule.name, mark(host=""), pool=True)
+    refuse_others(schedule.name, mark(machine=""), pool=True)
     deployment = scheduled.to_deployment(
         name=schedule.name,
         schedules=_times(schedule),
         parameters={"follow": schedule.follow},
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         work_pool_name=pool,
-        tags=[mark(host="")],
+        tags=[mark(machine="")],
         job_variables={"working_dir": str(Path.cwd())},
         entrypoint_type=_module_path(),
     )

@@ -85,10 +85,10 @@ def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="retemper-retraining/n: this deployment is of another folder"):
         schedule.refuse_others("n", schedule.mark())
-    there.work_pool_name, there.tags = "gpus", [schedule.mark(host="")]
+    there.work_pool_name, there.tags = "gpus", [schedule.mark(machine="")]
     with pytest.raises(UserError, match="the workers of pool gpus run this deployment"):
         schedule.refuse_others("n", schedule.mark())
-    schedule.refuse_others("n", schedule.mark(host=""), pool=True)
+    schedule.refuse_others("n", schedule.mark(machine=""), pool=True)
 
 
 class Served:
