@@ -82,10 +82,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture(scope="module")
 def first(project: Project, tiny_corpus: Any) -> dict[str, str]:
     """States of the stages after the first run, which every test here begins with and leaves as it was."""
-    pretrained = "rounds.costa_warmup={init: costa, negatives: bm25, loss: nll, steps: 4}"
-    return project.run(
-        f"dataset.source=beir:{tiny_corpus.beir}", "encoder.source=package:cognition/model", "pretrain.costa.steps=2", pretrained
-    )
+    quick = ["encoder.source=package:cognition/model", "pretrain.costa.steps=2", "rounds.costa_warmup.steps=4"]
+    return project.run(f"dataset.source=beir:{tiny_corpus.beir}", *quick)
 
 
 def test_the_first_run_executes_every_stage(first: dict[str, str], project: Project) -> None:
