@@ -56,6 +56,26 @@ def test_commands_see_our_python_and_an_empty_stdin() -> None:
     assert lines == [sys.prefix, "''"]
 
 
+def test_a_signal_that_meets_a_destructor_stops_without_a_traceback() -> None:
+    script = """
+import os, signal
+from flows.processes import Processes, Stopped, stopping_on_signals
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+processes = Processes()
+with stopping_on_signals(processes):
+    last = Last()
+    del last
+    try:
+        processes.start(["true"])
+    except Stopped:
+        print("nothing more is started", flush=True)
+"""
+    done = subprocess.run(python(script), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("nothing more is started\n", "\nretemper: stopped\n")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 class TestNothingIsLeft:
     def test_of_a_command_that_ends(self) -> None:
