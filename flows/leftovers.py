@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from tasks.core.files import write_json
+from tasks.core.files import partial, write_json
 from tasks.core.params import read_yaml
 
 MEMORY = Path(".retemper/outs.json")
@@ -37,6 +37,13 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
     if now - remembered:
         write_json(memory, sorted(str(out) for out in now | remembered))
     return deleted
+
+
+def remove_unfinished(outs: Iterable[Path]) -> None:
+    """Delete what a killed stage had half written beside `outs`: the next attempt does, but what is cached is not attempted again."""
+    for out in outs:
+        half = partial(out)
+        shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
 
 
 def _remembered(memory: Path) -> set[Path]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flows import locks, metrics, server, sharing, team
+from flows import leftovers, locks, metrics, server, sharing, team
 from flows.display import Display, Outcome, summary, text_table
 from flows.graph import DEFAULT_TARGET
 from flows.lineage import cache_folder
@@ -37,6 +37,7 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
             outcomes = _execute(plan, processes, display)
         if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             remove_finished()
+            leftovers.remove_unfinished(out for name in outcomes for out in plan.graph.stages[name].outs)
             locks.forget()
         if plan.remote and not sharing.is_pushed(plan.remote):
             sharing.push(processes, plan.remote, display.warn)

@@ -39,6 +39,16 @@ def test_outs_of_a_removed_round_go_and_nothing_else(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
+def test_what_a_killed_stage_had_half_written_goes() -> None:
+    Path("data/encoders/.a.partial").mkdir()
+    Path("data/encoders/.a.partial/half").write_text("half")
+    Path("data/metrics/.a.json.partial").write_text("half")
+    Path("data/encoders/.somebody.partial").write_text("not an out's")
+    before = files() - {"encoders/.a.partial/half", "metrics/.a.json.partial"}
+    leftovers.remove_unfinished(outs("metrics/a.json", "encoders/a", "encoders/b"))
+    assert files() == before
+
+
 def test_what_dvc_lock_knows_goes_too() -> None:
     Path("dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  evaluate@b:\n    cmd: x\n    outs:\n    - path: data/metrics/b.json\n      md5: 0\n"
