@@ -30,6 +30,8 @@ from statistics import median
 
 from workspace import Workspace, remote, start_server, write_corpus
 
+from tasks.core.scratch import KEPT
+
 CHANGED = ["text.titles=true", "base.seed=43", "prepare.unknown_documents=drop"]  # every stage runs again
 BACK = ["text.titles=false", "base.seed=42", "prepare.unknown_documents=refuse"]
 LONGER = ["rounds.warmup.steps=30", "rounds.star.steps=30"]  # trainings that can be killed at work
@@ -241,8 +243,12 @@ class Harness:
             for path in sorted(mine.get(stage, {}).keys() | outs.get(stage, {}).keys()):
                 if mine.get(stage, {}).get(path) != outs.get(stage, {}).get(path):
                     self.fault(f"{stage}: {path} is not that of the undisturbed run")
-        if extra := self.workspace.files() - files - {".dvc/config.local"}:  # our remote
-            self.fault(f"litter: {sorted(extra)}")
+        extra = self.workspace.files() - files - {".dvc/config.local"}  # our remote
+        if litter := {name for name in extra if not name.startswith(".retemper/scratch/")}:
+            self.fault(f"litter: {sorted(litter)}")
+        for kind in self.workspace.folder.glob(".retemper/scratch/*"):  # of the runs with changed parameters, never finished
+            if len(works := list(kind.iterdir())) > KEPT:
+                self.fault(f"litter: {len(works)} unfinished works in {kind}")
         for line in self.workspace.faulty_objects():
             self.fault(f"cache: {line}")
         log = self.workspace.folder.parent / "again.log"
