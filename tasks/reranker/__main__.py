@@ -49,7 +49,7 @@ def main() -> None:
                 params.max_length, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", params.max_length)
             )
             encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, params.batch_tokens, device)
-            groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window)
+            groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, scratch)
             texts = corpus_texts(args.corpus, text, scratch / "texts.bin")
             queries = [query for _, query in query_texts(args.corpus, "train")]
             optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)

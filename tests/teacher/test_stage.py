@@ -95,6 +95,6 @@ def test_killed_and_resumed(project: Path, tiny_reranker: Path, monkeypatch: pyt
     assert not (project / "again").exists()
     calls[:] = [1] * 10
     run(project, tiny_reranker, monkeypatch, out="again")
-    assert len(calls) == 10 + 6 - 3, "three of the six pieces were there"
+    assert len(calls) == 10 + 7 - 3, "three of the seven pieces were there"
     assert folder_digest(project / "again") == folder_digest(project / "out")
     assert "30 pairs scored" in capsys.readouterr().out
