@@ -41,7 +41,7 @@ def read_data(queries: Tokens, document_ids: Path, qrels: Path, negatives: Path 
 
 def steps_of(data: Data, params: QuerySide) -> int:
     """Optimizer steps; the last batch of an epoch is filled from the next epoch, so every batch is full."""
-    return params.steps or max(1, round(params.epochs * len(data.queries) / params.batch_queries))
+    return params.steps or max(1, round(params.epochs * len(data.queries) / min(params.batch_queries, len(data.queries))))
 
 
 def batch_of(data: Data, params: QuerySide, step: int) -> Ints:

@@ -115,7 +115,7 @@ def steps_of(data: TrainingSet, params: Round) -> int:
     """Optimizer steps of a round; the last batch of an epoch is filled from the next epoch, so every batch is full."""
     if params.steps is not None:
         return params.steps
-    return max(1, round(params.epochs * len(data.queries) / params.batch_queries))
+    return max(1, round(params.epochs * len(data.queries) / min(params.batch_queries, len(data.queries))))
 
 
 def schedule_of(steps: int, before: int, params: Round) -> Schedule:
@@ -182,7 +182,7 @@ def _log_weights(negatives: DocumentLists, first: int, count: int, positive: flo
 
 
 def _places(count: int, number: int, log_weights: Floats | None, sampling: str, rng: np.random.Generator) -> Ints:
-    """`number` of 0..count-1, each once where there are enough, else in turn until there are; best first for `top`."""
+    """`number` of 0..count-1, each once where there are enough; else they repeat: by chance (uniform) or in turn."""
     if sampling == "top":
         return np.arange(number) % count
     if log_weights is None:

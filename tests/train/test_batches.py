@@ -115,6 +115,7 @@ def test_too_few_negatives_repeat_and_none_become_random(data: TrainingSet) -> N
 def test_steps(data: TrainingSet) -> None:
     assert steps_of(data, round_of(batch_queries=4, epochs=2)) == 3
     assert steps_of(data, round_of(steps=17)) == 17
+    assert steps_of(data, round_of(batch_queries=64, epochs=5)) == 5, "fewer queries than a batch asks for: a step is an epoch"
 
 
 def token_folder(folder: Path, ids: list[str]) -> Tokens:

@@ -139,3 +139,11 @@ def test_the_schedule_of_a_chain() -> None:
     with pytest.raises(UserError, match="21 steps behind and 10 to come are more than schedule_steps 30"):
         schedule_of(10, 21, round_of(schedule_steps=30))
     assert schedule_of(10, 0, round_of()).total == 10
+
+
+@pytest.mark.parametrize("values", [{"loss": "kl"}, {"loss": "margin_mse"}, {"sampling": "simans"}])
+@pytest.mark.parametrize("negatives", ["random", "none"])
+def test_negatives_without_scores_teach_nothing(values: dict[str, str], negatives: str) -> None:
+    """Drawn from the corpus they have none: every pair would be left out, the loss 0 and the round's weights those it began with."""
+    with pytest.raises(ValueError, match=f"negatives {negatives}|needs hard_negatives and negatives that have scores"):
+        round_of(negatives=negatives, **values)
