@@ -127,9 +127,16 @@ def locked_outs(folder: Path, commit: str) -> dict[str, str]:
 
 
 def outs_of(text: str) -> dict[str, str]:
-    """Digest of every out in a dvc.lock, by path."""
-    lock = YAML(typ="safe", pure=True).load(text) or {}
-    return {out["path"]: out.get("md5", "") for stage in lock.get("stages", {}).values() for out in stage.get("outs", [])}
+    """Digest of every out in a dvc.lock, by path. A query tower without an index of its own has its round's, which serves it."""
+    stages = (YAML(typ="safe", pure=True).load(text) or {}).get("stages", {})
+    outs = {out["path"]: out.get("md5", "") for stage in stages.values() for out in stage.get("outs", [])}
+    for name in stages:
+        model = name.removeprefix("adore@")
+        if model != name:
+            entry = stages[name]["params"]["params.yaml"][f"adore.{model}"]
+            if entry.get("index", "Flat") == "Flat":
+                outs[f"data/indexes/{model}"] = outs.get(f"data/indexes/{entry['round']}", "")
+    return outs
 
 
 def show(folder: Path, commit: str, name: str) -> str | None:

@@ -44,25 +44,24 @@ def arguments() -> Namespace:
     return given
 
 
-def setting_of(given: Namespace, params: Adore | Study) -> tuple[Setting, str]:
-    """What the trainings read, and a digest of it all."""
+def setting_of(given: Namespace, params: Adore | Study, key: str) -> tuple[Setting, Path]:
+    """What the trainings read, and the scratch folder of just that."""
     runtime = read_runtime()
     device = choose_device(runtime)
     dtype = compute_dtype(device, params.precision)
     documents, queries = given.tokens / "documents", open_tokens(given.tokens / "queries" / "train")
     qrels = given.corpus / "qrels" / "train.parquet"
     negatives = given.negatives / "train.parquet" if isinstance(params, Adore) and params.lists == "given" else None
-    data = read_data(queries, documents / "ids.parquet", qrels, negatives, params.depth)
-    setting = Setting(load_towers(given.round), open_embeddings(given.embeddings), queries, data, runtime, device, dtype)
     read = [given.round, given.embeddings, queries.folder, qrels, *([negatives] if negatives else [])]
-    return setting, work_digest(params.model_dump(), str(dtype), device.type, code_digest("core", "adore"), *read)
+    scratch = scratch_folder(key, work_digest(params.model_dump(), str(dtype), device.type, code_digest("core", "adore"), *read))
+    data = read_data(queries, documents / "ids.parquet", qrels, negatives, params.depth, scratch)
+    return Setting(load_towers(given.round), open_embeddings(given.embeddings), queries, data, runtime, device, dtype), scratch
 
 
 def adore(given: Namespace) -> None:
     key = f"adore.{given.name}"
     params = load(Adore, key)
-    setting, digest = setting_of(given, params)
-    scratch = scratch_folder(key, digest)
+    setting, scratch = setting_of(given, params, key)
     with new_folder(given.curves) as curves, new_folder(given.index) as index, new_folder(given.encoder) as encoder:
         documents = open_documents(setting, params, scratch, f"{key}.index")
         what = f"adore {given.name} ({setting.device.type}, {str(setting.dtype).removeprefix('torch.')})"
@@ -82,8 +81,7 @@ def adore(given: Namespace) -> None:
 def study(given: Namespace) -> None:
     key = f"study.{given.study}"
     params = load(Study, key)
-    setting, digest = setting_of(given, params)
-    scratch = scratch_folder(key, digest)
+    setting, scratch = setting_of(given, params, key)
     with new_folder(given.out) as out:
         table = run_study(setting, params, scratch, out, given.tokens / "queries", given.corpus / "qrels", given.study)
         write_json(out / "table.json", table)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.core.files import new_file
+from tasks.core.scratch import seal, sealed
 from tasks.core.tokens import Ints
 from tasks.core.training import CHECKPOINT, checkpoint_step
 
@@ -20,6 +21,10 @@ class Refreshed:
         """`retrieve(first, end)` gives the documents [queries, depth] of the batches of steps first..end-1, in order."""
         self.folder, self.steps, self.retrieve = folder, steps, retrieve
         self._first, self._documents = -1, np.empty((0, 0), dtype=np.int64)
+        resumed = checkpoint_step(folder / CHECKPOINT)
+        if resumed % steps and not sealed(self._path(resumed - resumed % steps)):
+            print(f"{folder}: the lists that step {resumed} trains on were damaged, and their tower is gone: from the first step again")
+            (folder / CHECKPOINT).unlink()
 
     def of(self, step: int, size: int) -> Ints:
         """The documents of step `step`, [size, depth]; steps are asked for in rising order."""
@@ -30,15 +35,19 @@ class Refreshed:
         documents: Ints = self._documents[start : start + size]
         return documents
 
+    def _path(self, first: int) -> Path:
+        return self.folder / f"lists-{first}.npy"
+
     def _load(self, first: int) -> Ints:
-        path = self.folder / f"lists-{first}.npy"
-        if not path.exists():
+        path = self._path(first)
+        if not sealed(path):
             documents = self.retrieve(first, first + self.steps)
             with new_file(path) as temporary, temporary.open("wb") as handle:
                 np.save(handle, documents)
+            seal(path)
             resumed = checkpoint_step(self.folder / CHECKPOINT)
-            for old in self.folder.glob("lists-*.npy"):
-                if int(old.stem.removeprefix("lists-")) < resumed - resumed % self.steps:
+            for old in self.folder.glob("lists-*"):  # with their seals
+                if int(old.name.removeprefix("lists-").split(".")[0]) < resumed - resumed % self.steps:
                     old.unlink()
         loaded: Ints = np.load(path, mmap_mode="r", allow_pickle=False)
         return loaded

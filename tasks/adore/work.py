@@ -19,6 +19,7 @@ from tasks.core.errors import UserError
 from tasks.core.faiss_building import Recipe, build
 from tasks.core.faiss_index import open_index, save_index
 from tasks.core.optimizers import make_optimizer
+from tasks.core.scratch import seal, sealed
 from tasks.core.search import id_order
 from tasks.core.tokens import Tokens
 from tasks.core.training import Schedule, fit, plotted
@@ -42,8 +43,9 @@ class Setting:
 
 def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) -> Any:
     """The faiss index of `recipe`, kept at `path`: a resumed training must search the very same one."""
-    if not path.exists():
+    if not sealed(path):
         save_index(build(embeddings, recipe, key), path)
+        seal(path)
     return open_index(path)
 
 

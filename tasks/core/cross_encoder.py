@@ -48,8 +48,14 @@ class CrossEncoder:
 def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int, device: torch.device, dtype: torch.dtype) -> CrossEncoder:
     """The cross-encoder of a local folder; UserError where it is none, or has another number of labels than one."""
     model, tokenizer = load_classifier(folder), load_tokenizer(folder)
-    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", max_length))
-    return CrossEncoder(model.to(device, dtype).eval(), tokenizer, min(max_length, longest), batch_tokens, device)
+    return CrossEncoder(model.to(device, dtype).eval(), tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens, device)
+
+
+def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:
+    """Tokens of a pair: `max_length`, or as many as tokenizer and model take. RoBERTa's kind counts positions from padding + 1."""
+    positions: int = getattr(model.config, "max_position_embeddings", max_length)
+    padding = getattr(getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None), "padding_idx", None)
+    return min(max_length, int(tokenizer.model_max_length), positions - (0 if padding is None else padding + 1))
 
 
 def load_classifier(folder: Path, seed: int | None = None) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tasks
 from tasks.core.errors import UserError
-from tasks.core.files import file_digest, folder_digest
+from tasks.core.files import file_digest, folder_digest, write_text
 
 ROOT = Path(".retemper")
 FINISHED = "finished"
@@ -48,6 +48,21 @@ def scratch_folder(kind: str, digest: str) -> Path:
     for old in others[KEPT - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def seal(path: Path) -> None:
+    """Say that a finished piece of work is whole, by its digest beside it: a machine that loses its power may cut or empty any file."""
+    write_text(_mark(path), file_digest(path))
+
+
+def sealed(path: Path) -> bool:
+    """Whether a piece is there and as it was when it was sealed; else it is to be made again."""
+    mark = _mark(path)
+    return path.exists() and mark.exists() and mark.read_bytes() == file_digest(path).encode()
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
 
 
 def finish(folder: Path) -> None:

@@ -7,11 +7,12 @@ that was killed and goes on from its last checkpoint ends with the same bits as 
 import json
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 from dvclive import Live
 from safetensors import SafetensorError, safe_open
@@ -22,6 +23,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import new_file, read_json, write_json
 from tasks.core.optimizers import linear_schedule
 from tasks.core.progress import Progress
+from tasks.core.tokens import Ints
 
 Metrics = dict[str, float]
 POINTS = 500  # of a curve, at most
@@ -51,6 +53,16 @@ def draw_seed(*key: int) -> int:
         state = (state ^ state >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
         state ^= state >> 31
     return state >> 1
+
+
+def batch_places(total: int, size: int, seed: int, step: int) -> Ints:
+    """Which of 0..total-1 are the batch of step `step`, [size]: a new permutation each epoch, the next one where an epoch ends.
+
+    The last batch of an epoch is so filled from the next, and every batch is full.
+    """
+    epoch, place = np.divmod(np.arange(step * size, (step + 1) * size), total)
+    orders = {e: np.random.default_rng(draw_seed(seed, 1, e)).permutation(total) for e in np.unique(epoch).tolist()}
+    return np.array([orders[e][p] for e, p in zip(epoch.tolist(), place.tolist(), strict=True)], dtype=np.int64)
 
 
 def fit(
@@ -160,17 +172,42 @@ def save_checkpoint(path: Path, step: int, history: list[Metrics], module: nn.Mo
     """Weights, optimizer state, curve and the next step's number in one file, whole or not at all."""
     tensors = {f"weights.{name}": p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
     tensors |= {f"state.{name}": tensor for name, tensor in state_tensors(module, optimizer).items()}
+    metadata = {"step": str(step), "history": json.dumps(history)}
     with new_file(path) as temporary:
-        save_file(tensors, temporary, metadata={"step": str(step), "history": json.dumps(history)})
+        save_file(tensors, temporary, metadata=metadata | {"crc": _crc(tensors, metadata)})
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
+    """The tensors of a checkpoint, and `step` and `history`; None where there is none. One that is damaged is removed."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata: dict[str, str] = file.metadata() or {}
+        if metadata.pop("crc", "") == _crc(tensors, metadata):
+            return tensors, metadata
+    except SafetensorError:
+        pass
+    print(f"{path}: damaged, as by a loss of power: from the first step again")
+    path.unlink()
+    return None
+
+
+def _crc(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> str:
+    """CRC-32 of all that a checkpoint says."""
+    total = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        total = zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode(), total))
+    return str(total)
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[Metrics]]:
-    """Bring back a checkpoint: the step to go on with and the curve so far; (0, []) where there is none."""
-    if not path.exists():
+    """Bring back a checkpoint: the step to go on with and the curve so far; (0, []) where there is none that is whole."""
+    found = read_checkpoint(path)
+    if found is None:
         return 0, []
-    with safe_open(path, framework="pt") as file:
-        tensors: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        metadata: dict[str, Any] = file.metadata()
+    tensors, metadata = found
     parameters = dict(module.named_parameters())
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -182,8 +219,6 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
 
 
 def checkpoint_step(path: Path) -> int:
-    """The step that a training would go on with from a checkpoint; 0 where there is none."""
-    if not path.exists():
-        return 0
-    with safe_open(path, framework="pt") as file:
-        return int(file.metadata()["step"])
+    """The step that a training would go on with from a checkpoint; 0 where there is none that is whole."""
+    found = read_checkpoint(path)
+    return int(found[1]["step"]) if found else 0

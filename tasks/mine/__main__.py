@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import pyarrow.compute as pc
 
 from tasks.core.devices import choose_device, read_runtime
+from tasks.core.document_lists import relevant_pairs
 from tasks.core.embeddings import open_embeddings
 from tasks.core.encoding import Vectors
 from tasks.core.entry import parser, stage
@@ -15,10 +15,10 @@ from tasks.core.files import new_folder
 from tasks.core.pair_scores import embedded_scores
 from tasks.core.params import load
 from tasks.core.queries import encode_queries, ranked_queries, search_embeddings
-from tasks.core.records import QRELS, RANKED
+from tasks.core.records import RANKED
 from tasks.core.search import Floats, rows_needed
-from tasks.core.tables import StoredIds, read_table, write_table
-from tasks.core.tokens import Ints, open_tokens, ordinals
+from tasks.core.tables import StoredIds, write_table
+from tasks.core.tokens import Ints, open_tokens
 from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 
@@ -38,12 +38,8 @@ def main() -> None:
     params, runtime = load(Mine, f"mine.{args.name}"), read_runtime()
     device = choose_device(runtime)
     documents, queries = open_tokens(args.documents), open_tokens(args.queries)
-    judged = read_table(args.qrels, QRELS)
-    judged = judged.filter(pc.greater(judged["grade"], 0))
-    query, document = ordinals(judged["query"], args.queries / "ids.parquet"), ordinals(judged["doc"], args.documents / "ids.parquet")
     ids = StoredIds(args.documents / "ids.parquet")
-    known = (query >= 0) & (document >= 0)
-    query, document = np.unique(np.stack([query[known], document[known]]), axis=1)
+    query, document = np.unique(np.stack(relevant_pairs(args.qrels, args.queries / "ids.parquet", ids.path)), axis=1)
     positives = query * len(ids) + document
     depth = params.depth + params.skip + int(np.bincount(query).max(initial=0))
     vectors = encode_queries(args.encoder, queries, params.precision, device)

@@ -2,27 +2,25 @@
 
 from pathlib import Path
 
-import pyarrow.compute as pc
+import numpy as np
 
+from tasks.core.document_lists import relevant_pairs
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder
 from tasks.core.params import load
-from tasks.core.records import QRELS, RANKED
-from tasks.core.tables import read_table, write_table
-from tasks.core.tokens import ordinals, read_ids
+from tasks.core.records import RANKED
+from tasks.core.tables import write_table
+from tasks.core.tokens import read_ids
 from tasks.mix.interleave import Source, Table, mixture, random_source
 from tasks.mix.params import Mix
 
 
 def random_of(documents: Path, queries: Path, qrels: Path, params: Mix) -> Source:
     """The random source over a corpus, positives of the training queries left out."""
-    judged = read_table(qrels, QRELS)
-    judged = judged.filter(pc.greater(judged["grade"], 0))
     positives: dict[int, set[int]] = {}
-    for query, document in zip(ordinals(judged["query"], queries).tolist(), ordinals(judged["doc"], documents).tolist(), strict=True):
-        if query >= 0 and document >= 0:
-            positives.setdefault(query, set()).add(document)
+    for query, document in np.stack(relevant_pairs(qrels, queries, documents), axis=1).tolist():
+        positives.setdefault(query, set()).add(document)
     return random_source(read_ids(documents), positives, params.depth, params.seed)
 
 

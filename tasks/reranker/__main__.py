@@ -1,6 +1,6 @@
 """A cross-encoder in the project's folder form: as it came, or fine-tuned."""
 
-from tasks.core.cross_encoder import CrossEncoder, load_classifier
+from tasks.core.cross_encoder import CrossEncoder, load_classifier, longest_pair
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
 from tasks.core.downloads import encoder_folder
 from tasks.core.entry import parser, stage
@@ -45,11 +45,9 @@ def main() -> None:
     scratch = scratch_folder(f"reranker-{args.name}", digest)
     with new_folder(args.curves) as curves, new_folder(args.out) as out:
         if params.steps:
-            longest = min(
-                params.max_length, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", params.max_length)
-            )
+            longest = longest_pair(model, tokenizer, params.max_length)
             encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, params.batch_tokens, device)
-            groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window)
+            groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, scratch)
             texts = corpus_texts(args.corpus, text, scratch / "texts.bin")
             queries = [query for _, query in query_texts(args.corpus, "train")]
             optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)

@@ -1,10 +1,12 @@
 """Negatives of a source, and the known positives of their queries, with a cross-encoder's scores."""
 
+from collections.abc import Iterator
+
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.core.cross_encoder import load_cross_encoder
 from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.document_lists import ranked_groups
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder
 from tasks.core.params import load
@@ -13,10 +15,9 @@ from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables import read_table, write_table
 from tasks.core.text import Text
 from tasks.core.texts import corpus_texts, query_texts
-from tasks.core.tokens import ordinals
-from tasks.teacher.pairs import apart, positives_of, rescored
+from tasks.teacher.pairs import apart, asked, positives_of, rescored
 from tasks.teacher.params import Teacher
-from tasks.teacher.pieces import score_pieces
+from tasks.teacher.pieces import Pieces
 
 
 def main() -> None:
@@ -33,10 +34,9 @@ def main() -> None:
     device = choose_device(runtime)
     dtype = compute_dtype(device, params.precision)
     model = load_cross_encoder(args.reranker, params.max_length, params.batch_tokens, device, dtype)
-    negatives = read_table(args.negatives / "train.parquet", RANKED)
-    negatives = negatives.filter(pc.less_equal(negatives["rank"], params.depth))
-    positives = positives_of(negatives, read_table(args.corpus / "qrels" / "train.parquet", QRELS), args.corpus / "documents.parquet")
-    pairs = pa.concat_tables([positives, negatives])
+    negatives, documents, window = args.negatives / "train.parquet", args.corpus / "documents.parquet", (1, params.depth)
+    names, count = asked(ranked_groups(negatives, window))
+    positives = positives_of(names, read_table(args.corpus / "qrels" / "train.parquet", QRELS), documents)
     digest = work_digest(
         params.model_dump(),
         text.model_dump(),
@@ -50,14 +50,18 @@ def main() -> None:
     scratch = scratch_folder(f"teacher-{args.name}", digest)
     texts = corpus_texts(args.corpus, text, scratch / "texts.bin")
     queries = dict(query_texts(args.corpus, "train"))
-    names, rows = pairs["query"], ordinals(pairs["doc"], args.corpus / "documents.parquet")
-    scores = score_pieces(len(pairs), lambda n: (queries[names[n].as_py()], texts[int(rows[n])]), model.scores, scratch)
+    pieces = Pieces(len(positives) + count, documents, lambda query, row: (queries[query], texts[row]), model.scores, scratch)
+    positives = rescored(positives, pieces.of(positives))
+
+    def kept() -> Iterator[pa.Table]:
+        for group in ranked_groups(negatives, window):
+            yield apart(rescored(group, pieces.of(group)), positives, params.absolute_margin)
+
     with new_folder(args.out) as out:
-        positives = rescored(positives, scores[: len(positives)])
-        kept = apart(rescored(negatives, scores[len(positives) :]), positives, params.absolute_margin)
         write_table(out / "positives.parquet", RANKED, [positives])
-        write_table(out / "train.parquet", RANKED, [kept])
-    print(f"teacher {args.name}: {len(scores):,} pairs scored, {len(negatives) - len(kept):,} of {len(negatives):,} negatives left out")
+        rows = write_table(out / "train.parquet", RANKED, kept())
+    pieces.progress.close()
+    print(f"teacher {args.name}: {len(positives) + count:,} pairs scored, {count - rows:,} of {count:,} negatives left out")
     finish(scratch)
 
 

@@ -1,5 +1,6 @@
 """The pairs that a teacher scores, as tables of schema RANKED."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,18 @@ from tasks.core.tokens import ordinals
 Floats = npt.NDArray[np.float32]
 
 
-def positives_of(negatives: pa.Table, qrels: pa.Table, documents: Path) -> pa.Table:
-    """Every known positive (grade above 0, in the corpus) of the queries of `negatives`, once; ranks and scores are 0 yet."""
-    judged = qrels.filter(pc.and_(pc.greater(qrels["grade"], 0), pc.is_in(qrels["query"], value_set=negatives["query"].combine_chunks())))
+def asked(tables: Iterable[pa.Table]) -> tuple[pa.Array, int]:
+    """The ids of the queries of `tables`, each once, and the number of rows."""
+    names, rows = pa.array([], pa.string()), 0
+    for table in tables:
+        names = pa.concat_arrays([names, table["query"].unique()]).unique()
+        rows += len(table)
+    return names, rows
+
+
+def positives_of(queries: pa.Array, qrels: pa.Table, documents: Path) -> pa.Table:
+    """Every known positive (grade above 0, in the corpus) of `queries`, once; ranks and scores are 0 yet."""
+    judged = qrels.filter(pc.and_(pc.greater(qrels["grade"], 0), pc.is_in(qrels["query"], value_set=queries)))
     judged = judged.filter(pa.array(ordinals(judged["doc"], documents) >= 0)).group_by(["query", "doc"], use_threads=False).aggregate([])
     zeros = np.zeros(len(judged))
     return pa.table([judged["query"], judged["doc"], pa.array(zeros, pa.int32()), pa.array(zeros, pa.float32())], schema=RANKED)

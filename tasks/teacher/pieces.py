@@ -5,30 +5,44 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tasks.core.files import new_file
 from tasks.core.progress import Progress
+from tasks.core.scratch import seal, sealed
+from tasks.core.tokens import ordinals
 
 PIECE = 8192  # pairs
 Floats = npt.NDArray[np.float32]
+Pair = tuple[str, str]
 
 
-def score_pieces(
-    count: int, pair: Callable[[int], tuple[str, str]], scores: Callable[[list[tuple[str, str]]], Floats], scratch: Path
-) -> Floats:
-    """The score of each of `count` pairs; finished pieces in `scratch` are taken from there."""
-    progress = Progress("teacher", count, "pairs")
-    pieces = [np.empty(0, dtype=np.float32)]
-    for start in range(0, count, PIECE):
-        numbers = range(start, min(start + PIECE, count))
-        path = scratch / f"{start // PIECE:06}.npy"
-        if path.exists():
-            progress.skip(len(numbers))
-        else:
-            found = scores([pair(n) for n in numbers])
-            with new_file(path) as temporary, temporary.open("wb") as handle:
-                np.save(handle, found)
-            progress.advance(len(numbers))
-        pieces.append(np.load(path, allow_pickle=False))
-    progress.close()
-    return np.concatenate(pieces)
+class Pieces:
+    """Scores of tables of pairs (query, doc); those of finished pieces are in `scratch`, and taken from there while they are whole."""
+
+    def __init__(
+        self, total: int, documents: Path, texts: Callable[[str, int], Pair], scores: Callable[[list[Pair]], Floats], scratch: Path
+    ) -> None:
+        """`total` pairs will be asked for; `texts` gives the texts of a query and of a document by its place in the file `documents`."""
+        self.documents, self.texts, self.scores, self.scratch = documents, texts, scores, scratch
+        self.progress = Progress("teacher", total, "pairs")
+        self.made = 0
+
+    def of(self, table: pa.Table) -> Floats:
+        """The score of each row, [len(table)]; tables are asked for in the same order every time."""
+        rows = ordinals(table["doc"], self.documents)
+        pieces = [np.empty(0, dtype=np.float32)]
+        for start in range(0, len(table), PIECE):
+            queries, places = table["query"].slice(start, PIECE).to_pylist(), rows[start : start + PIECE].tolist()
+            path = self.scratch / f"{self.made:06}.npy"
+            self.made += 1
+            if sealed(path):
+                self.progress.skip(len(places))
+            else:
+                found = self.scores([self.texts(query, place) for query, place in zip(queries, places, strict=True)])
+                with new_file(path) as temporary, temporary.open("wb") as handle:
+                    np.save(handle, found)
+                seal(path)
+                self.progress.advance(len(places))
+            pieces.append(np.load(path, allow_pickle=False))
+        return np.concatenate(pieces)

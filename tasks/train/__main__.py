@@ -58,7 +58,7 @@ def main() -> None:
     with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
         steps = before = 0
         if params.steps != 0:
-            data = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window)
+            data = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window, scratch)
             print(check_training_set(data, params))
             steps = steps_of(data, params)
             if params.optimizer_from == "continue":

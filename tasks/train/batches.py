@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 
+from tasks.core.document_lists import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs
 from tasks.core.errors import UserError
-from tasks.core.records import QRELS, RANKED
+from tasks.core.records import RANKED
 from tasks.core.tables import count_rows, read_table
-from tasks.core.tokens import Ints, Tokens, ordinals
-from tasks.core.training import Schedule, draw_seed
+from tasks.core.tokens import Ints, Tokens
+from tasks.core.training import Schedule, batch_places, draw_seed
 from tasks.train.params import Round
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -22,25 +22,12 @@ Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
-class Lists:
-    """A list of documents for each query, flat: query q has values[offsets[q]:offsets[q + 1]], and `scores` alike, where there are any."""
-
-    offsets: Ints
-    values: Ints
-    scores: Floats | None = None
-
-    @property
-    def counts(self) -> Ints:
-        return np.diff(self.offsets)
-
-
-@dataclass(frozen=True)
 class TrainingSet:
     """Queries with at least one positive: their rows, their positives (all known ones) and their hard negatives, best first."""
 
     queries: Ints  # [N] query ordinals
-    positives: Lists  # of document ordinals
-    negatives: Lists
+    positives: DocumentLists
+    negatives: DocumentLists
     documents: int
 
 
@@ -64,35 +51,23 @@ class _Draw:
     scores: Floats
 
 
-def lists_of(queries: Ints, documents: Ints, count: int, scores: Floats | None = None) -> Lists:
-    """Pairs (query, document), in order, as one list per query 0..count-1."""
-    order = np.argsort(queries, kind="stable")
-    offsets = np.concatenate([[0], np.bincount(queries, minlength=count).cumsum()])
-    return Lists(offsets, documents[order], None if scores is None else scores[order])
-
-
-def read_training_set(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path, window: tuple[int, int]) -> TrainingSet:
+def read_training_set(
+    queries: Tokens, documents: Tokens, qrels: Path, negatives: Path, window: tuple[int, int], scratch: Path
+) -> TrainingSet:
     """Judgements and negatives of the training queries; UserError where there is nothing to train on.
 
     `negatives` is a table; the scores of known positives stand beside it in positives.parquet, where its stage wrote them.
     """
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
-    judged = read_table(qrels, QRELS)
-    judged = judged.filter(pc.greater(judged["grade"], 0))
-    q, d = ordinals(judged["query"], query_ids), ordinals(judged["doc"], document_ids)
-    known = (q >= 0) & (d >= 0)
-    if not known.any():
+    q, d = relevant_pairs(qrels, query_ids, document_ids)
+    if not len(q):
         raise UserError(
             f"{qrels}: no training query has a relevant document; give the dataset a train split, or set steps: 0 in every round"
         )
-    count, total = count_rows(query_ids), count_rows(document_ids)
-    scores = _positive_scores(negatives.with_name("positives.parquet"), q[known], d[known], query_ids, document_ids, total)
-    positives = lists_of(q[known], d[known], count, scores)
-    mined = read_table(negatives, RANKED)
-    mined = mined.filter(pc.and_(pc.greater_equal(mined["rank"], window[0]), pc.less_equal(mined["rank"], window[1])))
-    nq, nd = ordinals(mined["query"], query_ids), ordinals(mined["doc"], document_ids)
-    fit = (nq >= 0) & (nd >= 0)
-    hard = lists_of(nq[fit], nd[fit], count, mined["score"].to_numpy()[fit])
+    total = count_rows(document_ids)
+    scores = _positive_scores(negatives.with_name("positives.parquet"), q, d, query_ids, document_ids, total)
+    positives = lists_of(q, d, count_rows(query_ids), scores)
+    hard = ranked_lists(negatives, query_ids, document_ids, window, scratch)
     return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total)
 
 
@@ -101,9 +76,8 @@ def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path
     if not path.exists():
         return None
     table = read_table(path, RANKED)
-    q, d = ordinals(table["query"], query_ids), ordinals(table["doc"], document_ids)
-    known = (q >= 0) & (d >= 0)
-    keys, first = np.unique(q[known] * total + d[known], return_index=True)
+    q, d, known = known_pairs(table, query_ids, document_ids)
+    keys, first = np.unique(q * total + d, return_index=True)
     scores = np.full(len(queries), np.nan, dtype=np.float32)
     if len(keys):
         wanted = queries * total + documents
@@ -141,7 +115,7 @@ def steps_of(data: TrainingSet, params: Round) -> int:
     """Optimizer steps of a round; the last batch of an epoch is filled from the next epoch, so every batch is full."""
     if params.steps is not None:
         return params.steps
-    return max(1, round(params.epochs * len(data.queries) / params.batch_queries))
+    return max(1, round(params.epochs * len(data.queries) / min(params.batch_queries, len(data.queries))))
 
 
 def schedule_of(steps: int, before: int, params: Round) -> Schedule:
@@ -162,10 +136,7 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     random documents of the corpus, as every query does where params.negatives is random.
     """
     size, hard = min(params.batch_queries, len(data.queries)), params.hard
-    place = np.arange(step * size, (step + 1) * size)
-    epochs = place // len(data.queries)
-    order = {e: np.random.default_rng(draw_seed(params.seed, 1, e)).permutation(len(data.queries)) for e in np.unique(epochs).tolist()}
-    queries = data.queries[[order[e][p % len(data.queries)] for e, p in zip(epochs.tolist(), place.tolist(), strict=True)]]
+    queries = data.queries[batch_places(len(data.queries), size, params.seed, step)]
     rng = np.random.default_rng(draw_seed(params.seed, 2, step))
     first, count = data.positives.offsets[queries], data.positives.counts[queries]
     targets = _taken(data.positives, first + rng.integers(count))
@@ -180,7 +151,7 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     return Batch(queries, documents, slots, positive, own, np.concatenate([targets.scores[:, None], drawn.scores], axis=1))
 
 
-def _taken(lists: Lists, places: Ints) -> _Draw:
+def _taken(lists: DocumentLists, places: Ints) -> _Draw:
     scores = np.full(places.shape, np.nan, dtype=np.float32) if lists.scores is None else lists.scores[places]
     return _Draw(lists.values[places], scores)
 
@@ -201,7 +172,7 @@ def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params
     return _Draw(documents, scores)
 
 
-def _log_weights(negatives: Lists, first: int, count: int, positive: float, params: Round) -> Floats | None:
+def _log_weights(negatives: DocumentLists, first: int, count: int, positive: float, params: Round) -> Floats | None:
     """SimANS (Zhou et al., arXiv 2210.11773, Eq. 3): log p = -a (s- - s+ - b)^2 up to a constant; None: all alike, as without a score."""
     if params.sampling != "simans" or negatives.scores is None or not np.isfinite(positive):
         return None
@@ -211,7 +182,7 @@ def _log_weights(negatives: Lists, first: int, count: int, positive: float, para
 
 
 def _places(count: int, number: int, log_weights: Floats | None, sampling: str, rng: np.random.Generator) -> Ints:
-    """`number` of 0..count-1, each once where there are enough, else in turn until there are; best first for `top`."""
+    """`number` of 0..count-1, each once where there are enough; else they repeat: by chance (uniform) or in turn."""
     if sampling == "top":
         return np.arange(number) % count
     if log_weights is None:

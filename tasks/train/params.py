@@ -82,6 +82,9 @@ class Round(Params):
             raise ValueError(
                 f"loss {self.loss} compares a query's own hard negatives: it needs hard_negatives and negatives that have scores"
             )
+        if self.negatives in ("none", "random") and (self.distilled or self.sampling == "simans"):
+            wish = f"loss {self.loss}" if self.distilled else "sampling simans"
+            raise ValueError(f"negatives {self.negatives} have no scores, and {wish} needs them; take a mine or a teacher")
         if self.hardest and self.distilled:
             raise ValueError(f"hardest takes one negative of all, and loss {self.loss} the whole group: choose one of them")
         if self.optimizer_from == "continue" and self.schedule_steps is None:

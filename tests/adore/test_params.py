@@ -1,8 +1,11 @@
-"""What an entry of `adore` may not say."""
+"""What an entry of `adore` may not say, and how many steps it makes."""
 
+import numpy as np
 import pytest
 
+from tasks.adore.data import Data, steps_of
 from tasks.adore.params import Adore, Study
+from tasks.core.document_lists import lists_of
 from tasks.core.errors import UserError
 from tasks.core.params import validate
 
@@ -40,3 +43,10 @@ def test_refusals(more: dict[str, object], words: str) -> None:
 def test_a_study_weighs_its_pairs_too() -> None:
     with pytest.raises(UserError, match="every pair weigh 0"):
         validate(Study, {"round": "star", "factories": ["Flat"], "cut": 0}, "study.s")
+
+
+@pytest.mark.parametrize(("batch_queries", "epochs", "steps"), [(4, 2.0, 3), (64, 5.0, 5), (6, 1.0, 1), (64, 0.1, 1)])
+def test_steps(batch_queries: int, epochs: float, steps: int) -> None:
+    """Of six queries; a batch holds no more than there are."""
+    data = Data(np.arange(6), lists_of(np.arange(6), np.arange(6), 6), None, 9)
+    assert steps_of(data, validate(Adore, GIVEN | {"batch_queries": batch_queries, "epochs": epochs}, "adore.a")) == steps

@@ -162,11 +162,23 @@ def test_every_steps_list_is_brute_force(run: Callable[[str, str], Path], projec
     assert set(curve(out, "overlap")) == {1.0}  # the negatives are the dynamic ones
 
 
-@pytest.mark.parametrize("name", ["dynamic", "refreshed", "jpq"])
+@pytest.mark.parametrize(
+    ("name", "harmed"),
+    [
+        *[("dynamic", ""), ("refreshed", ""), ("jpq", "")],
+        *[("refreshed", "lists-4.npy"), ("refreshed", "checkpoint.safetensors"), ("ivf", "index.faiss")],
+    ],
+)
 def test_killed_and_resumed_equals_undisturbed(
-    name: str, run: Callable[[str, str], Path], project: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    harmed: str,
+    run: Callable[[str, str], Path],
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    whole = run(name, f"{name}/whole")
+    """Also where the loss of power that killed it cut a file in its scratch folder."""
+    whole = run(name, f"{name}{harmed}/whole")
     remove_finished()
     real = work.make_step
 
@@ -183,9 +195,13 @@ def test_killed_and_resumed_equals_undisturbed(
     with monkeypatch.context() as patch:
         patch.setattr(work, "make_step", mortal)
         with pytest.raises(Killed):
-            run(name, f"{name}/killed")
-    assert not any((project / name / "killed" / out).exists() for out in OUTS)
-    again = run(name, f"{name}/killed")
+            run(name, f"{name}{harmed}/killed")
+    assert not any((project / f"{name}{harmed}" / "killed" / out).exists() for out in OUTS)
+    for file in project.glob(f".retemper/scratch/*/*/{harmed}") if harmed else ():
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    capsys.readouterr()
+    again = run(name, f"{name}{harmed}/killed")
+    assert ("going on from step 6" in capsys.readouterr().out) == (harmed in ("", "index.faiss"))
     for out in OUTS:
         assert folder_digest(whole / out) == folder_digest(again / out), out
     remove_finished()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, RobertaConfig, RobertaForSequenceClassification
 
 from tasks.core.cross_encoder import load_classifier, load_cross_encoder
 from tasks.core.errors import UserError
@@ -64,3 +64,16 @@ def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config.json: not there"):
         load_classifier(tmp_path)
+
+
+def test_a_pair_is_cut_to_the_positions_of_a_model_of_robertas_kind(tiny_encoder: Path, tmp_path: Path) -> None:
+    """It numbers positions from its padding token's id + 1, so that 20 of them hold 19 tokens or fewer."""
+    config = RobertaConfig(
+        vocab_size=31000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=1,
+        max_position_embeddings=20, pad_token_id=0,
+    )  # fmt: skip
+    RobertaForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_encoder, model_max_length=10**9).save_pretrained(tmp_path)
+    encoder = load_cross_encoder(tmp_path, 256, 512, CPU, FP32)
+    assert encoder.max_length == 19
+    assert np.isfinite(encoder.scores([("some words " * 30, "other words " * 30)])).all()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.scratch import KEPT, finish, remove_finished, scratch_folder
+from tasks.core.scratch import KEPT, finish, remove_finished, scratch_folder, seal, sealed
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +34,23 @@ def test_a_finished_work_gives_way_to_another_of_its_kind() -> None:
     finish(other)
     assert scratch_folder("train-star", "c" * 40).exists()
     assert (done.exists(), other.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "one bit", "gone", "no seal", "half a seal", "bytes for a seal"])
+def test_a_seal_knows_a_harmed_piece(harm: str, tmp_path: Path) -> None:
+    piece, mark = tmp_path / "piece.npy", tmp_path / "piece.npy.sha256"
+    whole = bytes(range(256)) * 40
+    piece.write_bytes(whole)
+    assert not sealed(piece), "written, and not yet said to be whole"
+    seal(piece)
+    assert sealed(piece)
+    if harm in ("gone", "no seal"):
+        (piece if harm == "gone" else mark).unlink()
+    elif "seal" in harm:
+        mark.write_bytes(mark.read_bytes()[:30] if harm == "half a seal" else b"\xff\xfe")
+    else:
+        piece.write_bytes({"cut": whole[:5000], "empty": b"", "one bit": b"\x01" + whole[1:]}[harm])
+    assert not sealed(piece)
+    piece.write_bytes(whole)
+    seal(piece)
+    assert sealed(piece)

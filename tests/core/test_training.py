@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,18 @@ from torch import nn
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
 from tasks.core.optimizers import make_optimizer
-from tasks.core.training import CHECKPOINT, Schedule, draw_seed, fit, load_state, read_state, save_state, state_tensors
+from tasks.core.training import (
+    CHECKPOINT,
+    Schedule,
+    batch_places,
+    checkpoint_step,
+    draw_seed,
+    fit,
+    load_state,
+    read_state,
+    save_state,
+    state_tensors,
+)
 
 STEPS = 12
 
@@ -61,6 +73,44 @@ def test_resumed_equals_undisturbed(tmp_path: Path, optimizer: str, dies_at: int
         assert torch.equal(weight, resumed.state_dict()[name]), name
     assert (tmp_path / "whole" / "optimizer").read_text() == (tmp_path / "killed" / "optimizer").read_text()
     assert folder_digest((tmp_path / "whole" / "curves").resolve()) == folder_digest((tmp_path / "killed" / "curves").resolve())
+
+
+@pytest.mark.parametrize(
+    "harm", ["cut in the header", "cut in the weights", "empty", "zeros", "one bit of a weight", "one digit of the step"]
+)
+def test_a_damaged_checkpoint_is_told_and_costs_the_way_and_nothing_else(
+    tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = train(tmp_path / "whole", seconds=1e9)
+    with pytest.raises(Killed):
+        train(tmp_path / "killed", dies_at=6)
+    path = tmp_path / "killed" / "scratch" / CHECKPOINT
+    assert checkpoint_step(path) == 6
+    held = path.read_bytes()
+    harmed = {
+        "cut in the header": held[:50],
+        "cut in the weights": held[:-20],
+        "empty": b"",
+        "zeros": held[:-64] + bytes(64),
+        "one bit of a weight": held[:-5] + bytes([held[-5] ^ 1]) + held[-4:],
+        "one digit of the step": held.replace(b'"step":"6"', b'"step":"4"'),
+    }[harm]
+    assert harmed != held
+    path.write_bytes(harmed)
+    again = train(tmp_path / "killed")
+    assert "damaged" in capsys.readouterr().out
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
+    assert folder_digest((tmp_path / "whole" / "curves").resolve()) == folder_digest((tmp_path / "killed" / "curves").resolve())
+
+
+@pytest.mark.parametrize(("total", "size"), [(10, 4), (10, 10), (7, 3), (1, 1), (5, 4)])
+def test_the_order_of_an_epoch(total: int, size: int) -> None:
+    """Batches laid end to end are one permutation after the other; the formula is that of earlier versions, digit for digit."""
+    places = np.concatenate([batch_places(total, size, 3, step) for step in range(3 * total)])
+    for epoch in range(3 * size):
+        order = places[epoch * total : (epoch + 1) * total].tolist()
+        assert order == np.random.default_rng(draw_seed(3, 1, epoch)).permutation(total).tolist()
 
 
 def test_a_loss_that_is_not_finite_is_one_line_and_keeps_the_checkpoint(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tasks.core.cross_encoder import CrossEncoder, load_classifier, load_cross_encoder
+from tasks.core.document_lists import DocumentLists
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, folder_digest
 from tasks.core.records import RANKED
@@ -23,7 +24,11 @@ from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
 from tasks.reranker.step import make_step
 
-GROUPS = Groups(np.array([0, 2]), np.array([3, 4, 5]), np.array([0, 1, 1, 3]), np.array([0, 1, 2, 6]), np.array([0, 3, 3, 4]))
+GROUPS = Groups(
+    np.array([0, 2]),
+    DocumentLists(np.array([0, 1, 1, 3]), np.array([3, 4, 5])),
+    DocumentLists(np.array([0, 3, 3, 4]), np.array([0, 1, 2, 6])),
+)
 
 
 def params_of(**values: Any) -> Reranker:

@@ -76,6 +76,52 @@ def test_every_score_is_the_models_own(project: Path, tiny_corpus: Any, tiny_rer
     assert 0 < len(guarded) < len(negatives)
 
 
+@pytest.mark.parametrize("harm", ["cut", "empty", "another score", "no seal", "half a seal"])
+def test_a_damaged_piece_is_scored_again(harm: str, project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE", 11)
+    run(project, tiny_reranker, monkeypatch)
+    (scratch,) = (project / ".retemper" / "scratch").glob("teacher-t/*")
+    piece, mark = scratch / "000001.npy", scratch / "000001.npy.sha256"
+    whole = piece.read_bytes()
+    if harm in ("cut", "empty"):
+        piece.write_bytes(whole[: 150 * (harm == "cut")])
+    elif harm == "another score":
+        piece.write_bytes(whole[:-1] + bytes([whole[-1] ^ 64]))
+    else:
+        mark.unlink() if harm == "no seal" else mark.write_bytes(mark.read_bytes()[:30])
+    calls: list[Path] = []
+    real = pieces.new_file
+
+    def counted(path: Path) -> Any:
+        calls.append(path)
+        return real(path)
+
+    monkeypatch.setattr(pieces, "new_file", counted)
+    run(project, tiny_reranker, monkeypatch, out="again")
+    assert [path.name for path in calls] == [piece.name], "the other pieces were whole"
+    assert piece.read_bytes() == whole
+    assert folder_digest(project / "again") == folder_digest(project / "out")
+
+
+def test_negatives_pass_by_in_groups(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more than a group and a batch of the table is held, and what comes out is the same."""
+    module, real, held = import_module("tasks.teacher.__main__"), import_module("tasks.teacher.__main__").ranked_groups, list[int]()
+    monkeypatch.setattr(pieces, "PIECE", 4)  # the same pieces whatever the group
+    whole = run(project, tiny_reranker, monkeypatch)
+    remove_finished()
+    monkeypatch.setattr("tasks.core.document_lists.GROUP", 4)
+    monkeypatch.setattr("tasks.core.tables.BATCH_ROWS", 5)  # four of them within the depth
+
+    def watched(path: Path, window: tuple[int, int]) -> Any:
+        for table in real(path, window):
+            held.append(len(table))
+            yield table
+
+    monkeypatch.setattr(module, "ranked_groups", watched)
+    assert run(project, tiny_reranker, monkeypatch, out="again") == whole
+    assert held == [4] * 12, "two passes: for the queries, and for the scores"
+
+
 def test_killed_and_resumed(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(pieces, "PIECE", 5)
     run(project, tiny_reranker, monkeypatch)
@@ -95,6 +141,6 @@ def test_killed_and_resumed(project: Path, tiny_reranker: Path, monkeypatch: pyt
     assert not (project / "again").exists()
     calls[:] = [1] * 10
     run(project, tiny_reranker, monkeypatch, out="again")
-    assert len(calls) == 10 + 6 - 3, "three of the six pieces were there"
+    assert len(calls) == 10 + 7 - 3, "three of the seven pieces were there"
     assert folder_digest(project / "again") == folder_digest(project / "out")
     assert "30 pairs scored" in capsys.readouterr().out

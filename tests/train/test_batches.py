@@ -7,11 +7,12 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core.document_lists import lists_of
 from tasks.core.errors import UserError
 from tasks.core.records import QRELS, RANKED
 from tasks.core.tables import write_table
 from tasks.core.tokens import IDS, Tokens
-from tasks.train.batches import TrainingSet, draw_batch, lists_of, read_training_set, steps_of
+from tasks.train.batches import TrainingSet, draw_batch, read_training_set, steps_of
 from tasks.train.params import Round
 from tasks.train.step import batch_loss, best_passage
 
@@ -114,6 +115,7 @@ def test_too_few_negatives_repeat_and_none_become_random(data: TrainingSet) -> N
 def test_steps(data: TrainingSet) -> None:
     assert steps_of(data, round_of(batch_queries=4, epochs=2)) == 3
     assert steps_of(data, round_of(steps=17)) == 17
+    assert steps_of(data, round_of(batch_queries=64, epochs=5)) == 5, "fewer queries than a batch asks for: a step is an epoch"
 
 
 def token_folder(folder: Path, ids: list[str]) -> Tokens:
@@ -126,9 +128,9 @@ def test_read_by_id_within_the_window(tmp_path: Path) -> None:
     qrels, negatives = tmp_path / "qrels.parquet", tmp_path / "negatives.parquet"
     rows = [("a", "z", 1), ("a", "x", 0), ("b", "w", 2), ("c", "gone", 1), ("a", "w", 1)]
     write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
-    rows = [("a", "x", 1, 3.0), ("a", "y", 2, 2.0), ("b", "x", 3, 1.0), ("b", "y", 4, 0.5)]
+    rows = [("b", "x", 3, 1.0), ("b", "y", 4, 0.5), ("gone", "x", 2, 1.0), ("a", "x", 1, 3.0), ("a", "y", 2, 2.0), ("a", "gone", 3, 1.0)]
     write_table(negatives, RANKED, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=RANKED)])
-    data = read_training_set(queries, documents, qrels, negatives, (2, 3))
+    data = read_training_set(queries, documents, qrels, negatives, (2, 3), tmp_path)
     assert data.queries.tolist() == [0, 1]
     assert (data.positives.offsets.tolist(), data.positives.values.tolist()) == ([0, 1, 3, 3], [3, 2, 3])
     assert (data.negatives.offsets.tolist(), data.negatives.values.tolist()) == ([0, 1, 2, 2], [0, 1])
@@ -139,7 +141,7 @@ def test_nothing_to_train_on_is_one_line(tmp_path: Path) -> None:
     for name, schema in (("qrels", QRELS), ("negatives", RANKED)):
         write_table(tmp_path / f"{name}.parquet", schema, [])
     with pytest.raises(UserError, match="no training query has a relevant document"):
-        read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "negatives.parquet", (1, 200))
+        read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "negatives.parquet", (1, 200), tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(5))

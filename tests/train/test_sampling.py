@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.core.document_lists import lists_of
 from tasks.core.errors import UserError
 from tasks.core.records import QRELS, RANKED
 from tasks.core.tables import write_table
 from tasks.core.tokens import IDS, Tokens
-from tasks.train.batches import TrainingSet, check_training_set, draw_batch, lists_of, read_training_set, schedule_of
+from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of
 from tasks.train.params import Round
 
 DOCUMENTS = 500
@@ -116,17 +117,17 @@ def test_read_with_scores(tmp_path: Path) -> None:
     write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
     ranked(tmp_path / "train.parquet", [("a", "x", 1, 5.0), ("b", "z", 1, 4.0), ("b", "y", 2, 3.0)])
     ranked(tmp_path / "positives.parquet", [("b", "x", 1, 9.0), ("a", "z", 1, 8.0), ("gone", "z", 1, 7.0)])
-    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9))
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9), tmp_path)
     assert data.positives.values.tolist() == [1, 2, 0]
     np.testing.assert_array_equal(data.positives.scores, [math.nan, 8.0, 9.0])
     assert (data.negatives.values.tolist(), data.negatives.scores.tolist()) == ([0, 2, 1], [5.0, 4.0, 3.0])
     assert "1.5 a query to draw from; 1 have fewer than 2 (theirs repeat), 0 none" in check_training_set(data, round_of(loss="kl"))
     (tmp_path / "positives.parquet").unlink()
-    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9))
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9), tmp_path)
     for values in ({"loss": "margin_mse"}, {"sampling": "simans"}):
         with pytest.raises(UserError, match="no scores of positives beside them"):
             check_training_set(data, round_of(**values))
-    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (3, 9))
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (3, 9), tmp_path)
     with pytest.raises(UserError, match="none of 2 queries has one of rank 3 to 9"):
         check_training_set(data, round_of(window=(3, 9)))
     assert check_training_set(data, round_of(negatives="random", window=(3, 9))) == "2 queries, hard negatives: random"
@@ -138,3 +139,11 @@ def test_the_schedule_of_a_chain() -> None:
     with pytest.raises(UserError, match="21 steps behind and 10 to come are more than schedule_steps 30"):
         schedule_of(10, 21, round_of(schedule_steps=30))
     assert schedule_of(10, 0, round_of()).total == 10
+
+
+@pytest.mark.parametrize("values", [{"loss": "kl"}, {"loss": "margin_mse"}, {"sampling": "simans"}])
+@pytest.mark.parametrize("negatives", ["random", "none"])
+def test_negatives_without_scores_teach_nothing(values: dict[str, str], negatives: str) -> None:
+    """Drawn from the corpus they have none: every pair would be left out, the loss 0 and the round's weights those it began with."""
+    with pytest.raises(ValueError, match=f"negatives {negatives}|needs hard_negatives and negatives that have scores"):
+        round_of(negatives=negatives, **values)
