@@ -28,7 +28,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from workspace import Workspace, remote, start_server, write_corpus
+from workspace import WINDOWS, Workspace, remote, start_server, write_corpus
 
 from tasks.core.scratch import KEPT
 
@@ -244,11 +244,11 @@ class Harness:
                 if mine.get(stage, {}).get(path) != outs.get(stage, {}).get(path):
                     self.fault(f"{stage}: {path} is not that of the undisturbed run")
         extra = self.workspace.files() - files - {".dvc/config.local"}  # our remote
-        if litter := {name for name in extra if not name.startswith(".retemper/scratch/")}:
-            self.fault(f"litter: {sorted(litter)}")
-        for kind in self.workspace.folder.glob(".retemper/scratch/*"):  # of the runs with changed parameters, never finished
-            if len(works := list(kind.iterdir())) > KEPT:
-                self.fault(f"litter: {len(works)} unfinished works in {kind}")
+        if litter := sorted(name for name in extra if not name.startswith(".retemper/scratch/")):
+            self.fault(f"litter: {litter}")
+        for kind in self.workspace.folder.glob(".retemper/scratch/*"):  # of runs with changed parameters, never finished
+            if len(list(kind.iterdir())) > KEPT:
+                self.fault(f"litter: too many unfinished works in {kind}")
         for line in self.workspace.faulty_objects():
             self.fault(f"cache: {line}")
         log = self.workspace.folder.parent / "again.log"
@@ -256,62 +256,6 @@ class Harness:
         if (status := flow.wait(LONGEST)) or "executed 0" not in log.read_text():
             self.fault(f"a run after success: status {status}\n{log.read_text()[-1500:]}")
         self.say(f"compared {sum(map(len, outs.values()))} outs of {len(outs)} stages")
-
-
-def _exists(*patterns: str) -> Callable[[Workspace], Callable[[], bool]]:
-    def window(workspace: Workspace) -> Callable[[], bool]:
-        return lambda: any(next(workspace.folder.glob(pattern), None) for pattern in patterns)
-
-    return window
-
-
-def _commit(workspace: Workspace) -> Callable[[], bool]:
-    """A stage has ended and its DVC goes on: it hashes, fills the cache, writes dvc.lock."""
-    watched: list[int] = []
-    looked = 0.0
-
-    def seen() -> bool:
-        nonlocal looked
-        if any(not Path(f"/proc/{pid}").exists() for pid in watched):
-            return True
-        if time.monotonic() - looked > 0.3:
-            looked = time.monotonic()
-            now = [p.pid for p in workspace.processes() if p.role == "stage"]
-            ended = set(watched) - set(now)  # while we looked
-            watched[:] = now
-            return bool(ended)
-        return False
-
-    return seen
-
-
-def _lock(workspace: Workspace) -> Callable[[], bool]:
-    """DVC writes its record of readers and writers."""
-    path = workspace.folder / ".dvc/tmp/rwlock"
-
-    def stamp() -> tuple[int, int]:
-        try:
-            status = path.stat()
-            return status.st_mtime_ns, status.st_size
-        except FileNotFoundError:
-            return 0, 0
-
-    before = stamp()
-    return lambda: stamp() != before
-
-
-def _push(workspace: Workspace) -> Callable[[], bool]:
-    return lambda: any(p.stage == "push" for p in workspace.processes())
-
-
-WINDOWS: dict[str, Callable[[Workspace], Callable[[], bool]]] = {
-    "start": lambda _: lambda: True,
-    "commit": _commit,
-    "lock": _lock,
-    "write": _exists("data/.*.partial", "data/*/.*.partial"),
-    "checkpoint": _exists(".retemper/scratch/*/*/.*.partial"),
-    "push": _push,
-}
 
 
 def undisturbed(workspace: Workspace, settings: list[str], remembered: Path) -> tuple[dict[str, dict[str, str]], set[str]]:

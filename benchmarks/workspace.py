@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -165,3 +167,59 @@ def remote(workspace: Workspace, folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         command = [*base, "add", "--quiet", "--default", "team", str(folder)]
         subprocess.run(command, cwd=workspace.folder, env=workspace.environment, capture_output=True, check=True)
+
+
+def _exists(*patterns: str) -> Callable[[Workspace], Callable[[], bool]]:
+    def window(workspace: Workspace) -> Callable[[], bool]:
+        return lambda: any(next(workspace.folder.glob(pattern), None) for pattern in patterns)
+
+    return window
+
+
+def _commit(workspace: Workspace) -> Callable[[], bool]:
+    """A stage has ended and its DVC goes on: it hashes, fills the cache, writes dvc.lock."""
+    watched: list[int] = []
+    looked = 0.0
+
+    def seen() -> bool:
+        nonlocal looked
+        if any(not Path(f"/proc/{pid}").exists() for pid in watched):
+            return True
+        if time.monotonic() - looked > 0.3:
+            looked = time.monotonic()
+            now = [p.pid for p in workspace.processes() if p.role == "stage"]
+            ended = set(watched) - set(now)  # while we looked
+            watched[:] = now
+            return bool(ended)
+        return False
+
+    return seen
+
+
+def _lock(workspace: Workspace) -> Callable[[], bool]:
+    """DVC writes its record of readers and writers."""
+    path = workspace.folder / ".dvc/tmp/rwlock"
+
+    def stamp() -> tuple[int, int]:
+        try:
+            status = path.stat()
+            return status.st_mtime_ns, status.st_size
+        except FileNotFoundError:
+            return 0, 0
+
+    before = stamp()
+    return lambda: stamp() != before
+
+
+def _push(workspace: Workspace) -> Callable[[], bool]:
+    return lambda: any(p.stage == "push" for p in workspace.processes())
+
+
+WINDOWS: dict[str, Callable[[Workspace], Callable[[], bool]]] = {
+    "start": lambda _: lambda: True,
+    "commit": _commit,
+    "lock": _lock,
+    "write": _exists("data/.*.partial", "data/*/.*.partial"),
+    "checkpoint": _exists(".retemper/scratch/*/*/.*.partial"),
+    "push": _push,
+}
