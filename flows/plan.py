@@ -33,10 +33,10 @@ class Plan:
 def check_parameters() -> None:
     """The parameters are valid, and data/source.json says what stands outside."""
     from flows.checks import check_file
-    from flows.source import write_source
+    from flows.source import STANDS, write_source
 
     check_file()
-    write_source()
+    write_source(stands=STANDS in os.environ)
 
 
 def make_plan(
