@@ -61,12 +61,10 @@ def source_stands() -> None:
 
 def main(arguments: list[str]) -> int:
     if arguments == ["runs"]:
-        from dvc.exceptions import DvcException
-
         try:
             return fetch_runs()
-        except (DvcException, OSError) as error:
-            print(f"ERROR: {error}", file=sys.stderr)
+        except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+            print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
             return 1
     by_content()
     command, *stages = arguments
