@@ -61,8 +61,7 @@ def make_plan(
             locks.remember()
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
-        if not dry and (uncached := integrity.uncached(status)):
-            integrity.mend(repo, uncached, warn)
+        if not dry and (uncached := integrity.uncached(status)) and integrity.mend(repo, uncached, warn):
             status = read_status(repo, graph.stages)
         remote = sharing.remote_name(repo)
     reached = False

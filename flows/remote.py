@@ -59,6 +59,22 @@ def source_stands() -> None:
     setattr(run, "cmd_run", start_unless_changed)  # noqa: B010 - mypy forbids the plain form
 
 
+def read_once() -> None:
+    """From now on, in this process, stages given by name come from one reading of dvc.yaml and dvc.lock.
+
+    DVC reads and checks both files anew for every name, twice in a pull: 9 of 15 s of CPU for the 21 stages of the default graph.
+    """
+    from dvc.repo.stage import StageLoad
+
+    collect = StageLoad.collect
+
+    def from_index(self: Any, target: str | None = None, *rest: Any, **named: Any) -> Any:
+        found = [stage for stage in self.repo.index.stages if stage.addressing == target]
+        return found or collect(self, target, *rest, **named)
+
+    setattr(StageLoad, "collect", from_index)  # noqa: B010 - mypy forbids the plain form
+
+
 def main(arguments: list[str]) -> int:
     if arguments == ["runs"]:
         try:
@@ -71,6 +87,7 @@ def main(arguments: list[str]) -> int:
     if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 
+        read_once()
         return int(dvc(["--wait-for-lock", command, *stages]))
     source_stands()
     return reproduce(stages[0], pull=command == "repro-pull")

@@ -178,12 +178,13 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
     _wait_for(locks.RUN_LOCK)
     try:
         run.run(check=check)
-    except (UserError, OSError, run.StagesFailed):
-        raise
     except Exception as error:
+        if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.Away):
+            raise
         if not server.is_configured():
             raise
-        display.warn(f"Prefect's server does not answer ({type(error).__name__}); going on without it")
+        problem = str(error) if isinstance(error, server.Away) else f"Prefect ended the run ({type(error).__name__})"
+        display.warn(f"{problem}; going on without its server")
         env = environment(PREFECT_HOME=str(server.HOME.absolute()))
         env.pop("PREFECT_API_URL", None)
         problems: list[str] = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from flows.lineage import cache_folder
 from flows.processes import Processes
 from tasks.core.errors import redacted
 from tasks.core.files import file_digest, write_json
@@ -31,6 +32,7 @@ def remote_name(repo: Any) -> str | None:
 
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
     """Fetch the record of others' runs, and the outs of `stages` that dvc.lock knows; False (and a warning) where the remote is away."""
+    fresh = not (cache_folder() / "files").exists()
     if problem := _run(processes, [*REMOTE, "runs"]):
         warn(
             f"remote {remote} {'refuses' if REFUSED.search(problem) else 'is away'}, nothing is pulled: {problem}{remedy(remote, problem)}"
@@ -39,6 +41,8 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
     stages = list(stages)
     if stages and (problem := _run(processes, [*REMOTE, "pull", *stages])):
         warn(f"remote {remote} has not everything that dvc.lock names; what is missing is computed: {problem}")
+    elif fresh:  # whatever is here came from there
+        write_json(PUSHED, _state(remote))
     return True
 
 

@@ -142,7 +142,7 @@ def test_wrong_credentials_and_a_missing_bucket(
     local.write_text(local.read_text().replace(secret, "hunter2"))
     pulled, pushed = run("31").splitlines()
     assert pulled.startswith(
-        "retemper: warning: remote team refuses, nothing is pulled: Forbidden; mend its credentials: retemper remote add"
+        "retemper: warning: remote team refuses, nothing is pulled: Forbidden (status 1); mend its credentials: retemper remote add"
     )
     assert pushed.startswith("retemper: warning: remote team: not everything was pushed, the next run tries again: ")
     assert "; mend its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=-" in pushed
