@@ -24,6 +24,7 @@ from flows.display import Display
 from flows.plan import check_parameters
 from flows.processes import Processes, environment, stopping_on_signals
 from flows.source import source_keys
+from flows.zero_shot import run_stages
 from tasks.core.errors import UserError, redacted
 from tasks.core.files import write_json
 from tasks.core.params import read_yaml
@@ -253,18 +254,9 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Proc
     ]
     env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
     with contextlib.chdir(SCRATCH):
-        for command in commands:
-            lines: list[str] = []
-
-            def tell(line: str, lines: list[str] = lines) -> None:
-                lines.append(line)
-                display.output(name, line)
-
-            if status := processes.run([sys.executable, "-m", *command], tell, env):
-                said = next(
-                    (line for line in reversed(lines) if line.startswith("retemper: ")), f"{command[0]} failed with status {status}"
-                )
-                raise UserError(f"{name} could not be measured on the new data: {said.removeprefix('retemper: ')}")
+        status, problem = run_stages(commands, processes, lambda _, line: display.output(name, line), env)
+    if status:
+        raise UserError(f"{name} could not be measured on the new data: {problem}")
     return dict(json.loads((SCRATCH / "metrics.json").read_text(encoding="utf-8")))
 
 

@@ -52,6 +52,45 @@ def test_what_was_pushed_is_remembered_until_something_is_computed(tmp_path: Pat
     assert not is_pushed("team")
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.lock").write_text("one")
+    monkeypatch.setattr(sharing, "cache_folder", lambda: tmp_path / "cache")
+    if cached:  # by somebody else, perhaps: nobody knows whether the remote has it too
+        (tmp_path / "cache/files").mkdir(parents=True)
+    warnings: list[str] = []
+    monkeypatch.setattr(sharing, "REMOTE", ["sh", "-c", "test $0 = runs || { echo 'ERROR: gone'; exit 1; }"])
+    assert sharing.pull(Processes(), "team", ["a"], warnings.append)
+    assert not is_pushed("team")
+    assert warnings == ["remote team has not everything that dvc.lock names; what is missing is computed: gone (status 1)"]
+    monkeypatch.setattr(sharing, "REMOTE", ["true"])
+    assert sharing.pull(Processes(), "team", ["a"], warnings.append)
+    assert is_pushed("team") == (not cached)
+
+
+COUNTED = """
+import sys
+from dvc.dvcfile import Lockfile
+loads, load = [], Lockfile._load
+Lockfile._load = lambda self, **named: (loads.append(1), load(self, **named))[1]
+from flows.remote import main
+status = main(["checkout", *sys.argv[1:]])
+print(len(loads))
+sys.exit(status)
+"""
+
+
+def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
+    for name in ("corpus", "report"):
+        (finished.folder / "data" / name).unlink()
+    done = finished.call("prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report", script=COUNTED)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-1]) <= 2
+    assert (finished.folder / "data/corpus").exists()
+    assert (finished.folder / "data/report").exists()
+
+
 @pytest.mark.parametrize(
     ("said", "mend"),
     [
