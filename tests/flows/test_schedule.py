@@ -156,6 +156,7 @@ def serving(project: Any, *arguments: str) -> Iterator[Served]:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(3600)  # eight minutes of a cron at least, and the machine may be busy
 def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) -> None:
     project = retraining
     every_minute = ("--cron", "* * * * *")
