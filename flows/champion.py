@@ -19,7 +19,8 @@ from ruamel.yaml import YAML
 
 from flows.display import text_table
 from flows.processes import environment
-from flows.retraining_tree import BRANCH, OURS, TAGS, ZERO, fetch, git, move, push, resolve
+from flows.retraining_tree import BRANCH, TAGS, ZERO, fetch, git, move, push, resolve
+from flows.revisions import NOBODY
 from flows.sharing import DVC
 from tasks.core.errors import UserError, redacted
 from tasks.core.files import read_json
@@ -74,7 +75,7 @@ def crown(project: Path, champion: Champion, branch: tuple[str, str | None] | No
     record = {name: value for name, value in asdict(champion).items() if name not in ("number", "commit")}
     message = f"{describe(champion)}\n\n{json.dumps(record, indent=1, ensure_ascii=False)}\n"
     stamp = f"{int(datetime.now(UTC).timestamp())} +0000"
-    tagger = f"{OURS['GIT_COMMITTER_NAME']} <{OURS['GIT_COMMITTER_EMAIL']}> {stamp}"
+    tagger = f"{NOBODY['GIT_COMMITTER_NAME']} <{NOBODY['GIT_COMMITTER_EMAIL']}> {stamp}"
     body = f"object {champion.commit}\ntype commit\ntag champion/{champion.number}\ntagger {tagger}\n\n{message}"
     tag = git(project, "mktag", text=body)
     moves = [f"update {BRANCH} {branch[0]} {branch[1] or ZERO}"] if branch else []

@@ -18,6 +18,7 @@ from flows.display import text_table
 from flows.integrity import listing, object_id, objects, remote_id
 from flows.plan import repository
 from flows.revisions import Lock, git, locks_of_references, read_lock, worktrees
+from flows.sharing import reason
 from tasks.core.errors import UserError
 
 DAYS = 7.0
@@ -130,15 +131,13 @@ def _runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, tell: Callable[[str], None], days: float) -> None:
-    from dvc.exceptions import DvcException
-
     try:
         remote = repo.cloud.get_remote(name)
         repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
         fs, base = remote.fs, remote.odb.path
         there = _sizes(fs, base) if fs.exists(base) else {}
-    except (DvcException, OSError) as error:
-        raise UserError(f"remote {name}: cannot be read: {' '.join(str(error).split())}; nothing was removed") from None
+    except Exception as error:  # DVC's, or of any of the libraries that speak to remotes
+        raise UserError(f"remote {name}: nothing was removed, it cannot be read: {reason(name, error)}") from None
     places = {oid: path for path in there if (oid := remote_id(path))}
     entries = list(_runs(root, needs))
 

@@ -53,18 +53,21 @@ def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:
     ]
 
 
-def mend(repo: Any, names: Iterable[str], warn: Warn) -> None:
-    """For stages whose outs miss in the cache: take them from the workspace where it has the right bytes.
+def mend(repo: Any, names: Iterable[str], warn: Warn) -> bool:
+    """For stages whose outs miss in the cache: take them from the workspace where it has the right bytes. Whether there was any such file.
 
     A workspace file that DVC believes right and that is not (it was checked out from a damaged cache) is removed.
     """
     wanted = set(names)
+    looked = False
     with repo.lock:
         for node in repo.index.stages:
             for out in node.outs if node.addressing in wanted else []:
                 if out.hash_info and out.exists and out.changed_cache() and not out.changed_checksum():
+                    looked = True
                     for path, oid in _files(out):
                         _mend_file(repo.cache.local, out.fs, path, oid, warn)
+    return looked
 
 
 def verify(root: Path, damaged: Callable[[Path], None]) -> tuple[int, int]:

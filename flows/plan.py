@@ -33,10 +33,10 @@ class Plan:
 def check_parameters() -> None:
     """The parameters are valid, and data/source.json says what stands outside."""
     from flows.checks import check_file
-    from flows.source import write_source
+    from flows.source import STANDS, write_source
 
     check_file()
-    write_source()
+    write_source(stands=STANDS in os.environ)
 
 
 def make_plan(
@@ -61,8 +61,7 @@ def make_plan(
             locks.remember()
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
-        if not dry and (uncached := integrity.uncached(status)):
-            integrity.mend(repo, uncached, warn)
+        if not dry and (uncached := integrity.uncached(status)) and integrity.mend(repo, uncached, warn):
             status = read_status(repo, graph.stages)
         remote = sharing.remote_name(repo)
     reached = False

@@ -5,10 +5,12 @@ remote's whole run cache, every entry again, for every stage. Here the entries t
 then pulls only what its own restored run needs.
 """
 
+import os
 import sys
 from typing import Any
 
 from flows.integrity import by_content
+from flows.source import SOURCE, STANDS, changed_since
 
 
 def fetch_runs() -> int:
@@ -38,21 +40,56 @@ def reproduce(stage: str, pull: bool) -> int:
     return int(main(["--wait-for-lock", "repro", "--single-item", "--pull", stage]))
 
 
+def source_stands() -> None:
+    """From now on, in this process, no stage runs on a source other than that of data/source.json, under whose digest its outs are kept."""
+    from dvc.stage import run
+    from dvc.stage.exceptions import StageCmdFailedError
+
+    start = run.cmd_run
+
+    def start_unless_changed(stage: Any, dry: bool = False, run_env: Any = None) -> None:
+        keys = [key for param in stage.params if param.def_path == str(SOURCE) for key in param.params]
+        problem = changed_since(key.removesuffix(".digest") for key in keys) if keys else ""
+        if problem:
+            mend = "put the former one back, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
+            print(f"Running stage '{stage.addressing}':\n> {stage.cmd}\nretemper: {problem}; {mend}", flush=True)
+            raise StageCmdFailedError(stage.cmd, 2)
+        start(stage, dry, run_env)
+
+    setattr(run, "cmd_run", start_unless_changed)  # noqa: B010 - mypy forbids the plain form
+
+
+def read_once() -> None:
+    """From now on, in this process, stages given by name come from one reading of dvc.yaml and dvc.lock.
+
+    DVC reads and checks both files anew for every name, twice in a pull: 9 of 15 s of CPU for the 21 stages of the default graph.
+    """
+    from dvc.repo.stage import StageLoad
+
+    collect = StageLoad.collect
+
+    def from_index(self: Any, target: str | None = None, *rest: Any, **named: Any) -> Any:
+        found = [stage for stage in self.repo.index.stages if stage.addressing == target]
+        return found or collect(self, target, *rest, **named)
+
+    setattr(StageLoad, "collect", from_index)  # noqa: B010 - mypy forbids the plain form
+
+
 def main(arguments: list[str]) -> int:
     if arguments == ["runs"]:
-        from dvc.exceptions import DvcException
-
         try:
             return fetch_runs()
-        except (DvcException, OSError) as error:
-            print(f"ERROR: {error}", file=sys.stderr)
+        except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+            print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
             return 1
     by_content()
     command, *stages = arguments
     if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 
+        read_once()
         return int(dvc(["--wait-for-lock", command, *stages]))
+    source_stands()
     return reproduce(stages[0], pull=command == "repro-pull")
 
 

@@ -13,6 +13,7 @@ from flows.integrity import listing
 from flows.lineage import ancestors, cache_folder
 from flows.processes import Processes, environment, stopping_on_signals
 from flows.revisions import LOCK, Lock, commit_of, git, parse_lock, read_blob, read_lock
+from flows.source import STANDS
 from flows.worktree import equip
 from flows.zero_shot import remove_abandoned
 from tasks.core.errors import UserError
@@ -24,7 +25,8 @@ SCRATCH = Path(".retemper")
 def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[str] = RUN) -> int:
     """Print equal or different for every out; exit status 0 only where all are equal.
 
-    What the cache and the remote have is taken from there, unless `recompute`: then every stage runs.
+    What the cache and the remote have is taken from there, unless `recompute`: then every stage runs. Sources are those of
+    the revision, however they have grown since; UserError where a stage would have to read one that has changed.
     """
     commit = commit_of(revision)
     text = read_blob(commit, LOCK)
@@ -37,6 +39,14 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     remove_abandoned()
     clone = into.absolute() if into else Path(tempfile.mkdtemp(prefix=f"reproduce-{os.getpid()}-", dir=SCRATCH.absolute()))
     processes, display = Processes(), Display()
+    problems: list[str] = []
+
+    def tell(line: str) -> None:
+        if line.startswith("retemper: ") and not line.startswith("retemper: warning"):
+            problems.append(line.removeprefix("retemper: "))
+        else:
+            display.line(line)
+
     try:
         with stopping_on_signals(processes):
             project = _clone(commit, clone)
@@ -45,7 +55,9 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             if recompute:
                 _forget_remote(project)
             path = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
-            status = processes.run(run, display.line, environment(PYTHONPATH=path), project)
+            status = processes.run(run, tell, environment(PYTHONPATH=path, **{STANDS: "1"}), project)
+            if status == 2:
+                raise UserError(f"revision {revision}: {'; '.join(problems)}")
             made = read_lock(project / LOCK)
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
             rows = list(compare(wanted, made, *caches))
@@ -56,7 +68,8 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     unequal = sum(row[2] != "equal" for row in rows)
     display.line(f"{revision} ({commit[:10]}): {len(rows) - unequal} outs equal, {unequal} different{f', in {clone}' if into else ''}")
     if status:
-        print(f"retemper: revision {revision}: its run ended with status {status}; what it said stands above", file=sys.stderr)
+        said = "; ".join(problems) or "what it said stands above"
+        print(f"retemper: revision {revision}: its run ended with status {status}: {said}", file=sys.stderr)
     return 1 if status or unequal else 0
 
 

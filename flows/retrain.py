@@ -24,6 +24,7 @@ from flows.display import Display
 from flows.plan import check_parameters
 from flows.processes import Processes, environment, stopping_on_signals
 from flows.source import source_keys
+from flows.zero_shot import run_stages
 from tasks.core.errors import UserError, redacted
 from tasks.core.files import write_json
 from tasks.core.params import read_yaml
@@ -178,12 +179,13 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
     _wait_for(locks.RUN_LOCK)
     try:
         run.run(check=check)
-    except (UserError, OSError, run.StagesFailed):
-        raise
     except Exception as error:
+        if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.Away):
+            raise
         if not server.is_configured():
             raise
-        display.warn(f"Prefect's server does not answer ({type(error).__name__}); going on without it")
+        problem = str(error) if isinstance(error, server.Away) else f"Prefect ended the run ({type(error).__name__})"
+        display.warn(f"{problem}; going on without its server")
         env = environment(PREFECT_HOME=str(server.HOME.absolute()))
         env.pop("PREFECT_API_URL", None)
         problems: list[str] = []
@@ -252,18 +254,9 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Proc
     ]
     env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
     with contextlib.chdir(SCRATCH):
-        for command in commands:
-            lines: list[str] = []
-
-            def tell(line: str, lines: list[str] = lines) -> None:
-                lines.append(line)
-                display.output(name, line)
-
-            if status := processes.run([sys.executable, "-m", *command], tell, env):
-                said = next(
-                    (line for line in reversed(lines) if line.startswith("retemper: ")), f"{command[0]} failed with status {status}"
-                )
-                raise UserError(f"{name} could not be measured on the new data: {said.removeprefix('retemper: ')}")
+        status, problem = run_stages(commands, processes, lambda _, line: display.output(name, line), env)
+    if status:
+        raise UserError(f"{name} could not be measured on the new data: {problem}")
     return dict(json.loads((SCRATCH / "metrics.json").read_text(encoding="utf-8")))
 
 

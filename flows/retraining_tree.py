@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.revisions import NOBODY
 from tasks.core.errors import UserError
 
 FOLDER = Path(".retemper/retraining")
@@ -21,7 +22,6 @@ RECORD = "retraining.json"
 KEPT = ("dvc.lock", "data/source.json")  # of the last retraining, whatever the followed branch has
 COMMITTED = (*KEPT, "params.yaml", RECORD)
 ZERO = "0" * 40
-OURS = {f"GIT_{who}_{what}": f"retemper{mail}" for who in ("AUTHOR", "COMMITTER") for what, mail in (("NAME", ""), ("EMAIL", "@localhost"))}
 
 
 class GitFailed(UserError):
@@ -34,7 +34,7 @@ def git(folder: Path, *words: str, text: str = "", timeout: float | None = None)
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            ["git", *words], cwd=folder, env=env | OURS | quiet, input=text, capture_output=True, text=True, timeout=timeout, check=False
+            ["git", *words], cwd=folder, env=env | NOBODY | quiet, input=text, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         raise GitFailed(f"git {words[0]}: no answer within {timeout:g} s") from None

@@ -13,7 +13,9 @@ from ruamel.yaml.error import YAMLError
 from tasks.core.errors import UserError
 
 LOCK = "dvc.lock"
-NOBODY = {"NAME": "retemper", "EMAIL": "retemper@localhost"}  # who commits where git knows no identity
+NOBODY = {  # who commits where git knows no identity, and where nobody's hand does
+    f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
+}
 
 Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, params, outs
 
@@ -40,7 +42,7 @@ def git(*arguments: str, folder: Path | None = None, check: bool = True, text: s
 def identity() -> dict[str, str]:
     """Environment with which a commit can be made: nothing where git has an identity already."""
     known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode == 0
-    return {} if known else {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in NOBODY.items()}
+    return {} if known else NOBODY
 
 
 def commit_of(revision: str, folder: Path | None = None) -> str:

@@ -68,6 +68,7 @@ def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_param
 def _execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
     if not plan.changed and not server.is_configured():
         return {name: Outcome("Cached") for name in plan.graph.stages}
+    configured = server.is_configured()  # else it is ours from now on
     try:
         server.use_server()
         from flows.pipeline import execute
@@ -75,6 +76,8 @@ def _execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Ou
         return execute(plan, processes, display)
     except Exception as error:
         refuse_full_disk(error)  # Prefect's database says it in many ways
+        if configured and not server.answers():
+            raise server.Away(error) from error
         raise
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from flows import locks, notify, retraining_tree
 from flows.processes import Processes, environment
 from flows.promotion import read_retraining
-from flows.server import Server, is_configured, set_environment
+from flows.server import Away, Server, is_configured, set_environment
 from tasks.core.errors import UserError
 
 LOCK = Path(".retemper/serve.lock")
@@ -104,7 +104,7 @@ def _start_server() -> Server | None:
         with get_client(sync_client=True) as client:
             problem = client.api_healthcheck()
         if problem:
-            raise UserError(f"PREFECT_API_URL: no Prefect server answers there ({type(problem).__name__}); start it, or unset it")
+            raise Away(problem)
     notify.check_block()
     return server
 
@@ -277,7 +277,7 @@ def _deploy(schedule: Schedule, pool: str) -> int:
 
     with get_client(sync_client=True) as client:
         if problem := client.api_healthcheck():
-            raise UserError(f"PREFECT_API_URL: no Prefect server answers there ({type(problem).__name__}); start it, or unset it")
+            raise Away(problem)
         try:
             client.read_work_pool(pool)
         except ObjectNotFound:

@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 from flows.processes import Processes, environment
+from tasks.core.errors import UserError
 from tasks.core.files import write_text
 
 HOME = Path(".retemper/prefect")
@@ -29,9 +30,27 @@ SERVER = [
 ]
 
 
+class Away(UserError):
+    """The Prefect server that is set does not answer."""
+
+    def __init__(self, cause: Exception | None) -> None:
+        super().__init__(f"PREFECT_API_URL: no Prefect server answers there ({type(cause).__name__}); start it, or unset it")
+
+
 def is_configured() -> bool:
     """Whether a Prefect server is set (PREFECT_API_URL)."""
     return bool(os.environ.get("PREFECT_API_URL"))
+
+
+def answers() -> bool:
+    """Whether the Prefect server that is set does."""
+    try:
+        with urllib.request.urlopen(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health", timeout=5):
+            return True
+    except urllib.error.HTTPError:  # of a server that wants to know us first
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def set_environment() -> None:

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from flows.lineage import cache_folder
 from flows.processes import Processes
 from tasks.core.errors import redacted
 from tasks.core.files import file_digest, write_json
@@ -15,6 +17,9 @@ DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.remote"]
 PUSHED = Path(".retemper/pushed.json")
 LOCK = Path("dvc.lock")
+# What S3, ssh and others call a refusal, however DVC wraps it.
+REFUSED = re.compile(r"Forbidden|Denied|Unauthorized|InvalidAccessKey|SignatureDoes|Expired|credentials|Authentication", re.IGNORECASE)
+NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
 
 Warn = Callable[[str], None]
 
@@ -27,12 +32,17 @@ def remote_name(repo: Any) -> str | None:
 
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
     """Fetch the record of others' runs, and the outs of `stages` that dvc.lock knows; False (and a warning) where the remote is away."""
+    fresh = not (cache_folder() / "files").exists()
     if problem := _run(processes, [*REMOTE, "runs"]):
-        warn(f"remote {remote} is away, nothing is pulled: {problem}")
+        warn(
+            f"remote {remote} {'refuses' if REFUSED.search(problem) else 'is away'}, nothing is pulled: {problem}{remedy(remote, problem)}"
+        )
         return False
     stages = list(stages)
     if stages and (problem := _run(processes, [*REMOTE, "pull", *stages])):
         warn(f"remote {remote} has not everything that dvc.lock names; what is missing is computed: {problem}")
+    elif fresh:  # whatever is here came from there
+        write_json(PUSHED, _state(remote))
     return True
 
 
@@ -44,10 +54,26 @@ def restore(processes: Processes, stages: Iterable[str]) -> None:
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
     """Send outs and the record of runs to the remote; False (and a warning) where that failed. The next run tries again."""
     if problem := _run(processes, [*DVC, "push", "--run-cache"]):
-        warn(f"remote {remote}: not everything was pushed, the next run tries again: {problem}")
+        warn(f"remote {remote}: not everything was pushed, the next run tries again: {problem}{remedy(remote, problem)}")
         return False
     write_json(PUSHED, _state(remote))
     return True
+
+
+def remedy(remote: str, problem: str) -> str:
+    """What mends a remote's refusal: a clause that follows on `problem`, nothing where that is another fault."""
+    if NO_BUCKET.search(problem):
+        return "; make the bucket, or share by another remote (retemper remote remove, retemper remote add)"
+    if REFUSED.search(problem):
+        keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
+        return f"; mend its credentials: retemper remote add {remote} URL {keys}"
+    return ""
+
+
+def reason(remote: str, error: BaseException) -> str:
+    """What an error of a remote says, in one line, and what mends it."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return said + remedy(remote, said)
 
 
 def is_pushed(remote: str) -> bool:

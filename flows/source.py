@@ -21,6 +21,7 @@ SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
 RERANKER = "rerankers."
 SLOW_BYTES = 1 << 30  # reading more than this is told
+STANDS = "RETEMPER_SOURCE_STANDS"  # environment: data/source.json is not brought up to date (a revision is made again)
 
 
 @dataclass(frozen=True)
@@ -51,23 +52,25 @@ class Memory:
 
 
 def write_source(
-    params: Path = Path("params.yaml"), source: Path = SOURCE, memory: Path = MEMORY, warn: Callable[[str], None] | None = None
+    params: Path = Path("params.yaml"),
+    source: Path = SOURCE,
+    memory: Path = MEMORY,
+    warn: Callable[[str], None] | None = None,
+    stands: bool = False,
 ) -> None:
     """Bring `source` up to date with the sources that `params` names; written only where its content changes.
 
     A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen. Articles
-    that were never seen have an entry without digest instead: as a rule no pre-training needs them.
+    that were never seen have an entry without digest instead: as a rule no pre-training needs them. `stands`: what is there of
+    the named sources stays, whatever they have become.
     """
-    sections = read_yaml(params)
     remembered = _read_memory(memory)
     before = _flat(_read(source))
     after: dict[str, Any] = {}
-    kinds = {"dataset": (sections["dataset"], list_dataset), "encoder": (sections["encoder"], list_encoder)}
-    if "articles" in sections:
-        kinds["articles"] = (sections["articles"], list_articles)
-    kinds |= {f"{RERANKER}{name}": (entry, list_encoder) for name, entry in (sections.get("rerankers") or {}).items()}
-    for kind, (section, listing) in kinds.items():
-        name = str(section["source"])
+    for kind, (name, listing) in _kinds(read_yaml(params)).items():
+        if stands and before.get(kind, {}).get("source") == name:
+            after[kind] = before[kind]
+            continue
         try:
             entry = describe(name, listing(name), remembered)
         except (UserError, OSError) as error:
@@ -86,6 +89,30 @@ def write_source(
         models = {kind.removeprefix(RERANKER): entry for kind, entry in after.items() if kind.startswith(RERANKER)}
         write_json(source, plain | ({"rerankers": models} if models else {}))
     _write_memory(memory, remembered)
+
+
+def changed_since(kinds: Iterable[str], params: Path = Path("params.yaml"), source: Path = SOURCE, memory: Path = MEMORY) -> str:
+    """What is wrong where one of the sources is no longer the one of `source`, in a line; nothing where all are, or are away."""
+    known, remembered, named = _flat(_read(source)), _read_memory(memory), _kinds(read_yaml(params))
+    for kind in kinds:
+        name, listing = named[kind]
+        try:
+            digest = describe(name, listing(name), remembered)["digest"]
+        except (UserError, OSError):  # the stage will say so, and knows better what it lacks
+            continue
+        wanted = known.get(kind, {}).get("digest", "")
+        if digest != wanted:
+            return f"{kind}.source {name}: has changed: found sha256 {digest[:10]}, expected {wanted[:10]} of {source}"
+    return ""
+
+
+def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], Listing]]]:
+    """Name of every source and what lists it, by its key in `source`."""
+    sections_of = {"dataset": (sections["dataset"], list_dataset), "encoder": (sections["encoder"], list_encoder)}
+    if "articles" in sections:
+        sections_of["articles"] = (sections["articles"], list_articles)
+    sections_of |= {f"{RERANKER}{name}": (entry, list_encoder) for name, entry in (sections.get("rerankers") or {}).items()}
+    return {kind: (str(section["source"]), listing) for kind, (section, listing) in sections_of.items()}
 
 
 def source_keys(sections: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from flows.integrity import objects
 from flows.plan import repository
 from flows.revisions import worktrees
+from flows.sharing import remedy
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, new_file, write_text
 
@@ -67,7 +68,6 @@ def remove(name: str) -> None:
 
 def probe(name: str, scheme: str) -> None:
     """Write a file to a remote, read it and take it away. UserError, in one line and without any secret, where that fails."""
-    from dvc.exceptions import DvcException
     from dvc.fs import RemoteMissingDepsError, get_cloud_fs
 
     content = uuid.uuid4().hex.encode()
@@ -90,10 +90,9 @@ def probe(name: str, scheme: str) -> None:
         raise UserError(f"remote {name}: {scheme}:// needs DVC's plug-in; pip install 'dvc[{scheme}]', and again") from None
     except UserError:
         raise
-    except (DvcException, OSError) as error:
-        raise UserError(f"remote {name}: cannot be written and read: {_reason(error)}; nothing was changed") from None
-    except Exception as error:
-        raise UserError(f"remote {name}: cannot be written and read: {_reason(error)}; nothing was changed") from None
+    except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+        mend = remedy(name, _reason(error))
+        raise UserError(f"remote {name}: cannot be written and read: {_reason(error)}; nothing was changed{mend}") from None
 
 
 def share(folder: Path) -> str:
@@ -195,7 +194,7 @@ def _write(name: str, shared: Mapping[str, str], secrets: Mapping[str, str]) -> 
             with repo.config.edit("repo") as config:
                 if name in config["remote"] and config["remote"][name]["url"] != shared["url"]:
                     raise UserError(f"{CONFIG}: remote {name} is {config['remote'][name]['url']}; retemper remote remove {name} first")
-                config["remote"][name] = dict(shared)
+                config["remote"][name] = {**config["remote"].get(name, {}), **shared}  # new credentials keep the other options
                 config["core"]["remote"] = name
             if secrets:
                 with repo.config.edit("local") as config:

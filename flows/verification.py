@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flows import integrity, locks
 from flows.plan import repository
+from flows.sharing import reason
 from tasks.core.errors import UserError
 
 
@@ -28,8 +29,6 @@ def verify_cache() -> int:
 
 def verify_remote(name: str) -> int:
     """The same for the objects of a remote; all of them are read, so all of them are downloaded."""
-    from dvc.exceptions import DvcException
-
     wrong = []
     size = 0
     try:
@@ -46,8 +45,8 @@ def verify_remote(name: str) -> int:
                     wrong.append(path)
                     _say(path)
                     odb.fs.remove(path)
-    except (DvcException, OSError) as error:
-        raise UserError(f"remote {name}: cannot be read: {' '.join(str(error).split())}") from None
+    except Exception as error:  # DVC's, or of any of the libraries that speak to remotes
+        raise UserError(f"remote {name}: cannot be read: {reason(name, error)}") from None
     print(f"remote {name}: {len(files)} objects, {size / 1e6:,.1f} MB read, {len(wrong)} damaged")
     return 1 if wrong else 0
 

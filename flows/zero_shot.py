@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,20 +38,15 @@ def evaluate(model: str, data: str, out: Path | None) -> int:
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
-            for command in commands(name, model, data, folder):
-                lines: list[str] = []
-                stage = command[0].removeprefix("tasks.")
 
-                def tell(line: str, stage: str = stage, lines: list[str] = lines) -> None:
-                    lines.append(line)
-                    if not line.startswith("retemper: "):
-                        display.output(stage, line)
+            def tell(stage: str, line: str) -> None:
+                if not line.startswith("retemper: "):
+                    display.output(stage, line)
 
-                status = processes.run([sys.executable, "-m", *command], tell, environment())
-                if status:
-                    mistake = next((line for line in reversed(lines) if line.startswith("retemper: ")), None)
-                    print(mistake or f"retemper: {command[0]} failed with status {status}; its output stands above", file=sys.stderr)
-                    return status if status == 2 and mistake else 1
+            status, problem = run_stages(commands(name, model, data, folder), processes, tell, environment())
+            if status:
+                print(f"retemper: {problem}", file=sys.stderr)
+                return status
         measured = read_json(folder / "metrics.json")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -58,6 +54,28 @@ def evaluate(model: str, data: str, out: Path | None) -> int:
     if out:
         write_json(out, measured)
     return 0
+
+
+def run_stages(
+    commands: Iterable[Sequence[str]], processes: Processes, tell: Callable[[str, str], None], env: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run stages, each `[module, arguments...]`, one after another; exit status and line of the first that failed, else (0, "").
+
+    `tell` is passed a stage's name and each line of its output. Status 2 is a user's mistake, in the stage's own words.
+    """
+    for command in commands:
+        stage, said = command[0].removeprefix("tasks."), [""]
+
+        def each(line: str, stage: str = stage, said: list[str] = said) -> None:
+            if line.startswith("retemper: "):
+                said[0] = line.removeprefix("retemper: ")
+            tell(stage, line)
+
+        if status := processes.run([sys.executable, "-m", *command], each, env):
+            return (status if status == 2 and said[0] else 1), said[
+                0
+            ] or f"{command[0]} failed with status {status}; its output stands above"
+    return 0, ""
 
 
 def commands(name: str, model: str, data: str, folder: Path) -> list[list[str]]:

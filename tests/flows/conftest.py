@@ -121,7 +121,7 @@ class Toy:
     def call(self, *arguments: str, script: str = CLI) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, script=script)
         try:
-            out, err = process.communicate(timeout=170)
+            out, err = process.communicate(timeout=600)
         finally:
             process.kill()
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
@@ -380,7 +380,7 @@ class Retraining:
     def call(self, *arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
         """Output and errors of the command, which must end with `status`."""
         process = self.start(*arguments, **environment)
-        out, err = process.communicate(timeout=170)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == status, f"status {process.returncode}\n{out}\n{err}"
         return out, err
 

@@ -192,3 +192,10 @@ def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any)
     assert "executed 3" in done.stdout
     assert done.stderr.count("retemper: warning: remote team") >= 1
     assert "Traceback" not in done.stderr
+
+
+def test_a_configured_server_that_is_away_is_told_in_one_line(finished: Any) -> None:
+    away = type(finished)(finished.folder, finished.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
+    done = away.call("run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "retemper: PREFECT_API_URL: no Prefect server answers there (ConnectError); start it, or unset it\n"

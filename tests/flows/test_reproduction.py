@@ -42,3 +42,22 @@ def test_a_digest_that_is_not_made_is_told(finished: Any, tmp_path: Path) -> Non
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"data/report          {digest[::-1]}  different: {digest}" in done.stdout
     assert "5 outs equal, 1 different" in done.stdout
+
+
+def test_a_revision_is_made_again_after_its_source_has_grown(retraining: Any, server_url: str) -> None:
+    project = retraining
+    project.environment["PREFECT_API_URL"] = server_url
+    project.call("run")
+    project.commit()
+    project.add(0.9, 0.9)
+    out, err = project.call("reproduce", "HEAD")
+    assert "executed 0, cached 4" in out, out + err
+    assert " outs equal, 0 different" in out
+    for forced in ("--recompute",), ():  # a stage that needs the former source would have to read the present one
+        if not forced:
+            (project.folder / ".dvc/cache").rename(project.folder / ".dvc/away")
+        err = project.call("reproduce", "HEAD", *forced, status=2)[1]
+        assert len(err.splitlines()) == 1, err
+        assert "revision HEAD: dataset.source beir:../source: has changed: found sha256 " in err
+    (project.folder / ".dvc/away").rename(project.folder / ".dvc/cache")
+    assert "executed 4" in project.call("run")[0], "here the new source is read, and nothing of the refused runs was kept"
