@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from tasks.core.charts import line_style
 from tasks.report import plots
 from tasks.report.curves import Curve
 from tasks.report.examples import Examples
@@ -57,7 +58,7 @@ def render(contents: Contents) -> str:
         dots=dots(contents, split),
         duel=_duel(contents, split),
         charts=[plots.line_chart(metric, curves, order) for metric, curves in contents.curves.items()],
-        legend=[(name, plots.line_style(place)) for place, name in enumerate(order)],
+        legend=[(name, line_style(place)) for place, name in enumerate(order)],
         index_columns=list(dict.fromkeys(key for figures in contents.indexes.values() for key in figures)),
         headline=next(
             (p for p in contents.pairs[split] if contents.duel and {p.system, p.baseline} == {s.name for s in contents.duel}), None

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.core.charts import ticks
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, write_json
 from tasks.core.records import DOCUMENTS, QRELS, QUERIES
 from tasks.report.__main__ import main
 from tasks.report.curves import POINTS, read_tsv, thinned
 from tasks.report.examples import cut, ranked_first
-from tasks.report.plots import ticks
 from tasks.report.systems import recipe
 
 HOSTILE = '<script>alert("x")</script> & <b>'
