@@ -15,6 +15,7 @@ from tasks.core.files import read_json
 from tasks.core.tables import read_table
 
 Floats = npt.NDArray[np.float64]
+SYSTEMS = ("rounds", "adore", "rerank", "rescore")  # sections of params.yaml whose entries have metrics
 SPLITS = ("test", "dev")  # the first that is there is the one reported; dev, where it is there, chooses
 
 
@@ -58,14 +59,15 @@ def _load(name: str, metrics: Path, runs: Path, metric: str, sections: Mapping[s
 
 
 def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
-    """bm25 first, then as params.yaml lists its rounds and query towers, then the rest by name."""
-    known = ["bm25", *(sections.get("rounds") or {}), *(sections.get("adore") or {})]
+    """bm25 first, then as params.yaml lists its rounds, query towers and new orders of runs, then the rest by name."""
+    known = ["bm25", *(name for section in SYSTEMS for name in sections.get(section) or {})]
     return [name for name in known if name in names] + sorted(names - set(known))
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
     """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`; and its pre-training's."""
-    values = sections.get("bm25") if name == "bm25" else (sections.get("rounds") or {}).get(name) or (sections.get("adore") or {}).get(name)
+    entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
+    values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
     words = {"init": "from"} if name != "bm25" else {}
     own = values or {}
     pretrained = (sections.get("pretrain") or {}).get(own.get("init")) or {}
