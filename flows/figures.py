@@ -32,7 +32,7 @@ MARKS = (
         for p in range(COLOURS)
     )
     + ".dash0{stroke-dasharray:6 4}.dash1{stroke-dasharray:2 3}.dash2{stroke-dasharray:8 3 2 3}.dotted{stroke-dasharray:2 4}"
-    ".bar rect{stroke:none}svg .waiting{stroke:var(--soft);stroke-dasharray:2 3}"
+    ".verdicts{padding-left:20px}.bar rect{stroke:none}svg .waiting{stroke:var(--soft);stroke-dasharray:2 3}"
 )
 
 

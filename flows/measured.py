@@ -61,17 +61,18 @@ def race_section(race: quality.Race, metric: str) -> str:
     ]
     drawn = f'<div class="wide">{figures.chart(f"{metric} on dev", lines, f"seconds from {race.start}")}</div>' if lines else ""
     points = {point.model: point for chain in race.chains for point in chain.points}
-    rows = [[p.model, f"{p.seconds:,.1f}{' or more' if p.at_least else ''}", f"{p.quality:.4f}"] for p in points.values()]
-    told = "".join(f"<p>{html.escape(line)}.</p>" for line in quality.verdicts(race, metric))
+    order = sorted(points.values(), key=lambda point: point.seconds)
+    rows = [[p.model, f"{p.seconds:,.1f}{' or more' if p.at_least else ''}", f"{p.quality:.4f}"] for p in order]
+    told = "".join(f"<li>{html.escape(line)}.</li>" for line in quality.verdicts(race, metric))
     missing = (
         f" Not here: {html.escape(', '.join(race.unknown))}, some of whose stages did not run on this machine." if race.unknown else ""
     )
     return (
-        f"<section><h2>Time to quality from {html.escape(race.start)}</h2>{drawn}{told}"
+        f'<section><h2>Time to quality from {html.escape(race.start)}</h2>{drawn}<ul class="verdicts">{told}</ul>'
         f"{figures.table(['model', 'seconds', f'dev {metric}'], rows) if rows else ''}"
         '<p class="note">Wall clock on this machine along the critical path, from the end of '
-        f"{html.escape(race.start)}'s training until a model could be served: training, encoding, indexing and mining, whatever can run "
-        "at once at once. Each stage is timed from its start to its outs being in the cache; evaluation is not counted."
+        f"{html.escape(race.start)}'s training until a model could be served: training, encoding, indexing and mining, as if every stage "
+        "began as soon as what it reads is there. A stage is timed from its start until its outs are cached. Evaluation does not count."
         f"{missing}</p></section>"
     )
 

@@ -24,6 +24,7 @@ class Contents:
 
     dataset: str
     encoder: str
+    in_common: str  # settings of all trained rounds
     titles: bool
     statistics: Mapping[str, Any]
     params: Report
@@ -48,7 +49,7 @@ def render(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"p": p_value, "figure": figure, "signed": lambda value: f"{value:+.4f}"}
+    environment.filters |= {"p": p_value, "figure": figure, "signed": lambda value: f"{value:+.4f}", "source": source}
     split, names = contents.table.split, [curve.name for curves in contents.curves.values() for curve in curves]
     order = list(dict.fromkeys(names))
     return environment.get_template("page.html").render(
@@ -95,6 +96,12 @@ def _duel(contents: Contents, split: str) -> dict[str, Any] | None:
 def p_value(p: float) -> str:
     """A p-value as papers print it."""
     return "<\u00a00.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def source(spec: str) -> str:
+    """A SPEC without the folders that its place is in: `beir:scifact`."""
+    kind, colon, place = spec.partition(":")
+    return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if kind in ("beir", "msmarco", "parquet") else spec
 
 
 def figure(value: object) -> str:

@@ -65,17 +65,37 @@ def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
-    """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`; and its pre-training's."""
+    """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`; and its pre-training's.
+
+    What all rounds that are trained have in common is left out: `shared` says that once.
+    """
     entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
     values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
     words = {"init": "from"} if name != "bm25" else {}
     own = values or {}
     pretrained = (sections.get("pretrain") or {}).get(own.get("init")) or {}
+    common = shared(sections) if name in (sections.get("rounds") or {}) else {}
 
     def told(entry: Mapping[str, Any]) -> str:
         return ", ".join(f"{words.get(key, key)} {_plain(value)}" for key, value in entry.items())
 
-    return told(own) + (f" ({own['init']}: {told(pretrained)})" if pretrained else "")
+    return told({key: value for key, value in own.items() if key not in common}) + (
+        f" ({own['init']}: {told(pretrained)})" if pretrained else ""
+    )
+
+
+def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, but init and negatives, that every round that is trained has, where there are four of them or more."""
+    trained = [entry for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]
+    if len(trained) < 4:
+        return {}
+    first = {key: value for key, value in trained[0].items() if key not in ("init", "negatives")}
+    return {key: value for key, value in first.items() if all(key in entry and entry[key] == value for entry in trained)}
+
+
+def in_common(sections: Mapping[str, Any]) -> str:
+    """`batch_queries 32, lr 5e-05`: what `shared` finds, in words."""
+    return ", ".join(f"{key} {_plain(value)}" for key, value in shared(sections).items())
 
 
 def _plain(value: object) -> str:
