@@ -79,9 +79,8 @@ def recipe(name: str, sections: Mapping[str, Any]) -> str:
     def told(entry: Mapping[str, Any]) -> str:
         return ", ".join(f"{words.get(key, key)} {_plain(value)}" for key, value in entry.items())
 
-    return told({key: value for key, value in own.items() if key not in common}) + (
-        f" ({own['init']}: {told(pretrained)})" if pretrained else ""
-    )
+    different = {key: value for key, value in own.items() if key not in common or common[key] != value}
+    return told(different) + (f" ({own['init']}: {told(pretrained)})" if pretrained else "")
 
 
 def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
