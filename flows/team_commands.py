@@ -55,7 +55,11 @@ def add_commands(commands: Any) -> None:
     reproduce.set_defaults(work=_reproduce)
 
     sweep = commands.add_parser("sweep", help="run the points of a grid as DVC experiments, beside your working tree")
-    sweep.add_argument("file", type=Path, help="YAML: grid: {KEY: [VALUE, ...]} and/or points: {NAME: {KEY: VALUE, ...}}; keys as in --set")
+    sweep.add_argument(
+        "file",
+        type=Path,
+        help="YAML: grid: {KEY: [VALUE, ...]} and/or points: {NAME: {KEY: VALUE, ...}}; keys as in --set; docs/recipes/sweeps.md",
+    )
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="points at work at the same time (default: 1)")
     sweep.add_argument("--test", action="store_true", help="show test figures as well; choose by dev")
     sweep.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="over every point of FILE, as in retemper run")
