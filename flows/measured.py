@@ -111,7 +111,7 @@ def timeline(spans: Sequence[timing.Span]) -> str:
     order = sorted(spans, key=lambda span: (span.start, span.stage))
 
     def bar(span: timing.Span) -> figures.Bar:
-        waited = f", waited {clock(span.start - span.ready)} for it" if span.device and span.start - span.ready > 1 else ""
+        waited = f", waited {clock(span.start - span.ready)}" if span.device and span.start - span.ready > 1 else ""
         where = f", device {span.device}{waited}" if span.device else ""
         note = f"{span.stage}: {span.state}, {clock(span.end - span.start)}, from {clock(span.start - begin)} on{where}"
         kind = kinds.index(span.stage.partition("@")[0])
@@ -127,7 +127,7 @@ def timeline(spans: Sequence[timing.Span]) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
     body = (
         f'<p class="note">{when}. {len(spans)} stages, {clock(busy)} of work in {clock(whole)}. Bars are from a stage\'s start to its outs '
-        "being in the cache; a dotted line before one is the wait for a device.</p>"
+        "being in the cache; a dotted line before one is the wait for a device and for DVC to start.</p>"
         f'<div class="wide">{figures.bars("seconds from the start", [bar(span) for span in order], marks)}</div>'
         + figures.table(["stage", "start, s", "end, s", "seconds", "waited", "device", "state"], rows)
         + f'<script type="application/json" id="spans">{embedded(spans)}</script>'

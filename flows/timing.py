@@ -23,7 +23,7 @@ State = Literal["Ran", "Cached", "Failed", "Stopped"]
 
 @dataclass(frozen=True)
 class Span:
-    """A stage at work in this run. Times are seconds since the epoch; `ready` is when nothing but a free device was missing."""
+    """A stage at work in this run. Times are seconds since the epoch; `ready` is when all that it reads was there."""
 
     stage: str
     ready: float
