@@ -181,10 +181,11 @@ def test_a_sweep_prints_its_table_of_repetitions_and_goes_as_far_as_its_targets(
         "sections: recipe.yaml\ngrid: {rounds.c.value: [5]}\nrepeat: {first: [x, z]}\ntargets: [evaluate@c]\n"
         "table: {caption: Toys, models: [c], measures: [nDCG@10], curve: rounds.c.value}\n"
     )
-    done = served.call("1", script=SWEEP)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "executed 3, cached 0" in done.stdout, "the stages of a and the report are left out"
-    lines = done.stdout.splitlines()
+    process = served.start("1", script=SWEEP)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
+    assert "executed 3, cached 0" in out, "the stages of a and the report are left out"
+    lines = out.splitlines()
     start = lines.index("Toys, dev")
     assert [line.split() for line in lines[start + 1 : start + 3]] == [["value", "runs", "nDCG@10"], ["5", "2", "0.5000", "±", "0.0000*"]]
     assert "0.5000 ± 0.0000" in (served.folder / ".retemper/sweep/grid.html").read_text()
