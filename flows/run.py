@@ -47,7 +47,10 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     if rows and outcomes.get(DEFAULT_TARGET, Outcome("Cached")).state != "Ran":  # else it has just said so itself
         display.line(f"\n{text_table(header, rows)}")
     if clock.spans:
-        measured.write(plan.graph, [span for span in clock.spans if span.state != "Cached"], display.line)
+        try:
+            measured.write(plan.graph, [span for span in clock.spans if span.state != "Cached"], display.line)
+        except OSError as error:  # the run itself is done
+            display.warn(f"pages of times: {error}")
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
     if failed:
