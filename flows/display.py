@@ -21,12 +21,17 @@ State = Literal["Ran", "Cached", "Failed", "Skipped"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage ended. `problem` is one line for the user, where it failed; `status` the exit status it ended with."""
+    """How a stage ended. `problem` is one line for the user, where it failed; `status` the exit status it ended with.
+
+    `began` and `ended`: when its command began and its outs were safe, in seconds since the epoch; 0 where it did not get there.
+    """
 
     state: State
     seconds: float = 0.0
     status: int = 0
     problem: str = ""
+    began: float = 0.0
+    ended: float = 0.0
 
 
 class Display:

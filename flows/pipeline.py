@@ -4,6 +4,7 @@ Import after `flows.server.set_environment`. Only names pass between task runs; 
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
@@ -18,7 +19,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import metrics
+from flows import metrics, timing
 from flows.display import Display, Outcome, markdown_table
 from flows.plan import Plan
 from flows.processes import Processes, Stopped, stopping_on_signals
@@ -26,7 +27,7 @@ from flows.stages import Slots, find_devices, run_stage
 from tasks.core.errors import disk_fault
 
 
-def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
+def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock) -> dict[str, Outcome]:
     """Run the plan as a Prefect flow run; how every stage ended, by name."""
     outcomes: dict[str, Outcome] = {}
     stages = plan.graph.stages
@@ -55,10 +56,16 @@ def execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Out
         if name not in plan.changed:
             outcome = Outcome("Cached")
         else:
+            ready = time.time()
             try:
                 with take_slot(name) as env:
                     display.began(name)
+                    clock.began(name)
+                    began = time.time()
                     outcome = run_stage(name, processes, tell, plan.reached, env | display.environment)
+                    device = timing.device_name(env, stages[name].slot)
+                    state: timing.State = "Stopped" if processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
+                    clock.ended(timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state))
             except Stopped:
                 return Failed(message="stopped")
             except OSError as error:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flows import leftovers, locks, metrics, server, sharing, team
+from flows import leftovers, locks, measured, metrics, server, sharing, team, timing
 from flows.display import Display, Outcome, summary, text_table
 from flows.graph import DEFAULT_TARGET
 from flows.lineage import cache_folder
@@ -31,10 +31,13 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     processes = Processes()
     display = Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run():
+        clock = timing.Clock()
+        clock.keep()  # before dvc.lock changes: of a run that was killed
         plan = make_plan(targets, processes, display.warn, check)
         team.register_again(cache_folder(), display.warn)
         with display.open(plan.graph.stages):
-            outcomes = _execute(plan, processes, display)
+            outcomes = _execute(plan, processes, display, clock)
+        clock.keep()
         if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             remove_finished()
             leftovers.remove_unfinished(out for name in outcomes for out in plan.graph.stages[name].outs)
@@ -44,6 +47,11 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     header, rows = metrics.rows(metrics.read_metrics())
     if rows and outcomes.get(DEFAULT_TARGET, Outcome("Cached")).state != "Ran":  # else it has just said so itself
         display.line(f"\n{text_table(header, rows)}")
+    if clock.spans:
+        try:
+            measured.write(plan.graph, [span for span in clock.spans if span.state != "Cached"], display.line)
+        except OSError as error:  # the run itself is done
+            display.warn(f"pages of times: {error}")
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
     if failed:
@@ -65,7 +73,7 @@ def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_param
     return [name for name in plan.graph.stages if name in plan.changed]
 
 
-def _execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Outcome]:
+def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock) -> dict[str, Outcome]:
     if not plan.changed and not server.is_configured():
         return {name: Outcome("Cached") for name in plan.graph.stages}
     configured = server.is_configured()  # else it is ours from now on
@@ -73,7 +81,7 @@ def _execute(plan: Plan, processes: Processes, display: Display) -> dict[str, Ou
         server.use_server()
         from flows.pipeline import execute
 
-        return execute(plan, processes, display)
+        return execute(plan, processes, display, clock)
     except Exception as error:
         refuse_full_disk(error)  # Prefect's database says it in many ways
         if configured and not server.answers():

@@ -66,6 +66,7 @@ class Transcript:
         self.exited: int | None = None
         self.errors: list[str] = []
         self.last_words = ""
+        self.began = self.ended = 0.0  # the stage's command, seconds since the epoch
         self._inside = False
 
     def read(self, line: str) -> str | None:
@@ -73,9 +74,9 @@ class Transcript:
         if line.startswith("Running stage '") and not self.ran:
             self.ran = True
         elif self.ran and not self._inside and line.startswith("> "):
-            self._inside = True
+            self._inside, self.began = True, time.time()
         elif self._inside and line in ENDED:
-            self._inside = False
+            self._inside, self.ended = False, time.time()
         elif line.startswith("ERROR: "):
             self._inside = False
             ended = EXITED.match(line)
@@ -109,7 +110,7 @@ def run_stage(
             break
     seconds = time.monotonic() - started
     if status == 0 and not any(line.startswith(LOST) for line in transcript.errors):
-        return Outcome("Ran" if transcript.ran else "Cached", seconds)
+        return Outcome("Ran" if transcript.ran else "Cached", seconds, began=transcript.began, ended=transcript.ended)
     if transcript.exited is not None:  # DVC took the last outs away before the stage ran, if there were any
         with suppress(Stopped):
             processes.run([*REMOTE, "checkout", "--quiet", "--force", name], lambda _: None, environment())

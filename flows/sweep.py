@@ -7,7 +7,7 @@ import os
 import queue
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from flows import checks, experiments, locks, settings
+from flows import checks, experiments, locks, settings, sweep_table
 from flows.display import Display
 from flows.lineage import cache_folder
 from flows.processes import Processes, Stopped, environment, stopping_on_signals
@@ -25,7 +25,7 @@ from flows.stages import find_devices
 from flows.worktree import carry_changes, equip, make_worktree
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, write_text
-from tasks.core.params import read_yaml
+from tasks.core.params import read_yaml, validate
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
 FOLDER = Path(".retemper/sweep")
@@ -41,26 +41,39 @@ def describe_sources(params: Path, described: Path) -> None:
 
 @dataclass(frozen=True)
 class Point:
-    """One experiment to be: its name and its `--set` assignments."""
+    """One experiment to be: its name, its `--set` assignments, and its row in the table, which its repetitions share."""
 
     name: str
     assignments: tuple[str, ...]
+    setting: sweep_table.Setting = ()
 
 
 def sweep(
-    file: Path, jobs: int, test: bool, run: Sequence[str] = RUN, check: Check | None = None, describe: Describe = describe_sources
+    file: Path,
+    jobs: int,
+    test: bool,
+    run: Sequence[str] = RUN,
+    check: Check | None = None,
+    describe: Describe = describe_sources,
+    edits: Sequence[str] = (),
 ) -> int:
-    """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only where all are stored in the end."""
+    """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only where all are stored in the end.
+
+    `edits` are `--set` assignments over those of every point.
+    """
     if jobs < 1:
         raise UserError(f"--jobs {jobs}: expected at least 1")
-    points = read_points(file)
+    points, targets, layout = read_points(file, edits), read_targets(file), read_layout(file)
+    run = (*run, *targets)
     baseline = commit_of("HEAD")
     display, processes = Display(), Processes()
     problems: list[str] = []
     with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
         known = {one.name for one in experiments.stored(baseline)}
         check = check or checks.check
-        named = {point: f"{point.name}-{inputs(point, check, describe)[:6]}" for point in points}  # every point is checked before any runs
+        named = {
+            point: f"{point.name}-{inputs(point, check, describe, targets=targets)[:6]}" for point in points
+        }  # every point is checked before any runs
         waiting = [point for point in points if named[point] not in known]
         display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
         slots: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -83,35 +96,38 @@ def sweep(
             list(pool.map(work, waiting))
     found = {one.name: one for one in experiments.stored(baseline)}
     done = [found[name] for name in named.values() if name in found]
-    if done:
+    if done and layout:
+        told = [(point.setting, found[name]) for point, name in named.items() if name in found]
+        cells = {split: sweep_table.collect(told, layout, split) for split in (["dev", "test"] if test else ["dev"])}
+        page = FOLDER / f"{file.stem}.html"
+        sweep_table.write(cells, layout, page)
+        for split, found_there in cells.items():
+            display.line(f"\n{sweep_table.as_text(found_there, layout, split)}")
+        display.line(f"page: {page}")
+    elif done:
         display.line(f"\n{experiments.table(done, test)}")
     for problem in problems:
         print(f"retemper: {problem}", file=sys.stderr)
     return 0 if len(done) == len(points) else 1
 
 
-def read_points(file: Path) -> list[Point]:
-    """The points of a sweep: the product of `grid`, then `points`. UserError where the file is no sweep or two points are one."""
-    value = read_yaml(file)
-    unknown = set(value) - {"grid", "points", "set"}
-    if unknown or not ({"grid", "points"} & set(value)):
-        raise UserError(
-            f"{file}: found {', '.join(map(str, value)) or 'nothing'}; "
-            "expected grid: {KEY: [VALUE, ...]} or points: {NAME: {KEY: VALUE}}"
-        )
-    for section in value:
-        if not isinstance(value[section], dict):
-            raise UserError(f"{file}: {section}: expected a mapping")
-    always = value.get("set", {})
-    grid = {key: values if isinstance(values, list) else [values] for key, values in value.get("grid", {}).items()}
-    found = [
-        Point(_name(dict(zip(grid, values, strict=True))), _assignments({**always, **dict(zip(grid, values, strict=True))}))
-        for values in (itertools.product(*grid.values()) if grid else ())
-    ]
-    for name, given in value.get("points", {}).items():
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)) or not isinstance(given, dict):
-            raise UserError(f"{file}: points.{name}: expected a name of letters, digits, _, . and -, and a mapping of keys to values")
-        found.append(Point(str(name), _assignments({**always, **given})))
+def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
+    """The points of a sweep: the product of `grid`, then `points`, each as often as the product of `repeat` says.
+
+    A point's assignments are the sections of the file `sections`, `set`, its own, and `edits`. UserError where the file is no
+    sweep or two points are one.
+    """
+    value = _read(file)
+    always = {**_sections(file, value.get("sections")), **value.get("set", {})}
+    grid, repeats = _lists(value.get("grid", {})), list(_product(_lists(value.get("repeat", {}))))
+    found = []
+    for own, name, setting in [
+        *((values, _name(values), tuple(_named(values))) for values in (_product(grid) if grid else ())),
+        *((dict(given), str(name), (("setting", str(name)),)) for name, given in value.get("points", {}).items()),
+    ]:
+        for again in repeats:
+            full = f"{name[:70]}-{_name(again)}"[:100] if again else name
+            found.append(Point(full, (*_assignments({**always, **own, **again}), *edits), setting))
     names = [point.name for point in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(
@@ -122,8 +138,66 @@ def read_points(file: Path) -> list[Point]:
     return found
 
 
-def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path()) -> str:
-    """Digest of what the point is computed from: its params.yaml, the graph and the code, as the working tree has them; its sources now."""
+def read_targets(file: Path) -> tuple[str, ...]:
+    """The stages that a point's run is to bring up to date; none: the report."""
+    return tuple(map(str, _read(file).get("targets", [])))
+
+
+def read_layout(file: Path) -> sweep_table.Layout | None:
+    """How the sweep is printed; None: every model's report.metric."""
+    value = _read(file)
+    if "table" not in value:
+        return None
+    layout = validate(sweep_table.Layout, value["table"], f"{file}: table")
+    if layout.curve is not None and layout.curve not in value.get("grid", {}):
+        raise UserError(
+            f"{file}: table.curve: found {layout.curve!r}, expected a key of grid: {', '.join(value.get('grid', {})) or 'none'}"
+        )
+    return layout
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a sweep file holds; UserError where it is none."""
+    value = read_yaml(file)
+    unknown = set(value) - {"sections", "set", "grid", "points", "repeat", "targets", "table"}
+    if unknown or not ({"grid", "points"} & set(value)):
+        raise UserError(
+            f"{file}: found {', '.join(map(str, value)) or 'nothing'}; "
+            "expected grid: {KEY: [VALUE, ...]} or points: {NAME: {KEY: VALUE}}"
+        )
+    for section in set(value) & {"set", "grid", "points", "repeat", "table"}:
+        if not isinstance(value[section], dict):
+            raise UserError(f"{file}: {section}: expected a mapping")
+    if not isinstance(value.get("targets", []), list):
+        raise UserError(f"{file}: targets: found {value['targets']!r}, expected a list of stages, such as [evaluate@star]")
+    for name, given in value.get("points", {}).items():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)) or not isinstance(given, dict):
+            raise UserError(f"{file}: points.{name}: expected a name of letters, digits, _, . and -, and a mapping of keys to values")
+    return value
+
+
+def _sections(file: Path, named: object) -> dict[str, Any]:
+    """Whole sections of params.yaml from another file, named as seen from the sweep file."""
+    if named is None:
+        return {}
+    if not isinstance(named, str):
+        raise UserError(f"{file}: sections: found {named!r}, expected the path of a file with sections of params.yaml")
+    return read_yaml(file.parent / named)
+
+
+def _lists(values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {key: value if isinstance(value, list) else [value] for key, value in values.items()}
+
+
+def _product(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+
+
+def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path(), targets: Sequence[str] = ()) -> str:
+    """Digest of what the point is computed from: its params.yaml, the graph and the code, as the working tree has them; its sources now.
+
+    And of how far it is computed, where `targets` says so.
+    """
     scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
     described.unlink(missing_ok=True)
     if (root / "data/source.json").exists():
@@ -141,6 +215,7 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, ro
         for file in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
             total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())
     total.update(described.read_bytes() if described.exists() else b"")
+    total.update(" ".join(targets).encode())
     return total.hexdigest()
 
 
@@ -200,7 +275,11 @@ def _is_special(word: str) -> bool:
 
 def _name(values: Mapping[str, Any]) -> str:
     """A name of what is set: the last part of each key, unless two share it, and the value."""
-    lasts = [key.rpartition(".")[2] for key in values]
-    parts = [(last if lasts.count(last) == 1 else key, value) for last, (key, value) in zip(lasts, values.items(), strict=True)]
-    written = (re.sub(r"[^A-Za-z0-9.-]+", "_", f"{key}_{_yaml(value)}").strip("._-") for key, value in parts)
+    written = (re.sub(r"[^A-Za-z0-9.-]+", "_", f"{key}_{value}").strip("._-") for key, value in _named(values))
     return "-".join(written)[:100]
+
+
+def _named(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each key by its last part, unless two share it, and its value in one line."""
+    lasts = [key.rpartition(".")[2] for key in values]
+    return [(last if lasts.count(last) == 1 else key, _yaml(value)) for last, (key, value) in zip(lasts, values.items(), strict=True)]

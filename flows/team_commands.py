@@ -55,9 +55,14 @@ def add_commands(commands: Any) -> None:
     reproduce.set_defaults(work=_reproduce)
 
     sweep = commands.add_parser("sweep", help="run the points of a grid as DVC experiments, beside your working tree")
-    sweep.add_argument("file", type=Path, help="YAML: grid: {KEY: [VALUE, ...]} and/or points: {NAME: {KEY: VALUE, ...}}; keys as in --set")
+    sweep.add_argument(
+        "file",
+        type=Path,
+        help="YAML: grid: {KEY: [VALUE, ...]} and/or points: {NAME: {KEY: VALUE, ...}}; keys as in --set; docs/recipes/sweeps.md",
+    )
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="points at work at the same time (default: 1)")
     sweep.add_argument("--test", action="store_true", help="show test figures as well; choose by dev")
+    sweep.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="over every point of FILE, as in retemper run")
     sweep.set_defaults(work=_sweep)
 
     experiments = commands.add_parser("experiments", help="parameters and metrics of the experiments of this repository")
@@ -117,7 +122,7 @@ def _reproduce(options: Namespace, _: object) -> int:
 def _sweep(options: Namespace, _: object) -> int:
     from flows.sweep import sweep
 
-    return sweep(options.file, options.jobs, options.test)
+    return sweep(options.file, options.jobs, options.test, edits=options.set)
 
 
 def _experiments(options: Namespace, _: object) -> int:

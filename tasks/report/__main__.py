@@ -13,7 +13,7 @@ from tasks.report.examples import load_examples
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import compare
-from tasks.report.systems import SPLITS, best, load_systems, opponents, ordered, reported_split
+from tasks.report.systems import SPLITS, best, in_common, load_systems, opponents, ordered, reported_split
 from tasks.report.table import build, caption, legend, letters, text
 
 
@@ -51,6 +51,7 @@ def main() -> None:
     contents = Contents(
         dataset=str((sections.get("dataset") or {}).get("source", "")),
         encoder=str((sections.get("encoder") or {}).get("source", "")),
+        in_common=in_common(sections),
         titles=settings.titles,
         statistics=statistics,
         params=params,

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from tasks.core.charts import line_style
 from tasks.report import plots
 from tasks.report.curves import Curve
 from tasks.report.examples import Examples
@@ -23,6 +24,7 @@ class Contents:
 
     dataset: str
     encoder: str
+    in_common: str  # settings of all trained rounds
     titles: bool
     statistics: Mapping[str, Any]
     params: Report
@@ -47,7 +49,7 @@ def render(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"p": p_value, "figure": figure, "signed": lambda value: f"{value:+.4f}"}
+    environment.filters |= {"p": p_value, "figure": figure, "signed": lambda value: f"{value:+.4f}", "source": source}
     split, names = contents.table.split, [curve.name for curves in contents.curves.values() for curve in curves]
     order = list(dict.fromkeys(names))
     return environment.get_template("page.html").render(
@@ -57,7 +59,7 @@ def render(contents: Contents) -> str:
         dots=dots(contents, split),
         duel=_duel(contents, split),
         charts=[plots.line_chart(metric, curves, order) for metric, curves in contents.curves.items()],
-        legend=[(name, plots.line_style(place)) for place, name in enumerate(order)],
+        legend=[(name, line_style(place)) for place, name in enumerate(order)],
         index_columns=list(dict.fromkeys(key for figures in contents.indexes.values() for key in figures)),
         headline=next(
             (p for p in contents.pairs[split] if contents.duel and {p.system, p.baseline} == {s.name for s in contents.duel}), None
@@ -94,6 +96,12 @@ def _duel(contents: Contents, split: str) -> dict[str, Any] | None:
 def p_value(p: float) -> str:
     """A p-value as papers print it."""
     return "<\u00a00.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def source(spec: str) -> str:
+    """A SPEC without the folders that its place is in: `beir:scifact`."""
+    kind, colon, place = spec.partition(":")
+    return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if kind in ("beir", "msmarco", "parquet") else spec
 
 
 def figure(value: object) -> str:

@@ -1,18 +1,16 @@
-"""Charts as small SVG drawings that take their colours from the page, so that they follow light and dark. Same data, same bytes."""
+"""The page's charts."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from tasks.core.charts import WIDTH, line, line_style, number, short, svg, text, ticks, title
 from tasks.report.curves import Curve
 from tasks.report.systems import Floats
 
-WIDTH = 760
-COLOURS = 8  # of lines, as the page's --s0 to --s7; later lines are dashed
 CHARACTER = 8.5  # width of a bold letter at 13 px, at most about
 
 
@@ -27,17 +25,6 @@ class Dot:
     best: bool
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers that span low to high."""
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(place * step, 12) for place in range(first, last + 1)]
-
-
 def dot_plot(dots: Sequence[Dot], metric: str, confidence: str) -> Markup:
     """Means with intervals, one system a line."""
     left, right, row, top = _label_width([dot.name for dot in dots]), 70.0, 30.0, 10.0
@@ -47,21 +34,21 @@ def dot_plot(dots: Sequence[Dot], metric: str, confidence: str) -> Markup:
     def x(value: float) -> float:
         return left + (value - marks[0]) / (marks[-1] - marks[0]) * (WIDTH - left - right)
 
-    parts = [_line(x(mark), top, x(mark), bottom, "grid") + _text(x(mark), bottom + 18, _number(mark), "tick middle") for mark in marks]
+    parts = [line(x(mark), top, x(mark), bottom, "grid") + text(x(mark), bottom + 18, number(mark), "tick middle") for mark in marks]
     for place, dot in enumerate(dots):
         y = top + row * (place + 0.5)
         kind = "best" if dot.best else "plain"
         tip = f"{dot.name}: {dot.mean:.4f}, {confidence} interval {dot.low:.4f} to {dot.high:.4f}"
         parts.append(
             f'<g class="{kind}">'
-            + _title(tip)
-            + _text(left - 12, y + 4, dot.name, "label end")
-            + _line(x(dot.low), y, x(dot.high), y, "whisker")
-            + f'<circle cx="{_n(x(dot.mean))}" cy="{_n(y)}" r="5.5"/>'
-            + _text(WIDTH - right + 12, y + 4, f"{dot.mean:.4f}", "value")
+            + title(tip)
+            + text(left - 12, y + 4, dot.name, "label end")
+            + line(x(dot.low), y, x(dot.high), y, "whisker")
+            + f'<circle cx="{short(x(dot.mean))}" cy="{short(y)}" r="5.5"/>'
+            + text(WIDTH - right + 12, y + 4, f"{dot.mean:.4f}", "value")
             + "</g>"
         )
-    return _svg(parts, bottom + 30, f"{metric} of each system with {confidence} intervals", "dots")
+    return svg(parts, bottom + 30, f"{metric} of each system with {confidence} intervals", "dots")
 
 
 def share_bar(won: int, tied: int, lost: int) -> Markup:
@@ -73,12 +60,12 @@ def share_bar(won: int, tied: int, lost: int) -> Markup:
         if not count:
             continue
         label = f"{count:,} {kind} ({count / total:.0%})"
-        parts.append(f'<g class="{kind}">{_title(label)}<rect x="{_n(start)}" y="0" width="{_n(width)}" height="30"/>')
+        parts.append(f'<g class="{kind}">{title(label)}<rect x="{short(start)}" y="0" width="{short(width)}" height="30"/>')
         if width > len(label) * CHARACTER + 16:
-            parts.append(_text(start + width / 2, 20, label, "inside middle"))
+            parts.append(text(start + width / 2, 20, label, "inside middle"))
         parts.append("</g>")
         start += width
-    return _svg(parts, 30, "queries won, tied and lost", "shares")
+    return svg(parts, 30, "queries won, tied and lost", "shares")
 
 
 def difference_curve(differences: Floats, names: tuple[str, str]) -> Markup:
@@ -97,22 +84,22 @@ def difference_curve(differences: Floats, names: tuple[str, str]) -> Markup:
         return middle - value / limit * height / 2
 
     parts = [
-        _line(left, y(mark), WIDTH - 12, y(mark), "axis" if mark == 0 else "grid")
-        + _text(left - 8, y(mark) + 4, f"{mark:+.2g}" if mark else "0", "tick end")
+        line(left, y(mark), WIDTH - 12, y(mark), "axis" if mark == 0 else "grid")
+        + text(left - 8, y(mark) + 4, f"{mark:+.2g}" if mark else "0", "tick end")
         for mark in (limit, limit / 2, 0.0, -limit / 2, -limit)
     ]
     for kind, clipped in (("won", np.maximum(values, 0)), ("lost", np.minimum(values, 0))):
-        steps = [f"M{_n(x(0))} {_n(middle)}"]
+        steps = [f"M{short(x(0))} {short(middle)}"]
         for place, following in pairwise([*places.tolist(), len(values)]):
-            level = _n(y(float(clipped[place])))
-            steps.append(f"L{_n(x(place))} {level}L{_n(x(following))} {level}")
-        parts.append(f'<path class="{kind}" d="{"".join(steps)}L{_n(x(len(values)))} {_n(middle)}Z"/>')
-    parts.append(_text(left + 6, top + height + 18, f"{names[0]} better", "tick"))
-    parts.append(_text(WIDTH - 12, top + height + 18, f"{names[1]} better", "tick end"))
-    return _svg(parts, top + height + 26, f"difference of every query, {names[0]} less {names[1]}", "differences")
+            level = short(y(float(clipped[place])))
+            steps.append(f"L{short(x(place))} {level}L{short(x(following))} {level}")
+        parts.append(f'<path class="{kind}" d="{"".join(steps)}L{short(x(len(values)))} {short(middle)}Z"/>')
+    parts.append(text(left + 6, top + height + 18, f"{names[0]} better", "tick"))
+    parts.append(text(WIDTH - 12, top + height + 18, f"{names[1]} better", "tick end"))
+    return svg(parts, top + height + 26, f"difference of every query, {names[0]} less {names[1]}", "differences")
 
 
-def line_chart(title: str, curves: Sequence[Curve], order: Sequence[str]) -> Markup:
+def line_chart(heading: str, curves: Sequence[Curve], order: Sequence[str]) -> Markup:
     """Curves over steps; `order` gives every name its colour, the same in all charts."""
     width, left, top, height = 370.0, 58.0, 30.0, 150.0
     xs = [x for curve in curves for x, _ in curve.points]
@@ -126,55 +113,21 @@ def line_chart(title: str, curves: Sequence[Curve], order: Sequence[str]) -> Mar
     def y(value: float) -> float:
         return top + height - (value - y_marks[0]) / (y_marks[-1] - y_marks[0]) * height
 
-    parts = [_text(left, 16, title, "label")]
-    parts += [
-        _line(left, y(mark), width - 14, y(mark), "grid") + _text(left - 8, y(mark) + 4, _number(mark), "tick end") for mark in y_marks
-    ]
-    parts += [_text(x(mark), top + height + 18, _number(mark), "tick middle") for mark in x_marks]
+    parts = [text(left, 16, heading, "label")]
+    parts += [line(left, y(mark), width - 14, y(mark), "grid") + text(left - 8, y(mark) + 4, number(mark), "tick end") for mark in y_marks]
+    parts += [text(x(mark), top + height + 18, number(mark), "tick middle") for mark in x_marks]
     for curve in curves:
-        points = " ".join(f"{_n(x(step))},{_n(y(value))}" for step, value in curve.points)
+        points = " ".join(f"{short(x(step))},{short(y(value))}" for step, value in curve.points)
         drawn = (
             f'<polyline points="{points}"/>'
             if len(curve.points) > 1
             else f'<circle cx="{points.split(",")[0]}" cy="{points.split(",")[1]}" r="3"/>'
         )
         parts.append(
-            f'<g class="{line_style(order.index(curve.name))}">{_title(f"{curve.name}: {curve.points[-1][1]:.4g} at the end")}{drawn}</g>'
+            f'<g class="{line_style(order.index(curve.name))}">{title(f"{curve.name}: {curve.points[-1][1]:.4g} at the end")}{drawn}</g>'
         )
-    return _svg(parts, top + height + 28, f"{title} over steps", "lines", width)
-
-
-def line_style(place: int) -> str:
-    """CSS classes of the line at `place`."""
-    return f"s{place % COLOURS}" + (f" dash{place // COLOURS % 3}" if place >= COLOURS else "")
+    return svg(parts, top + height + 28, f"{heading} over steps", "lines", width)
 
 
 def _label_width(names: Sequence[str]) -> float:
     return min(240.0, max(len(name) for name in names) * CHARACTER + 26)
-
-
-def _svg(parts: Sequence[str], height: float, label: str, kind: str, width: float = WIDTH) -> Markup:
-    head = f'<svg class="{kind}" viewBox="0 0 {_n(width)} {_n(height)}" role="img" aria-label="{escape(label)}">'
-    return Markup(head + "".join(parts) + "</svg>")  # every text in `parts` went through escape
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line class="{kind}" x1="{_n(x1)}" y1="{_n(y1)}" x2="{_n(x2)}" y2="{_n(y2)}"/>'
-
-
-def _text(x: float, y: float, text: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{_n(x)}" y="{_n(y)}">{escape(text)}</text>'
-
-
-def _title(text: str) -> str:
-    return f"<title>{escape(text)}</title>"
-
-
-def _n(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def _number(value: float) -> str:
-    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
-    return f"{value:.4f}".rstrip("0").rstrip(".") if value != int(value) else f"{int(value):,}"

@@ -15,6 +15,7 @@ from tasks.core.files import read_json
 from tasks.core.tables import read_table
 
 Floats = npt.NDArray[np.float64]
+SYSTEMS = ("rounds", "adore", "rerank", "rescore")  # sections of params.yaml whose entries have metrics
 SPLITS = ("test", "dev")  # the first that is there is the one reported; dev, where it is there, chooses
 
 
@@ -58,22 +59,42 @@ def _load(name: str, metrics: Path, runs: Path, metric: str, sections: Mapping[s
 
 
 def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
-    """bm25 first, then as params.yaml lists its rounds and query towers, then the rest by name."""
-    known = ["bm25", *(sections.get("rounds") or {}), *(sections.get("adore") or {})]
+    """bm25 first, then as params.yaml lists its rounds, query towers and new orders of runs, then the rest by name."""
+    known = ["bm25", *(name for section in SYSTEMS for name in sections.get(section) or {})]
     return [name for name in known if name in names] + sorted(names - set(known))
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
-    """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`; and its pre-training's."""
-    values = sections.get("bm25") if name == "bm25" else (sections.get("rounds") or {}).get(name) or (sections.get("adore") or {}).get(name)
+    """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`; and its pre-training's.
+
+    What all rounds that are trained have in common is left out: `shared` says that once.
+    """
+    entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
+    values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
     words = {"init": "from"} if name != "bm25" else {}
     own = values or {}
     pretrained = (sections.get("pretrain") or {}).get(own.get("init")) or {}
+    common = shared(sections) if name in (sections.get("rounds") or {}) else {}
 
     def told(entry: Mapping[str, Any]) -> str:
         return ", ".join(f"{words.get(key, key)} {_plain(value)}" for key, value in entry.items())
 
-    return told(own) + (f" ({own['init']}: {told(pretrained)})" if pretrained else "")
+    different = {key: value for key, value in own.items() if key not in common or common[key] != value}
+    return told(different) + (f" ({own['init']}: {told(pretrained)})" if pretrained else "")
+
+
+def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, but init and negatives, that every round that is trained has, where there are four of them or more."""
+    trained = [entry for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]
+    if len(trained) < 4:
+        return {}
+    first = {key: value for key, value in trained[0].items() if key not in ("init", "negatives")}
+    return {key: value for key, value in first.items() if all(key in entry and entry[key] == value for entry in trained)}
+
+
+def in_common(sections: Mapping[str, Any]) -> str:
+    """`batch_queries 32, lr 5e-05`: what `shared` finds, in words."""
+    return ", ".join(f"{key} {_plain(value)}" for key, value in shared(sections).items())
 
 
 def _plain(value: object) -> str:

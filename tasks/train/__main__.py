@@ -14,7 +14,7 @@ from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens
 from tasks.core.training import fit, load_state, read_state, save_state
-from tasks.train.batches import check_training_set, read_training_set, schedule_of, steps_of
+from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, steps_of
 from tasks.train.params import Round
 from tasks.train.step import make_step
 
@@ -58,7 +58,8 @@ def main() -> None:
     with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
         steps = before = 0
         if params.steps != 0:
-            data = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window, scratch)
+            everything = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window, scratch)
+            data = sampled_queries(everything, params)
             print(check_training_set(data, params))
             steps = steps_of(data, params)
             if params.optimizer_from == "continue":

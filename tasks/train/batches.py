@@ -4,7 +4,7 @@ B queries, H hard negatives a query, S = B + B H candidate slots, U distinct doc
 Every draw is a function of (seed, epoch) or (seed, step) alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,22 @@ def read_training_set(
     positives = lists_of(q, d, count_rows(query_ids), scores)
     hard = ranked_lists(negatives, query_ids, document_ids, window, scratch)
     return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total)
+
+
+def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
+    """`data` with params.train_queries of its queries, drawn uniformly by params.split_seed, in their old order; all, where that is none.
+
+    The first of one permutation are taken, so that with one seed fewer queries are always among more. UserError for more than there are.
+    """
+    if params.train_queries is None:
+        return data
+    if params.train_queries > len(data.queries):
+        raise UserError(
+            f"params.yaml: rounds: train_queries {params.train_queries:,}: found {len(data.queries):,} training queries with a relevant "
+            "document, expected at least as many; take fewer, or none for all of them"
+        )
+    drawn = np.random.default_rng(draw_seed(params.split_seed, 4)).permutation(len(data.queries))[: params.train_queries]
+    return replace(data, queries=data.queries[np.sort(drawn)])
 
 
 def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path, document_ids: Path, total: int) -> Floats | None:

@@ -17,6 +17,10 @@ class Round(Params):
     )
     steps: int | None = Field(None, ge=0, description="optimizer steps; none: as many as `epochs` makes; 0: the encoder as it came")
     epochs: float = Field(1.0, gt=0, description="passes over the training queries, where steps is not given")
+    train_queries: int | None = Field(
+        None, ge=1, description="train on so many of the queries, drawn by split_seed (COSTA, section 5.5: 500 to 5,000); none: on all"
+    )
+    split_seed: int = Field(0, ge=0, description="which queries train_queries draws; with one seed, fewer are always among more")
     batch_queries: int = Field(64, ge=1, description="queries a step (STAR: 256, ADORE: 32)")
     hard_negatives: int = Field(1, ge=0, description="hard negatives a query and step (STAR and ANCE: 1, Tevatron: 7)")
     window: tuple[int, int] = Field((1, 200), description="first and last rank that a hard negative is drawn from")

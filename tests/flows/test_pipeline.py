@@ -1,6 +1,8 @@
 """Real runs of a toy project: which stages run, together with which, and what is left when something ends before its time."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -64,6 +66,31 @@ def test_what_runs_is_what_changed(served: Any, executed: Any, read_states: Any)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "trian@a" in done.stderr
     assert "train@a" in done.stderr
+
+
+def test_two_devices_at_once_stand_on_the_timeline(served: Any) -> None:
+    """Lag 1's two branches look like these: neither ends before the other has begun. The flow's times are the stages' own."""
+    served.acts(encoders__a="meet encoders/b", encoders__b="meet encoders/a")
+    toy = type(served)(served.folder, served.environment | {"CUDA_VISIBLE_DEVICES": "0,1"})
+    toy.run()
+    page = (toy.folder / ".retemper/logs/timeline.html").read_text()
+    spans = {span["stage"]: span for span in json.loads(re.findall(r'id="spans">(.*?)</script>', page)[0])}
+    assert set(spans) == ALL
+    assert {spans["train@a"]["device"], spans["train@b"]["device"]} == {"0", "1"}
+    assert spans["evaluate@a"]["device"] == ""
+    assert spans["train@a"]["start"] < spans["train@b"]["end"]
+    assert spans["train@b"]["start"] < spans["train@a"]["end"]
+    for name, stage in {"encoders/a": "train@a", "metrics/b": "evaluate@b"}.items():
+        began, ended = toy.times()[name]
+        assert spans[stage]["start"] <= began < ended <= spans[stage]["end"]
+    toy.rounds(a="1", b="2")
+    toy.run()
+    log = [json.loads(line) for line in (toy.folder / ".retemper/times.jsonl").read_text().splitlines()]
+    assert [line["made"] for line in log if "made" in line].count("train@a") == 1
+    assert [line["made"] for line in log if "made" in line].count("train@b") == 2
+    page = (toy.folder / ".retemper/logs/timeline.html").read_text()
+    assert "train@b" in page
+    assert "train@a" not in page, "cached: it did not work"
 
 
 def test_a_failed_stage_fails_what_comes_after_it_alone(served: Any, read_states: Any, executed: Any) -> None:

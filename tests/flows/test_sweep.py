@@ -172,3 +172,20 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     subprocess.run([*dvc, "exp", "apply", more], cwd=finished.folder, env=finished.environment, capture_output=True, check=False)
     assert "c: {value: 7}" in (finished.folder / "params.yaml").read_text()  # DVC says 255, for it misses `unused`, which nobody ran
     assert (finished.folder / "data/encoders/c").read_text().startswith("7(")
+
+
+@pytest.mark.heavy
+def test_a_sweep_prints_its_table_of_repetitions_and_goes_as_far_as_its_targets(served: Any) -> None:
+    (served.folder / "recipe.yaml").write_text("rounds: {a: {value: 1}, c: {value: 1}}\n")
+    (served.folder / "grid.yaml").write_text(
+        "sections: recipe.yaml\ngrid: {rounds.c.value: [5]}\nrepeat: {first: [x, z]}\ntargets: [evaluate@c]\n"
+        "table: {caption: Toys, models: [c], measures: [nDCG@10], curve: rounds.c.value}\n"
+    )
+    process = served.start("1", script=SWEEP)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
+    assert "executed 3, cached 0" in out, "the stages of a and the report are left out"
+    lines = out.splitlines()
+    start = lines.index("Toys, dev")
+    assert [line.split() for line in lines[start + 1 : start + 3]] == [["value", "runs", "nDCG@10"], ["5", "2", "0.5000", "±", "0.0000*"]]
+    assert "0.5000 ± 0.0000" in (served.folder / ".retemper/sweep/grid.html").read_text()

@@ -10,14 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.core.charts import ticks
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, write_json
 from tasks.core.records import DOCUMENTS, QRELS, QUERIES
 from tasks.report.__main__ import main
 from tasks.report.curves import POINTS, read_tsv, thinned
 from tasks.report.examples import cut, ranked_first
-from tasks.report.plots import ticks
-from tasks.report.systems import recipe
+from tasks.report.page import source
+from tasks.report.systems import in_common, ordered, recipe
 
 HOSTILE = '<script>alert("x")</script> & <b>'
 PARAMS = """
@@ -236,3 +237,33 @@ def test_a_recipe_names_the_pretraining_under_it() -> None:
     }
     assert recipe("a", sections) == "from costa, loss nll (costa: from base, objective costa)"
     assert recipe("b", sections) == "from a"
+
+
+def test_new_orders_of_runs_have_recipes_and_stand_after_their_models() -> None:
+    sections = {
+        "rounds": {"a": {"init": "base"}},
+        "adore": {"q": {"round": "a"}},
+        "rerank": {"r": {"run": "a", "reranker": "small", "depth": 30}},
+        "rescore": {"b": {"run": "bm25", "round": "a"}},
+    }
+    assert recipe("r", sections) == "run a, reranker small, depth 30"
+    assert recipe("b", sections) == "run bm25, round a"
+    assert ordered({"b", "r", "q", "a", "bm25", "x"}, sections) == ["bm25", "a", "q", "r", "b", "x"]
+
+
+def test_what_all_rounds_share_is_said_once() -> None:
+    rounds: dict[str, dict[str, object]] = {name: {"init": "base", "lr": 1e-5, "steps": 7, "loss": "nll"} for name in "abcd"}
+    rounds["d"] |= {"loss": "ranknet"}
+    sections = {"rounds": {"init": {"init": "base", "steps": 0}, **rounds}, "adore": {"q": {"round": "a", "lr": 1e-5}}}
+    assert in_common(sections) == "lr 1e-05, steps 7"
+    assert recipe("a", sections) == "from base, loss nll"
+    assert recipe("init", sections) == "from base, steps 0"
+    assert recipe("q", sections) == "round a, lr 1e-05", "no round: it says its own"
+    del rounds["b"], sections["rounds"]["b"]
+    assert in_common(sections) == "", "of few rounds each says all"
+
+
+def test_a_source_is_named_without_its_folders() -> None:
+    assert source("beir:/a/b/scifact/") == "beir:scifact"
+    assert source("irds:beir/scifact") == "irds:beir/scifact"
+    assert source("demo") == "demo"

@@ -12,7 +12,7 @@ from tasks.core.errors import UserError
 from tasks.core.records import QRELS, RANKED
 from tasks.core.tables import write_table
 from tasks.core.tokens import IDS, Tokens
-from tasks.train.batches import TrainingSet, draw_batch, read_training_set, steps_of
+from tasks.train.batches import TrainingSet, draw_batch, read_training_set, sampled_queries, steps_of
 from tasks.train.params import Round
 from tasks.train.step import batch_loss, best_passage
 
@@ -46,6 +46,31 @@ def test_every_known_positive_is_masked(data: TrainingSet, step: int) -> None:
         for slot, document in enumerate(candidates.tolist()):
             assert batch.positive[row, slot] == (document in POSITIVES[query])
             assert batch.own[row, slot] == (4 + 2 * row <= slot < 4 + 2 * row + 2)
+
+
+def test_few_training_queries_are_a_draw_by_their_own_seed(data: TrainingSet) -> None:
+    """COSTA, section 5.5: each query is as likely as any other, fewer are among more, and no other seed has a say."""
+    assert sampled_queries(data, round_of()) is data
+    drawn = {
+        (n, seed): sampled_queries(data, round_of(train_queries=n, split_seed=seed)).queries.tolist()
+        for n in (1, 2, 5, 6)
+        for seed in range(300)
+    }
+    for (n, seed), queries in drawn.items():
+        assert queries == sorted(set(queries))
+        assert len(queries) == n
+        assert set(queries) <= set(POSITIVES), "query 3 has no relevant document"
+        assert set(drawn[1, seed]) <= set(queries)
+    for query in POSITIVES:  # 300 draws of 2 of 6: 100 expected, standard deviation 8
+        assert 65 < sum(query in drawn[2, seed] for seed in range(300)) < 135
+    params = round_of(train_queries=2, split_seed=7, batch_queries=2, epochs=3)
+    few = sampled_queries(data, params)
+    assert few.queries.tolist() == sampled_queries(data, params.model_copy(update={"seed": 1})).queries.tolist()
+    assert steps_of(few, params) == 3
+    for step in range(3):
+        assert sorted(draw_batch(few, params, step).queries.tolist()) == drawn[2, 7], "every epoch has all of them and no other"
+    with pytest.raises(UserError, match="train_queries 7: found 6 training queries"):
+        sampled_queries(data, round_of(train_queries=7))
 
 
 @pytest.mark.parametrize("step", range(10))

@@ -22,7 +22,7 @@ bm25: {depth: 20}
 base: {similarity: cosine}
 rounds:
   init: {init: base, negatives: none, steps: 0}
-  warmup: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
+  warmup: {init: base, negatives: bm25, train_queries: 24, split_seed: 1, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
   star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
   long: {init: base, negatives: bm25, steps: 5, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
@@ -60,7 +60,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
 
 
 def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
-    run(project, "train", *train_arguments("warmup", "negatives", "whole"))
+    assert "24 queries, hard negatives" in run(project, "train", *train_arguments("warmup", "negatives", "whole"))
     shutil.rmtree(project / ".retemper/scratch")  # the whole one's checkpoint is kept until DVC has its outs
     process = stage(project, "train", *train_arguments("warmup", "negatives", "killed"))
     deadline = time.monotonic() + 120

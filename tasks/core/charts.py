@@ -1,0 +1,58 @@
+"""What every chart is drawn from: SVG that takes its colours from the page, so that it follows light and dark. Same data, same bytes."""
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup, escape
+
+WIDTH = 760
+COLOURS = 8  # of lines, as the page's --s0 to --s7; later lines are dashed
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers that span low to high."""
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(place * step, 12) for place in range(first, last + 1)]
+
+
+def line_style(place: int) -> str:
+    """CSS classes of the line at `place`."""
+    return f"s{place % COLOURS}" + (f" dash{place // COLOURS % 3}" if place >= COLOURS else "")
+
+
+def svg(parts: Sequence[str], height: float, label: str, kind: str, width: float = WIDTH) -> Markup:
+    """A drawing; its width and height are units that the page scales. Every text in `parts` went through escape."""
+    head = f'<svg class="{kind}" viewBox="0 0 {short(width)} {short(height)}" role="img" aria-label="{escape(label)}">'
+    return Markup(head + "".join(parts) + "</svg>")
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """A straight line."""
+    return f'<line class="{kind}" x1="{short(x1)}" y1="{short(y1)}" x2="{short(x2)}" y2="{short(y2)}"/>'
+
+
+def text(x: float, y: float, words: str, kind: str) -> str:
+    """Words at a point."""
+    return f'<text class="{kind}" x="{short(x)}" y="{short(y)}">{escape(words)}</text>'
+
+
+def title(words: str) -> str:
+    """What a browser shows of the element around it, under the pointer."""
+    return f"<title>{escape(words)}</title>"
+
+
+def short(value: float) -> str:
+    """A coordinate, to a tenth."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def number(value: float) -> str:
+    """A figure for an axis."""
+    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
+        return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.4f}".rstrip("0").rstrip(".") if value != int(value) else f"{int(value):,}"

@@ -1,0 +1,116 @@
+"""What a sweep prints: rows, means, deviations and curves, worked out by hand; and that COSTA's own sweeps are sound."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flows import settings, sweep_table
+from flows.checks import check
+from flows.experiments import Experiment
+from flows.sweep import read_layout, read_points, read_targets
+from tasks.core.errors import UserError
+from tasks.core.params import read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYOUT = sweep_table.Layout(caption="Few queries", models=("m",), measures=("RR@10", "R@9"), references=("bm25",), curve="rounds.m.n")
+
+
+def one(**dev: float) -> Experiment:
+    models = {"m": {"dev": {"RR@10": dev["rr"]} | ({"R@9": dev["r"]} if "r" in dev else {})}, "bm25": {"dev": {"RR@10": 0.25, "R@9": 0.5}}}
+    return Experiment("", "", "", "", {}, models)
+
+
+FOUND = [
+    ((("objective", "costa"), ("n", "500")), one(rr=0.1, r=0.5)),
+    ((("objective", "costa"), ("n", "500")), one(rr=0.3, r=0.5)),
+    ((("objective", "costa"), ("n", "1000")), one(rr=0.4)),
+    ((("objective", "mlm"), ("n", "500")), one(rr=0.15, r=0.25)),
+]
+
+
+def test_a_row_for_each_setting_with_mean_and_deviation() -> None:
+    cells = sweep_table.collect(FOUND, LAYOUT, "dev")
+    header, body = sweep_table.rows(cells, LAYOUT)
+    assert header == ["objective", "n", "runs", "RR@10", "R@9"]
+    assert body == [
+        ["costa", "500", "2", "0.2000 ± 0.1414 ", "0.5000 ± 0.0000*"],  # sample deviation of 0.1 and 0.3: sqrt(0.02)
+        ["costa", "1000", "1", "0.4000*", ""],
+        ["mlm", "500", "1", "0.1500 ", "0.2500 "],
+        ["bm25", "", "", "0.2500 ", "0.5000*"],
+    ]
+    assert sweep_table.as_text(cells, LAYOUT, "dev").splitlines()[:2] == [
+        "Few queries, dev",
+        "objective     n  runs             RR@10               R@9",
+    ]
+    named = sweep_table.collect([((("setting", "base"),), one(rr=0.5))], LAYOUT.model_copy(update={"references": ()}), "dev")
+    assert sweep_table.rows(named, LAYOUT) == (["setting", "RR@10", "R@9"], [["base", "0.5000*", ""]])
+    assert sweep_table.rows(sweep_table.collect(FOUND, LAYOUT, "test"), LAYOUT)[1][0][2:] == ["", ""], "no test figures, none shown"
+
+
+def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: Path) -> None:
+    cells = sweep_table.collect(FOUND, LAYOUT, "dev")
+    sweep_table.write({"dev": cells}, LAYOUT, tmp_path / "new" / "page.html")
+    page = (tmp_path / "new" / "page.html").read_text()
+    charts = re.findall(r"<svg.*?</svg>", page)
+    assert len(charts) == 2, "one for each measure"
+    drawn = re.compile(r'<title>([^<]*)</title><polyline points="([^"]*)"')
+    lines = {m[1]: [tuple(map(float, pair.split(","))) for pair in m[2].split()] for m in drawn.finditer(charts[0])}
+    assert set(lines) == {"costa", "mlm", "bm25"}
+    (x500, y500), (_, y1000) = lines["costa"]
+    (level, _), (_, height) = lines["bm25"]
+    assert (level, x500) == (x500, lines["mlm"][0][0])
+    assert y1000 < height < y500, "0.4 is above 0.25, 0.2 below it"
+    assert height == pytest.approx(y500 + (y1000 - y500) / 4, abs=0.11)
+    assert "500: 0.2000 ± 0.1414" in page
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs/recipes/costa-ablation").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path) -> None:
+    """Every point passes the checks that a run makes, changes what its table is about, and its targets make the table's models."""
+    points, layout, base = read_points(file, ["pretrain.costa.steps=2"]), read_layout(file), (ROOT / "params.yaml").read_text()
+    wanted = {"table4": 5, "table5": 4, "table6": 3, "table7": 4, "figure4": 36, "objectives": 12}
+    assert len(points) == wanted[file.stem]
+    assert layout is not None
+    assert len({point.assignments for point in points}) == len(points), "no two points are one"
+    for point in points if file.stem == "table4" else points[-1:]:  # reading YAML takes its time
+        (tmp_path / "params.yaml").write_text(base)
+        settings.apply(point.assignments, tmp_path / "params.yaml", check)
+        made = read_yaml(tmp_path / "params.yaml")
+        assert made["pretrain"]["costa"]["steps"] == 2
+        assert set(layout.measures) <= set(made["evaluate"]["measures"])
+        assert {f"evaluate@{model}" for model in layout.models} <= set(read_targets(file))
+        assert all(model in made["rounds"] for model in layout.models)
+        if file.stem == "table4":
+            assert made["pretrain"]["costa"]["spans"] * len(made["pretrain"]["costa"].get("granularities", range(4))) == 12
+    assert len({point.setting for point in points}) * (3 if file.stem in ("figure4", "objectives") else 1) == len(points)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("grid: {a: [1]}\nsections: [x]", "sections: found"),
+        ("grid: {a: [1]}\nsections: nowhere.yaml", "nowhere.yaml: not there"),
+        ("grid: {a: [1]}\nrepeat: {b: []}", "no points"),
+        ("grid: {a: [1]}\nrepeat: 3", "repeat: expected a mapping"),
+        ("grid: {a: [1]}\ntargets: report", "expected a list of stages"),
+        ("grid: {a: [1]}\ntable: {caption: x}", "table.models: missing"),
+        ("grid: {a: [1]}\ntable: {caption: x, models: [m], measures: [AP], curve: b}", "table.curve: found 'b', expected a key of grid: a"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=told):
+        print(read_points(file), read_layout(file), read_targets(file))
+
+
+def test_repetitions_share_a_row_and_edits_come_last(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("mine: {}\nbm25: {k1: 0.9}\n")
+    (tmp_path / "grid.yaml").write_text(
+        "sections: recipe.yaml\nset: {bm25.k1: 1}\ngrid: {rounds.a.lr: [1, 2]}\nrepeat: {rounds.a.seed: [3, 4]}\n"
+    )
+    points = read_points(tmp_path / "grid.yaml", ["bm25.b=0.1"])
+    assert [point.name for point in points] == ["lr_1-seed_3", "lr_1-seed_4", "lr_2-seed_3", "lr_2-seed_4"]
+    assert [point.setting for point in points] == [(("lr", "1"),), (("lr", "1"),), (("lr", "2"),), (("lr", "2"),)]
+    assert points[1].assignments == ("mine={}", 'bm25={"k1": 0.9}', "bm25.k1=1", "rounds.a.lr=1", "rounds.a.seed=4", "bm25.b=0.1")
