@@ -104,7 +104,7 @@ class Packed:
     def _hidden(self, ids_T: torch.Tensor, positions_T: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
         """The transformer's last hidden states [T, H]."""
         transformer = self.encoder.transformer
-        x_TH = transformer.embeddings(input_ids=ids_T[None], position_ids=positions_T[None])[0]
+        x_TH: torch.Tensor = transformer.embeddings(input_ids=ids_T[None], position_ids=positions_T[None])[0]
         total, width = x_TH.shape
         heads = transformer.config.num_attention_heads
         sum_TH, context_TH = torch.empty_like(x_TH), torch.zeros_like(x_TH)
