@@ -75,10 +75,12 @@ class Encoder(nn.Module):
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
         if self.shape.pooling == "cls":
-            vectors_BD = hidden_BLH[:, 0].float()
-        else:
-            weights_BL1 = mask_BL.unsqueeze(-1).float()
-            vectors_BD = (hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1)
+            return self.finish(hidden_BLH[:, 0].float())
+        weights_BL1 = mask_BL.unsqueeze(-1).float()
+        return self.finish((hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1))
+
+    def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:
+        """Pooled hidden states [B, H] to vectors [B, D]: the head, and length 1 for cosine."""
         if self.head is not None:
             vectors_BD = self.head(vectors_BD).float()
         return F.normalize(vectors_BD, dim=-1) if self.shape.similarity == "cosine" else vectors_BD

@@ -7,17 +7,20 @@ ids.parquet (one id per owner), meta.json.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.tables import read_table
+
+if TYPE_CHECKING:  # two CPU seconds, for stages that want no more than ids
+    import torch
 
 IDS = pa.schema([("id", pa.string())])
 ID_BATCH = 2**20
@@ -56,8 +59,10 @@ class Tokens:
         rows_UP: Ints = first_U1 + np.arange(int((end_U1 - first_U1).max(initial=0)))
         return np.where(rows_UP < end_U1, rows_UP, -1)
 
-    def padded(self, rows: Ints, length: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    def padded(self, rows: Ints, length: int = 0) -> "tuple[torch.Tensor, torch.Tensor]":
         """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is `length`, or the longest of them."""
+        import torch
+
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         lengths = ends - starts
         mask_BL = np.arange(max(length, lengths.max())) < lengths[:, None]

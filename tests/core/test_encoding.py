@@ -1,5 +1,6 @@
 """Vectors of tokens: the same whatever stands beside them, equal to one text at a time."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from tasks.core.encoder import Encoder, Shape, load_towers
-from tasks.core.encoding import encode, encode_texts
+from tasks.core.encoding import Packed, encode, encode_texts
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import Tokens
 
@@ -52,6 +53,57 @@ def test_the_same_rows_give_the_same_bits_wherever_they_stand(tower: Encoder) ->
     first = encode(tower, tokens_of([*random_rows(3, 17), *rows, *random_rows(4, 5)]), np.arange(17, 47), 256, CPU)
     second = encode(tower, tokens_of(rows), np.arange(30), 256, CPU)
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.fixture(scope="module", params=["bert", "bert with a head", "roberta", "xlm-roberta", "distilbert"])
+def other(request: pytest.FixtureRequest, tower: Encoder) -> Encoder:
+    """Architectures at random, three of them packed; weights large enough that every part shows in the vector."""
+    from transformers import AutoConfig, AutoModel
+
+    kind, _, head = str(request.param).partition(" ")
+    if head:
+        transformer, shape = tower.transformer, Shape(pooling="cls", head="linear_norm")
+    else:
+        small = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64} if kind == "distilbert" else {
+            "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 66
+        }  # fmt: skip
+        torch.manual_seed(3)
+        transformer = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=30000, initializer_range=0.3, **small))
+        shape = Shape(pooling="mean" if kind == "roberta" else "cls", similarity="dot")
+    encoder = Encoder(transformer, shape).eval()
+    with torch.no_grad():
+        for name, weight in encoder.named_parameters():
+            if "bias" in name or "norm" in name.lower():
+                weight.add_(torch.randn_like(weight) * 0.2)
+    return encoder
+
+
+def test_packed_or_padded_the_vectors_are_those_of_the_text_alone(other: Encoder) -> None:
+    kind = other.transformer.config.model_type
+    assert (Packed.of(other, CPU) is None) == (kind == "distilbert")
+    rows = [[2, *row] for row in random_rows(5, 40)]
+    with torch.no_grad():
+        alone = [other(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
+    np.testing.assert_allclose(encode(other, tokens_of(rows), np.arange(40), 300, CPU), alone, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_has_the_same_bits_in_whatever_batch(threads: int, other: Encoder) -> None:
+    """tasks.encode.reuse rests on it. Lengths from 1 up, alone and among others, short batches and long ones."""
+    torch.set_num_threads(threads)
+    tokens = tokens_of([[2] * length for length in range(1, 20)] + random_rows(6, 60))
+    whole = encode(other, tokens, np.arange(len(tokens)), 512, CPU)
+    draw = np.random.default_rng(7)
+    for asked in (np.arange(1), np.arange(3, 5), draw.permutation(len(tokens)), *(draw.choice(len(tokens), 20) for _ in range(3))):
+        for budget in (1, 90, 10**5):
+            np.testing.assert_array_equal(encode(other, tokens, asked, budget, CPU), whole[asked])
+
+
+def test_what_is_not_float32_for_the_cpu_or_is_in_training_is_not_packed(tower: Encoder) -> None:
+    assert Packed.of(tower, CPU) is not None and Packed.of(tower, torch.device("cuda")) is None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert Packed.of(tower, CPU) is None
+    assert Packed.of(deepcopy(tower).to(torch.bfloat16), CPU) is None and Packed.of(deepcopy(tower).train(), CPU) is None
 
 
 def test_no_row(tower: Encoder) -> None:
