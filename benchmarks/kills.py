@@ -328,6 +328,7 @@ def main() -> int:
         if cycle:
             for forgotten in (".dvc/cache/runs", ".retemper/shards"):  # or nothing would run
                 shutil.rmtree(workspace.folder / forgotten, ignore_errors=True)
+            (workspace.folder / "dvc.lock").unlink(missing_ok=True)
             say(f"changed: {' '.join(CHANGED)}")
             harness.pipeline([*LONGER, *CHANGED], kills, min(6, left), push=False, abandon=True)
         say(f"pipeline {cycle}{': pushed to a remote' if push else ''}")
