@@ -117,19 +117,13 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
     further signals change nothing.
     """
     signalled = False
-    tell = sys.unraisablehook
-
-    def unless_interrupted(raised: "sys.UnraisableHookArgs") -> None:
-        """A KeyboardInterrupt that fell into a destructor is lost there, but the processes are stopped all the same."""
-        if raised.exc_type is not KeyboardInterrupt:
-            tell(raised)
 
     def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal signalled
         if signalled:
             return
         signalled = True
-        sys.unraisablehook = unless_interrupted
+        sys.unraisablehook = _quiet
         again = processes.stopped
         os.write(2, farewell().encode())  # no print: we may be in the midst of one
         processes.stop()
@@ -146,10 +140,13 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         processes.stop()
         raise
     finally:
-        sys.unraisablehook = tell
         if not signalled:  # else a second Ctrl-C would meet Python's own handler, on our way out
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _quiet(_raised: "sys.UnraisableHookArgs") -> None:
+    """For the way out: a KeyboardInterrupt that falls into a destructor, or into a constructor whose object is then none, is no news."""
 
 
 def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
