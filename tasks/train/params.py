@@ -66,7 +66,12 @@ class Round(Params):
     batch_tokens: int = Field(
         4096, ge=512, description="tokens of one forward pass at most, padding included (gradient caching cuts a step into these)"
     )
-    seed: int = Field(42, ge=0, description="order, sampling and dropout")
+    seed: int = Field(
+        42,
+        ge=0,
+        description="order, sampling and dropout; rounds of a chain that are shorter than an epoch and begin anew want seeds of their "
+        "own, or all train on the same queries (retemper rounds gives them)",
+    )
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
