@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flows.processes import Processes
+from flows.source import write_source
 from flows.stages import run_stage
 from tasks.core.files import file_digest, folder_digest
 
@@ -106,7 +107,7 @@ def test_a_stage_that_fails_leaves_its_last_outs(small: Any, monkeypatch: pytest
     with chdir(small.folder):
         assert run_stage("prepare", Processes(), lambda _: None).state == "Ran"
         small.write("beir/corpus.jsonl", small.read("beir/corpus.jsonl").replace(b'"_id": "d07"', b'"_ie": "d07"'))
-        small.write("data/source.json", small.read("data/source.json").replace(b'"digest": "', b'"digest": "0'))
+        write_source()
         before = small.state()
         failed = run_stage("prepare", Processes(), lambda _: None)
         assert (failed.state, failed.status) == ("Failed", 2)
