@@ -193,7 +193,7 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
 
 
 def mark(machine: str | None = None) -> str:
-    """The tag of deployments of the current folder on this machine, or on any (host "")."""
+    """The tag of deployments of the current folder on this machine, or on any (machine "")."""
     place = f"{socket.gethostname() if machine is None else machine}:{Path.cwd()}"
     return f"{MARK}{hashlib.sha256(place.encode()).hexdigest()[:12]}"
 

@@ -74,9 +74,9 @@ class Clock:
         try:
             with self._guard:
                 self._log.parent.mkdir(parents=True, exist_ok=True)
-                torn = self._log.exists() and self._log.read_bytes()[-1:] not in (b"", b"\n")
-                with self._log.open("a", encoding="utf-8") as handle:
-                    handle.write(("\n" if torn else "") + json.dumps(line) + "\n")
+                with self._log.open("ab+") as handle:
+                    torn = handle.seek(0, os.SEEK_END) > 0 and handle.seek(-1, os.SEEK_END) >= 0 and handle.read(1) != b"\n"
+                    handle.write(f"{chr(10) if torn else ''}{json.dumps(line)}\n".encode())
         except OSError:
             return
 
