@@ -14,6 +14,7 @@ from tasks.adore.lists import BestRows, Lists, best_documents, completed, measur
 from tasks.adore.losses import gains, ideal, pairwise
 from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
+from tasks.core.devices import best_batch_tokens
 from tasks.core.encoder import Encoder
 from tasks.core.encoding import encode
 from tasks.core.gradcache import Side, cached_backward
@@ -92,6 +93,7 @@ def make_step(
     `plotted` says which steps' figures are kept: lists that are not retrieved are held against a full search at those only.
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
+    batch_tokens = params.batch_tokens or best_batch_tokens(device, gradients=True)
 
     def retrieve(first: int, end: int) -> Ints:
         """Documents of the batches of some steps, [queries, depth], with the tower as it stands and without dropout."""
@@ -100,7 +102,7 @@ def make_step(
         tower.eval()
         parts = []
         for start in range(0, len(rows), QUERY_BLOCK):
-            vectors = encode(tower, queries, rows[start : start + QUERY_BLOCK], params.batch_tokens, device)
+            vectors = encode(tower, queries, rows[start : start + QUERY_BLOCK], batch_tokens, device)
             found = corpus.found(torch.from_numpy(vectors))
             parts.append(np.where(found < 0, -1, corpus.owners[np.maximum(found, 0)]))
         tower.train()
@@ -138,8 +140,6 @@ def make_step(
                 metrics["overlap"] = overlap(lists, found, corpus.owners, positives)
             return list_loss(queries_BD, lists, corpus, counts, params), metrics
 
-        return cached_backward(
-            [Side(tower, queries, batch)], loss, params.batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step)
-        )
+        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
 
     return backward

@@ -16,6 +16,7 @@ import torch
 from tasks.adore.documents import Compressed, Documents, Exact
 from tasks.adore.params import Study
 from tasks.adore.work import FLAT, Setting, built_index, train_tower
+from tasks.core.devices import best_batch_tokens
 from tasks.core.encoder import Encoder
 from tasks.core.encoding import Vectors, encode
 from tasks.core.errors import UserError
@@ -122,7 +123,7 @@ def _read_qrels(path: Path, study: str) -> dict[str, dict[str, int]]:
 
 
 def _encode(tower: Encoder, tokens: Tokens, params: Study, device: torch.device) -> Vectors:
-    return encode(tower, tokens, np.arange(len(tokens)), params.batch_tokens, device)
+    return encode(tower, tokens, np.arange(len(tokens)), params.batch_tokens or best_batch_tokens(device), device)
 
 
 def _recall(index: Any, setting: Setting, queries_QD: Vectors, depth: int) -> float:

@@ -49,9 +49,14 @@ def choose_device(runtime: Runtime) -> torch.device:
     return device
 
 
-def best_batch_tokens(device: torch.device) -> int:
-    """Tokens of a batch, padding included, at which an encoder is fastest: what a CPU's caches hold, what fills a GPU."""
-    return 2048 if device.type == "cpu" else 65536
+def best_batch_tokens(device: torch.device, gradients: bool = False) -> int:
+    """Tokens of a batch, padding included, at which an encoder is fastest: what a CPU's caches hold, what fills a GPU.
+
+    With `gradients` a GPU holds a batch's activations too.
+    """
+    if device.type == "cpu":
+        return 2048
+    return 16384 if gradients else 65536
 
 
 def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:

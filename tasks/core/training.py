@@ -9,6 +9,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from tasks.core.dropout import CheapDropout
 from tasks.core.errors import UserError
 from tasks.core.files import new_file, read_json, write_json
 from tasks.core.optimizers import linear_schedule
@@ -89,6 +91,7 @@ def fit(
     progress = Progress(what, schedule.steps, "steps")
     progress.skip(start)
     saved = time.monotonic()
+    dropout = CheapDropout() if next(module.parameters()).device.type == "cpu" else nullcontext()
     with Live(str(curves), dvcyaml=None, save_dvc_exp=False, report=None, monitor_system=False) as live:
         for point in history:
             log_point(live, point)
@@ -96,7 +99,8 @@ def fit(
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor(schedule.first + step)
             optimizer.zero_grad(set_to_none=True)
-            metrics = backward(step)
+            with dropout:
+                metrics = backward(step)
             norm = float(nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip))
             if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
                 if all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # as the step before left them

