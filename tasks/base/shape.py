@@ -10,7 +10,7 @@ from torch import nn
 from tasks.base.params import Base
 from tasks.core.encoder import Shape, Towers, load_towers, read_shape
 from tasks.core.errors import UserError
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.tokenizers import load_tokenizer, longest_text
 
 
 def wanted_shape(folder: Path, params: Base) -> Shape:
@@ -21,12 +21,11 @@ def wanted_shape(folder: Path, params: Base) -> Shape:
 
 def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
     """The source's tokenizer, its longest text cut to the positions that the transformer has; UserError for tokens it has not."""
-    tokenizer, config = load_tokenizer(folder), towers.document.transformer.config
-    if len(tokenizer) > config.vocab_size:
-        raise UserError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the transformer {config.vocab_size}; expected a pair that fits"
-        )
-    tokenizer.model_max_length = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", tokenizer.model_max_length))
+    tokenizer, transformer = load_tokenizer(folder), towers.document.transformer
+    known = transformer.config.vocab_size
+    if len(tokenizer) > known:
+        raise UserError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the transformer {known}; expected a pair that fits")
+    tokenizer.model_max_length = min(tokenizer.model_max_length, longest_text(transformer) or tokenizer.model_max_length)
     return tokenizer
 
 

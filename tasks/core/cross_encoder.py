@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.tokenizers import load_tokenizer, longest_text
 from tasks.core.tokens import cut_by_budget
 
 Floats = npt.NDArray[np.float32]
@@ -52,10 +52,8 @@ def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int, device:
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:
-    """Tokens of a pair: `max_length`, or as many as tokenizer and model take. RoBERTa's kind counts positions from padding + 1."""
-    positions: int = getattr(model.config, "max_position_embeddings", max_length)
-    padding = getattr(getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None), "padding_idx", None)
-    return min(max_length, int(tokenizer.model_max_length), positions - (0 if padding is None else padding + 1))
+    """Tokens of a pair: `max_length`, or as many as tokenizer and model take."""
+    return min(max_length, int(tokenizer.model_max_length), longest_text(model) or max_length)
 
 
 def load_classifier(folder: Path, seed: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder."""
+"""The tokenizer of a model folder, and how long a text the model takes."""
 
 from pathlib import Path
 from typing import Any
@@ -19,3 +19,10 @@ def load_tokenizer(folder: Path) -> Any:
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
     return tokenizer
+
+
+def longest_text(model: Any) -> int | None:
+    """Tokens that a transformer has positions for; None where it is not bound. RoBERTa's kind counts positions from padding + 1."""
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    padding = getattr(getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None), "padding_idx", None)
+    return positions if positions is None or padding is None else positions - padding - 1

@@ -37,7 +37,7 @@ def main() -> None:
     vocabulary, rows = read_vocabulary(tokenizer, str(args.init)), usable_rows(chunks, params, f"params.yaml: {where}")
     towers = initial_towers(args.init, params.scratch, params.seed)
     transformer = towers.document.transformer
-    check_length(chunks, transformer.config)
+    check_length(chunks, transformer)
     head, new = initial_head(args.init, transformer, params) if params.masked else (None, False)
     if new:
         print(f"{where}: a new MLM head, tied to the word embeddings" + ("" if params.scratch else f": {args.init} has none"))

@@ -14,6 +14,7 @@ from tasks.core.encoder import Encoder, Shape, Towers, load_towers, read_shape
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.mlm_head import MLMHead, load_head
+from tasks.core.tokenizers import longest_text
 from tasks.core.training import draw_seed
 from tasks.pretrain.params import Pretrain, Scratch
 
@@ -126,8 +127,8 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
     return Pretrainer(encoder, head, Projector(kind, encoder.width, params.seed), pooling)
 
 
-def check_length(chunks: Chunks, config: Any) -> None:
+def check_length(chunks: Chunks, transformer: Any) -> None:
     """UserError where a chunk may be longer than the transformer has positions."""
-    most = getattr(config, "max_position_embeddings", chunks.tokens.max_length)
-    if chunks.tokens.max_length > most:
+    most = longest_text(transformer)
+    if most is not None and chunks.tokens.max_length > most:
         raise UserError(f"params.yaml: chunk.length: found {chunks.tokens.max_length}, the model takes {most} tokens at most")
