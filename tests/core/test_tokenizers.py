@@ -12,9 +12,16 @@ from tasks.core.tokenizers import longest_text
 def test_a_text_of_that_length_goes_through_and_a_longer_one_does_not(kind: str, longest: int) -> None:
     transformers_logging.set_verbosity_error()
     config = AutoConfig.for_model(kind)
-    sizes = dict(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=20)
+    sizes = {
+        "vocab_size": 40,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "max_position_embeddings": 20,
+    }
     if kind == "distilbert":
-        sizes |= dict(dim=8, n_layers=1, n_heads=2, hidden_dim=8)
+        sizes |= {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8}
     for name, value in sizes.items():
         setattr(config, name, value)
     model = AutoModel.from_config(config).eval()
