@@ -5,15 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tasks.core.charts import COLOURS, line, line_style, number, short, svg, text, ticks, title
+from tasks.core.charts import COLOURS, DARK, LIGHT, line, line_style, number, palette, short, svg, text, ticks, title
 
-LIGHT = ("#2456c9", "#d0632b", "#1d8a63", "#9145b6", "#b88a00", "#c53a6b", "#14808f", "#6b7280")
-DARK = ("#86aaff", "#f09a68", "#4cc495", "#c792ea", "#e2bd4b", "#f2799f", "#58c4d3", "#a3abb8")
 STYLE = (
     ":root{--ground:#fcfcfb;--ink:#1c1f26;--soft:#5d6470;--faint:#e4e6ea;"
-    + ";".join(f"--s{place}:{colour}" for place, colour in enumerate(LIGHT))
+    + palette(LIGHT)
     + "}@media(prefers-color-scheme:dark){:root{--ground:#14161a;--ink:#e6e8ec;--soft:#9aa2af;--faint:#2d323b;"
-    + ";".join(f"--s{place}:{colour}" for place, colour in enumerate(DARK))
+    + palette(DARK)
     + "}}body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.55 system-ui,sans-serif}"
     "main{max-width:860px;margin:0 auto;padding:40px 20px 80px}h1{font-size:26px;line-height:1.25;text-wrap:balance}"
     ".note{color:var(--soft);font-size:14px}.wide{overflow-x:auto;margin:14px 0}"

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from markupsafe import Markup, escape
 
 WIDTH = 760
-COLOURS = 8  # of lines, as the page's --s0 to --s7; later lines are dashed
+LIGHT = ("#2456c9", "#d0632b", "#1d8a63", "#9145b6", "#b88a00", "#c53a6b", "#14808f", "#6b7280")
+DARK = ("#86aaff", "#f09a68", "#4cc495", "#c792ea", "#e2bd4b", "#f2799f", "#58c4d3", "#a3abb8")
+COLOURS = len(LIGHT)  # of lines; later lines are dashed
+
+
+def palette(colours: Sequence[str]) -> str:
+    """CSS: the colours of a page's lines, --s0 to --s7."""
+    return "".join(f"--s{place}:{colour};" for place, colour in enumerate(colours))
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:

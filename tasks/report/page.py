@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from tasks.core.charts import line_style
+from tasks.core.charts import DARK, LIGHT, line_style, palette
 from tasks.report import plots
 from tasks.report.curves import Curve
 from tasks.report.examples import Examples
@@ -58,6 +58,8 @@ def render(contents: Contents) -> str:
         queries={name: len(next(s.queries[name] for s in contents.systems if name in s.queries)) for name in contents.pairs},
         dots=dots(contents, split),
         duel=_duel(contents, split),
+        light=palette(LIGHT),
+        dark=palette(DARK),
         charts=[plots.line_chart(metric, curves, order) for metric, curves in contents.curves.items()],
         legend=[(name, line_style(place)) for place, name in enumerate(order)],
         index_columns=list(dict.fromkeys(key for figures in contents.indexes.values() for key in figures)),
