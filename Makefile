@@ -16,7 +16,7 @@ export PIP_REQUIRE_VIRTUALENV = 1
 help:
 	@echo 'make run    set up what is missing, then run the pipeline'
 	@echo 'make test   set up what is missing, then run the tests'
-	@echo 'make test-heavy  many clones, real servers and schedules: half an hour'
+	@echo 'make test-heavy  many clones, real servers and schedules: a quarter of an hour'
 	@echo 'make check  ruff, mypy, import-linter'
 	@echo 'make clean  remove the environment (.venv); data and caches stay'
 
