@@ -7,10 +7,13 @@ then pulls only what its own restored run needs.
 
 import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from flows.integrity import by_content
 from flows.source import SOURCE, STANDS, changed_since
+from tasks.core.entry import BEGUN
 
 
 def fetch_runs() -> int:
@@ -40,23 +43,41 @@ def reproduce(stage: str, pull: bool) -> int:
     return int(main(["--wait-for-lock", "repro", "--single-item", "--pull", stage]))
 
 
-def source_stands() -> None:
-    """From now on, in this process, no stage runs on a source other than that of data/source.json, under whose digest its outs are kept."""
+def recorded_as_read() -> None:
+    """From now on, in this process, outs are recorded under the digests of what their stage has read, whatever happens beside it.
+
+    DVC takes the digests of deps and parameters anew when a stage has ended. Code and parameters are read when it begins, so here
+    those of before stand, and a later edit is a change for the next run. A source must be that of data/source.json before and
+    after, and data must not have changed at all: else the stage has failed. An edit within the seconds in which a
+    stage begins is refused by the stage itself (tasks.core.entry).
+    """
     from dvc.stage import run
     from dvc.stage.exceptions import StageCmdFailedError
 
     start = run.cmd_run
+    os.environ[BEGUN] = repr(time.time())  # of this process, before DVC takes any digest
 
-    def start_unless_changed(stage: Any, dry: bool = False, run_env: Any = None) -> None:
+    def start_and_hold(stage: Any, dry: bool = False, run_env: Any = None) -> None:
         keys = [key for param in stage.params if param.def_path == str(SOURCE) for key in param.params]
-        problem = changed_since(key.removesuffix(".digest") for key in keys) if keys else ""
-        if problem:
+        kinds = [key.removesuffix(".digest") for key in keys]
+        if problem := changed_since(kinds) if kinds else "":
             mend = "put the former one back, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
             print(f"Running stage '{stage.addressing}':\n> {stage.cmd}\nretemper: {problem}; {mend}", flush=True)
             raise StageCmdFailedError(stage.cmd, 2)
         start(stage, dry, run_env)
+        if dry:
+            return
+        moved = [dep.def_path for dep in stage.deps if dep.workspace_status()]
+        data = [path for path in moved if Path(path).is_relative_to(SOURCE.parent)]
+        problem = (changed_since(kinds) if kinds else "") or (f"{', '.join(data)}: changed while {stage.addressing} ran" if data else "")
+        if problem:
+            print(f"retemper: {problem}; what it made is not kept, run again", flush=True)
+            raise StageCmdFailedError(stage.cmd, 2)
+        if moved:
+            print(f"{', '.join(moved)}: changed while {stage.addressing} ran; recorded as it was before", flush=True)
+            stage.save_deps = lambda *_, **__: None
 
-    setattr(run, "cmd_run", start_unless_changed)  # noqa: B010 - mypy forbids the plain form
+    setattr(run, "cmd_run", start_and_hold)  # noqa: B010 - mypy forbids the plain form
 
 
 def read_once() -> None:
@@ -89,7 +110,7 @@ def main(arguments: list[str]) -> int:
 
         read_once()
         return int(dvc(["--wait-for-lock", command, *stages]))
-    source_stands()
+    recorded_as_read()
     return reproduce(stages[0], pull=command == "repro-pull")
 
 

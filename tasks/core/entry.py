@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.core.errors import one_line_errors
+from tasks.core.errors import UserError, one_line_errors
 
 PR_SET_PDEATHSIG = 1
+BEGUN = "RETEMPER_BEGUN"  # set by the flow (flows/remote.py): when it began to take digests, seconds since 1970
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/tether.py), which leads our session
 
 
@@ -26,10 +27,22 @@ def stage() -> Iterator[None]:
             raise SystemExit(143)  # our parent was killed while we imported: another run may be at our outs already
     try:
         with one_line_errors():
+            refuse_newer(os.environ.get(BEGUN))
             yield
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def refuse_newer(begun: str | None, params: Path = Path("params.yaml")) -> None:
+    """UserError where code or parameters may be newer than the digests taken at `begun` (seconds since 1970): they were written since."""
+    if begun is None:
+        return
+    ours = __package__.partition(".")[0]
+    code = [Path(module.__file__) for name, module in [*sys.modules.items()] if name.startswith(f"{ours}.") and module.__file__]
+    for path in (*code, params):
+        if path.exists() and path.stat().st_ctime > float(begun):
+            raise UserError(f"{path}: changed while the stage was starting; run again")
 
 
 def parser(description: str, **paths: str) -> ArgumentParser:

@@ -52,3 +52,23 @@ def test_a_stage_whose_parent_dies_while_it_starts_does_no_work(tmp_path: Path) 
         time.sleep(0.01)
     assert time.monotonic() < deadline
     assert not (tmp_path / "worked").exists()
+
+
+def test_code_or_parameters_written_while_a_stage_starts_are_refused(tmp_path: Path) -> None:
+    """Their digests were taken before; what was imported or is read may be newer."""
+    root = Path(__file__).resolve().parents[2]
+    stage = "from tasks.core.entry import stage\nwith stage(): print('worked')"
+
+    def run(begun: float) -> tuple[int, str, str]:
+        environment = os.environ | {"PYTHONPATH": str(root), "RETEMPER_BEGUN": repr(begun)}
+        done = subprocess.run([sys.executable, "-c", stage], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert run(time.time()) == (0, "worked\n", "")
+    before = time.time()
+    time.sleep(0.05)  # the kernel's clock of files is coarse
+    (tmp_path / "params.yaml").write_text("a: 1\n")
+    assert run(before) == (2, "", "retemper: params.yaml: changed while the stage was starting; run again\n")
+    assert run(time.time() + 0.05)[0] == 0
+    status, _, errors = run(0.0)
+    assert status == 2 and "/tasks/" in errors and "changed while the stage was starting" in errors
