@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core import sources, wikipedia
+from tasks.core.downloads import encoder_folder
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, write_json
 from tasks.core.params import read_yaml
@@ -24,13 +25,17 @@ SLOW_BYTES = 1 << 30  # reading more than this is told
 STANDS = "RETEMPER_SOURCE_STANDS"  # environment: data/source.json is not brought up to date (a revision is made again)
 
 
+class Elsewhere(UserError):
+    """A Hugging Face id that nobody has downloaded to this machine."""
+
+
 @dataclass(frozen=True)
 class Listing:
     """A source as it stands here: its files by name, package versions, and what else its content follows from."""
 
     files: dict[str, Path]
     packages: dict[str, str]
-    identity: str  # of a source without files: an ir_datasets id, a Hugging Face id and commit; else how the files are read
+    identity: str  # of a source without files: an ir_datasets id; else how the files are read
 
 
 @dataclass
@@ -60,8 +65,9 @@ def write_source(
 ) -> None:
     """Bring `source` up to date with the sources that `params` names; written only where its content changes.
 
-    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen. Articles
-    that were never seen have an entry without digest instead: as a rule no pre-training needs them. `stands`: what is there of
+    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen. A Hugging Face
+    id that was never seen is downloaded, so that everybody knows it by its content. Articles that were never seen have an
+    entry without digest instead: as a rule no pre-training needs them. `stands`: what is there of
     the named sources stays, whatever they have become.
     """
     remembered = _read_memory(memory)
@@ -78,10 +84,14 @@ def write_source(
             if known is None and kind == "articles":
                 after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
                 continue
-            if known is None:
+            if known is None and isinstance(error, Elsewhere):
+                encoder_folder(name)
+                known = describe(name, listing(name), remembered)
+            elif known is None:
                 raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
+            else:
+                (warn or _warn)(f"{params}: {kind}.source: {error}; going on with what is remembered of it")
             entry = known
-            (warn or _warn)(f"{params}: {kind}.source: {error}; going on with what is remembered of it")
         remembered.entries[f"{kind} {name}"] = entry
         after[kind] = entry
     if after != before:
@@ -152,7 +162,9 @@ def list_encoder(name: str) -> Listing:
     """The files and versions behind an encoder; UserError where they are not here."""
     place = sources.parse_encoder(name)
     files = sources.encoder_files(place)
-    return Listing(_relative(files, place.folder), sources.encoder_versions(place), "" if files else f"{place.name} {place.revision}")
+    if place.folder is None:
+        raise Elsewhere(f"encoder {name}: not on this machine yet")
+    return Listing(_relative(files, place.folder), sources.encoder_versions(place), "" if files else place.name)
 
 
 def list_articles(name: str) -> Listing:

@@ -16,8 +16,8 @@ def gains(places: int, metric: str, cut: int, device: torch.device) -> torch.Ten
 
 def ideal(positives_B: torch.Tensor, cut: int) -> torch.Tensor:
     """The largest DCG at `cut` that queries with so many known positives can have, [B]."""
-    best_C = gains(max(1, min(cut, int(positives_B.max()))), "ndcg", cut, positives_B.device).cumsum(0)
-    return best_C[positives_B.clamp(1, len(best_C)) - 1]
+    best_C = gains(max(1, min(cut, int(positives_B.max()))), "ndcg", cut, torch.device("cpu")).cumsum(0)  # CUDA's sum is not reproducible
+    return best_C.to(positives_B.device)[positives_B.clamp(1, len(best_C)) - 1]
 
 
 def pairwise(

@@ -58,4 +58,6 @@ def _page(line: bytes, at: str, number: str) -> Page:
         raise UserError(f"{at}: not JSON ({error}), expected an object with id, title, text; mend that line") from None
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise UserError(f"{at}: found {line[:60].decode('utf-8', 'replace')!r}, expected an object with id, title, text; mend that line")
+    if any("\ud800" <= c <= "\udfff" for c in f"{value.get('id')}{value.get('title')}{value['text']}"):
+        raise UserError(f"{at}: the text holds half a character (a lone surrogate); mend that line")
     return Page(str(value.get("id", value.get("_id", number))), str(value.get("title") or ""), value["text"])

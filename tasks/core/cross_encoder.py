@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from tasks.core.errors import UserError
@@ -48,7 +49,11 @@ class CrossEncoder:
 def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int, device: torch.device, dtype: torch.dtype) -> CrossEncoder:
     """The cross-encoder of a local folder; UserError where it is none, or has another number of labels than one."""
     model, tokenizer = load_classifier(folder), load_tokenizer(folder)
-    return CrossEncoder(model.to(device, dtype).eval(), tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens, device)
+    model = model.to(device, dtype).eval()
+    last = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1][-1:]
+    for linear in last:  # bf16 has 8 bits: a logit of 8 to 16 would be a multiple of 1/16, and many documents of a list would tie
+        linear.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
+    return CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens, device)
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:

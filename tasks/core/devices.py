@@ -39,11 +39,11 @@ def choose_device(runtime: Runtime) -> torch.device:
     """The device that `runtime` asks for, ready for reproducible work; UserError where it is not there."""
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products are reproducible only with it
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; nothing reads one unwritten
     name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
     device = torch.device(name)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products are reproducible only with it
+    torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")  # CUDA's attention is so only where it may not just warn
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; nothing reads one unwritten
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
     return device

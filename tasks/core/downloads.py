@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tasks.core.errors import UserError
-from tasks.core.sources import parse_encoder
+from tasks.core.sources import HUB_FILES, parse_encoder
 
 
 def encoder_folder(source: str) -> Path:
@@ -15,7 +15,7 @@ def encoder_folder(source: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(place.name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+        return Path(snapshot_download(place.name, allow_patterns=list(HUB_FILES)))
     except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import faiss
 import numpy as np
+import torch
 
 from tasks.core.embeddings import Embeddings
 from tasks.core.encoding import Vectors
@@ -36,6 +37,8 @@ class Recipe(Protocol):
 def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") -> Any:
     """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train."""
     width = embeddings.manifest.width
+    threads = torch.get_num_threads()
+    faiss.omp_set_num_threads(threads)  # its OpenMP may be another than torch's, and know nothing of runtime.yaml
     with faiss_errors(f"{params.factory!r} for width {width}", key):
         index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
@@ -44,11 +47,14 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
             index.train(sample)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
+    if "HNSW" in params.factory:  # its graph depends on the order in which threads come to it
+        faiss.omp_set_num_threads(1)
     for _, block in embeddings.blocks():
         with faiss_errors(f"{params.factory}, which takes no vectors", key):
             index.add(np.array(block, dtype=np.float32))
         progress.advance(len(block))
     progress.close()
+    faiss.omp_set_num_threads(threads)
     return index
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+import torch
 
 from tasks.core.encoding import Vectors
 from tasks.core.errors import UserError
@@ -15,6 +16,7 @@ from tasks.core.tokens import Ints
 
 def open_index(path: Path, rows: int | None = None, width: int | None = None) -> Any:
     """The faiss index of a file; UserError where it cannot be read, or does not hold `rows` vectors of `width`."""
+    faiss.omp_set_num_threads(torch.get_num_threads())
     try:
         index = faiss.read_index(str(path))
     except RuntimeError as error:

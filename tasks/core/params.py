@@ -5,7 +5,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from tasks.core.errors import UserError
 
@@ -30,6 +30,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{path}:{line}: not YAML ({error.problem}); mend that line") from None
+    except (YAMLError, ValueError) as error:  # a control character; a date or number that is none
+        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())}); mend it") from None
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -10,7 +10,7 @@ import torch
 
 from tasks.core.devices import Precision, best_batch_tokens, compute_dtype
 from tasks.core.embeddings import Embeddings
-from tasks.core.encoder import load_towers
+from tasks.core.encoder import Encoder, load_towers
 from tasks.core.encoding import Vectors, encode
 from tasks.core.errors import UserError
 from tasks.core.progress import Progress
@@ -18,15 +18,28 @@ from tasks.core.search import MARGIN, QUERY_BLOCK, Floats, Ids, exact_search, ra
 from tasks.core.tokens import Ints, Tokens
 
 HELD = 2**22  # search results in memory at a time, 12 bytes each
+FEWEST = 64  # queries at a time, however many results each has
 
 
-def encode_queries(encoder: Path, tokens: Tokens, precision: Precision, device: torch.device, most: int | None = None) -> Vectors:
-    """Vectors [Q, D] of the queries of a token folder, the first `most`, by the query tower of an encoder folder.
+def query_tower(encoder: Path, precision: Precision, device: torch.device) -> Encoder:
+    """The query tower of an encoder folder, on `device`, ready to encode."""
+    return load_towers(encoder).query.to(device, compute_dtype(device, precision))
+
+
+def encode_queries(
+    encoder: Path,
+    tokens: Tokens,
+    precision: Precision,
+    device: torch.device,
+    most: int | None = None,
+    tower: Encoder | None = None,
+) -> Vectors:
+    """Vectors [Q, D] of the queries of a token folder, the first `most`, by the query tower of an encoder folder (`tower`: loaded already).
 
     UserError for a vector that is not finite.
     """
     rows = np.arange(len(tokens))[:most]
-    tower = load_towers(encoder).query.to(device, compute_dtype(device, precision))
+    tower = tower or query_tower(encoder, precision, device)
     progress = Progress(f"encode {tokens.folder.name} queries", len(rows), "queries")
     vectors = encode(tower, tokens, rows, best_batch_tokens(device), device, progress.advance)
     progress.close()
@@ -64,9 +77,10 @@ def ranked_queries(
 ) -> Iterator[pa.Table]:
     """Ranked documents (see `ranked_tables`) of any number of queries; `search` gives `rows` results of each of a part of them.
 
-    Parts are whole blocks of exact_search, so they change no bit, and hold HELD results at most (or one block).
+    Parts hold HELD results at most (or those of FEWEST queries), and are whole blocks of exact_search where that leaves one.
     """
-    size = max(1, HELD // (rows + MARGIN) // QUERY_BLOCK) * QUERY_BLOCK
+    most = HELD // (rows + MARGIN)
+    size = most // QUERY_BLOCK * QUERY_BLOCK or max(FEWEST, most)
     for start in range(0, len(queries_QD), size):
         scores, found = search(queries_QD[start : start + size])
         left_out = None if excluded is None else excluded - start * len(document_ids)

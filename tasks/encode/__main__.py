@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from tasks.core.devices import best_batch_tokens, choose_device, compute_dtype, read_runtime
+from tasks.core.devices import RUNTIME_FILE, best_batch_tokens, choose_device, compute_dtype, read_runtime
 from tasks.core.embeddings import Block, Manifest, shard_name, write_manifest
 from tasks.core.encoder import load_towers
 from tasks.core.encoding import encode
@@ -53,6 +53,10 @@ def main() -> None:
     )
     tower = tower.to(device, compute)
     store = ShardStore(ROOT / "shards", int(runtime.shard_store_gib * 2**30))
+    size = len(tokens) * tower.width * np.dtype(params.dtype).itemsize
+    if size > store.limit_bytes:
+        held = f"shard_store_gib {runtime.shard_store_gib:g} holds {store.limit_bytes / size:.0%} of {size / 2**30:,.1f} GiB"
+        print(f"{RUNTIME_FILE}: {held} of vectors: an encode that is killed loses what is beyond; raise it")
     family = hashlib.sha256(made_by.encode()).hexdigest()[:16]
     known = known_rows(store, family)
     by_row = device.type == "cpu" and compute == torch.float32

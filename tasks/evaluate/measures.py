@@ -23,6 +23,8 @@ def parse(names: Sequence[str], relevance: int) -> dict[str, ir_measures.Measure
                 measure = measure(rel=relevance)
             if not ir_measures.DefaultPipeline.supports(measure):
                 raise ValueError("no installed provider computes it")
+            if not list(ir_measures.evaluator([measure], {"q": {"d": relevance}}).iter_calc({"q": {"other": 1.0}})):
+                raise ValueError("it has no value for a query that finds nothing")
         except (ValueError, NameError, AssertionError, SyntaxError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{name!r} is no measure ({error}); expected names like nDCG@10, RR@10, R@100, AP (see ir-measur.es)"

@@ -96,7 +96,7 @@ def ranked_first(path: Path, relevant: Mapping[str, Sequence[str]]) -> dict[str,
     found: dict[str, tuple[str | None, int | None]] = {}
     with path.open(encoding="utf-8") as handle:
         for line in handle:
-            query, _, doc, rank, _, _ = line.split()
+            query, _, doc, rank, _, _ = line.split(" ")
             if query not in relevant:
                 continue
             first, hit = found.get(query, (None, None))

@@ -48,7 +48,7 @@ def build(systems: Sequence[System], metric: str, split: str, chosen: str, pairs
     columns = (metric, *(name for name in measured if name != metric))
     with_dev = split != "dev" and any("dev" in system.metrics for system in systems)
     rows = tuple(_row(system, columns, metric, split, chosen, pairs, lettered) for system in systems)
-    top = tuple(max(row.cells[place] for row in rows if row.cells[place] != "-") for place in range(len(columns)))
+    top = tuple(max((row.cells[place] for row in rows if row.cells[place] != "-"), key=float) for place in range(len(columns)))
     return Table(split, columns, f"dev {metric}" if with_dev else "", rows, top)
 
 

@@ -15,6 +15,7 @@ from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.faiss_index import open_index, search_index
 from tasks.core.search import ranked_tables, rows_needed
+from tasks.core.tables import StoredIds
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens, ordinals
 
@@ -51,7 +52,9 @@ def main() -> None:
     vector = encode_texts(tower, load_tokenizer(args.encoder), [queries.prefix + query], queries.max_length, device)
     index = open_index(args.index / "index.faiss", len(documents), vector.shape[1])
     scores, rows = search_index(index, vector, rows_needed(args.k, documents.owners))
-    found = next(ranked_tables(scores, rows, pa.array(["query"]), documents.ids(), documents.owners, args.k))
+    found = next(
+        ranked_tables(scores, rows, pa.array(["query"]), StoredIds(args.tokens / "documents" / "ids.parquet"), documents.owners, args.k)
+    )
     texts = texts_of(args.documents, found["doc"])
     for row in found.to_pylist():
         title, text = texts[row["doc"]]

@@ -184,7 +184,11 @@ def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=re.escape(line)) as refusal:
             of(f"dump:{tmp_path / name}")
         assert str(refusal.value).startswith(str(tmp_path / name)), name
-    for text, line in (('{"id": 1}\n', r"a.jsonl:2: found '\{\"id\": 1\}"), ("{\n", "a.jsonl:2: not JSON")):
+    for text, line in (
+        ('{"id": 1}\n', r"a.jsonl:2: found '\{\"id\": 1\}"),
+        ("{\n", "a.jsonl:2: not JSON"),
+        ('{"text": "x \\ud83d"}', "a.jsonl:2: the text holds half a character"),
+    ):
         (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + text)
         with pytest.raises(UserError, match=line):
             of(f"jsonl:{tmp_path / 'a.jsonl'}")

@@ -36,6 +36,15 @@ def test_scores_are_those_of_one_pair_at_a_time(tiny_reranker: Path, max_length:
     assert len(load_cross_encoder(tiny_reranker, 16, 200, CPU, FP32).scores([])) == 0
 
 
+def test_bf16_scores_are_not_rounded_to_bf16(tiny_reranker: Path) -> None:
+    """The last layer gives the score: in bf16 it would have eight bits, and a list's documents would tie."""
+    exact = load_cross_encoder(tiny_reranker, 64, 200, CPU, FP32).scores(pairs())
+    found = load_cross_encoder(tiny_reranker, 64, 200, CPU, torch.bfloat16).scores(pairs())
+    np.testing.assert_allclose(found, exact, atol=0.1 * np.abs(exact).max())
+    rounded = torch.from_numpy(found).bfloat16().float().numpy()
+    assert np.mean(found != rounded) > 0.8
+
+
 def test_another_number_of_labels(tiny_reranker: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config.json: found 2 labels, expected 1"):
         load_classifier(tiny_encoder)

@@ -50,6 +50,8 @@ def test_the_device_that_is_asked_for(asked: str, gpus: int, expected: str, monk
     hardware(monkeypatch, gpus=gpus)
     assert choose_device(Runtime(device=asked)) == torch.device(expected)
     assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled() == (expected == "cpu")
+    torch.use_deterministic_algorithms(True, warn_only=True)  # for the tests after this one
 
 
 @pytest.mark.parametrize(("asked", "gpus"), [("cuda", 0), ("cuda:2", 2)])

@@ -65,6 +65,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path.write_bytes(b"rounds: \xff\n")
     with pytest.raises(UserError, match="not UTF-8 at byte 8"):
         load(Round, "rounds.star", path)
+    for text in ("a: b\x07\n", "a: 2024-13-45\n", "a: !!int x\n"):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"params\.yaml:?\d*: not YAML") as refused:
+            load(Round, "rounds.star", path)
+        assert "\n" not in str(refused.value)
     path.write_text("- a\n")
     with pytest.raises(UserError, match="found a list, expected a mapping"):
         load(Round, "rounds.star", path)

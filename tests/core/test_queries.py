@@ -1,4 +1,4 @@
-"""Searching queries in parts gives the tables that searching them at once gives, bit for bit."""
+"""Searching queries in parts gives the tables that searching them at once gives, bit for bit where parts are whole blocks."""
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +10,8 @@ from tasks.core.queries import ranked_queries
 from tasks.core.search import MARGIN, exact_search, ranked_tables
 
 
-@pytest.mark.parametrize("held", [1, 4 * (5 + MARGIN), 9 * (5 + MARGIN), 10**9])
-def test_parts_of_the_queries_change_no_bit(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("held", [1, 3 * (5 + MARGIN), 4 * (5 + MARGIN), 9 * (5 + MARGIN), 10**9])
+def test_parts_of_the_queries_change_nothing(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     asked, vectors = draw.normal(size=(19, 24)).astype(np.float32), draw.normal(size=(60, 24)).astype(np.float32)
     query_ids, ids = pa.array([f"q{n}" for n in range(19)]), pa.array([f"d{n}" for n in range(60)])
@@ -20,6 +20,7 @@ def test_parts_of_the_queries_change_no_bit(held: int, monkeypatch: pytest.Monke
     monkeypatch.setattr(search, "QUERY_BLOCK", 4)
     monkeypatch.setattr(queries, "QUERY_BLOCK", 4)
     monkeypatch.setattr(queries, "HELD", held)
+    monkeypatch.setattr(queries, "FEWEST", 2)
     parts = []
 
     def found(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +28,12 @@ def test_parts_of_the_queries_change_no_bit(held: int, monkeypatch: pytest.Monke
         return exact_search(part, [(0, vectors[:31]), (31, vectors[31:])], 5, torch.device("cpu"))
 
     tables = list(ranked_queries(asked, found, 5, query_ids, ids, owners, 3, 1, excluded))
-    assert parts == ([19] if held == 10**9 else [8, 8, 3] if held == 9 * (5 + MARGIN) else [4, 4, 4, 4, 3])
-    whole = ranked_tables(*found(asked), query_ids, ids, owners, 3, 1, excluded)
-    assert pa.concat_tables(tables).combine_chunks().equals(pa.concat_tables(whole).combine_chunks())
+    size = {1: 2, 3 * (5 + MARGIN): 3, 4 * (5 + MARGIN): 4, 9 * (5 + MARGIN): 8, 10**9: 19}[held]
+    assert parts == [min(size, 19 - start) for start in range(0, 19, size)]
+    table = pa.concat_tables(tables).combine_chunks()
+    whole = pa.concat_tables(ranked_tables(*found(asked), query_ids, ids, owners, 3, 1, excluded)).combine_chunks()
+    if size >= search.QUERY_BLOCK:  # whole blocks of exact_search
+        assert table.equals(whole)
+    assert table.drop(["score"]).equals(whole.drop(["score"]))
+    np.testing.assert_allclose(table["score"], whole["score"], rtol=1e-6)
     assert sum(map(len, tables)) > 19

@@ -19,6 +19,8 @@ def test_read_run(tmp_path: Path) -> None:
         list(read_run(tmp_path / "bad.trec", 2))
     with pytest.raises(UserError, match="not there"):
         list(read_run(tmp_path / "none.trec", 2))
+    (tmp_path / "wide.trec").write_text("q\u3000 Q0 Café\u00a0noir\x85 1 0.5 x\n", encoding="utf-8")
+    assert list(read_run(tmp_path / "wide.trec", 2)) == [("q\u3000", ["Café\u00a0noir\x85"])], "TREC's blank is ASCII's alone"
 
 
 def test_ties_fall_by_id() -> None:

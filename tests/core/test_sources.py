@@ -175,4 +175,7 @@ def test_a_hugging_face_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (place.folder, place.revision) == (cache / "snapshots" / commit, commit)
     found = try_to_load_from_cache("org/model", "config.json", cache_dir=tmp_path)
     assert [str(file) for file in encoder_files(place)] == [found]
+    before = encoder_files(place)
+    touch(cache, f"snapshots/{commit}/pytorch_model.bin", f"snapshots/{commit}/README.md", f"snapshots/{commit}/onnx/model.onnx")
+    assert encoder_files(place) == before, "what a download would not bring is not looked at"
     assert parse_encoder("bert-base-uncased").kind == "hub"

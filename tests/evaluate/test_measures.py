@@ -74,7 +74,7 @@ def test_a_query_without_a_ranking_counts_zero() -> None:
     assert means(["AP"], values) == {"AP": pytest.approx(1 / 3)}
 
 
-@pytest.mark.parametrize("name", ["nDGC@10", "nDCG@ten", "AP(", "AP(foo=1)", "", "import os", "RBP(p=0.8)@5"])
+@pytest.mark.parametrize("name", ["nDGC@10", "nDCG@ten", "AP(", "AP(foo=1)", "", "import os", "RBP(p=0.8)@5", "Accuracy@10"])
 def test_unknown_measures_are_refused_in_one_line(name: str) -> None:
     with pytest.raises(UserError) as error:
         validate(Evaluate, {"measures": ["AP", name]}, "params.yaml: evaluate")

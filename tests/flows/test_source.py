@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flows.source
-from flows.source import source_keys, write_source
+from flows.source import changed_since, source_keys, write_source
 from tasks.core.errors import UserError
 
 
@@ -181,3 +181,42 @@ def test_every_key_that_names_a_source_is_listed() -> None:
         ("dataset.source", "demo"),
         ("encoder.source", "model"),
     ]
+
+
+def hub(cache: Path, *more: str) -> None:
+    """The model org/model as huggingface_hub lays it out."""
+    snapshot = cache / "models--org--model/snapshots/0123"
+    for name in ("config.json", "model.safetensors", *more):
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).write_text(name)
+    (cache / "models--org--model/refs").mkdir(exist_ok=True)
+    (cache / "models--org--model/refs/main").write_text("0123")
+
+
+def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Downloaded when it is first named; kept where it is not here and known; the same whatever else somebody has of it."""
+    asked: list[str] = []
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "one"))
+    monkeypatch.setattr(flows.source, "encoder_folder", lambda name: (asked.append(name), hub(tmp_path / "one")))
+    entry = place.write(encoder="org/model")["encoder"]
+    assert asked == ["org/model"] and sorted(entry["files"]) == ["config.json", "model.safetensors"]
+    assert place.write(encoder="org/model")["encoder"] == entry and asked == ["org/model"]
+    hub(tmp_path / "full", "pytorch_model.bin", "README.md")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "full"))
+    assert place.write(encoder="org/model")["encoder"] == entry
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))  # a colleague's fresh clone
+    shutil.rmtree(".retemper")
+    assert place.write(encoder="org/model")["encoder"] == entry and asked == ["org/model"]
+    assert changed_since(["encoder"]) == ""
+    assert "not on this machine yet; going on with what is remembered" in place.warnings[-1]
+
+
+def test_a_hugging_face_id_that_cannot_be_had(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(name: str) -> None:
+        raise UserError(f"encoder {name}: not on this machine and not to be downloaded")
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(flows.source, "encoder_folder", offline)
+    with pytest.raises(UserError, match="not to be downloaded"):
+        place.write(encoder="org/model")
+    assert not place.source.exists()

@@ -83,6 +83,19 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
     assert low <= figure <= high
 
 
+def test_an_hnsw_is_the_same_every_time(tmp_path: Path) -> None:
+    embeddings = write_embeddings(tmp_path / "e", draw(3000), [1000, 2000])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)  # which filling it would use
+    try:
+        for name in ("a", "b"):
+            faiss.write_index(build(embeddings, Index(factory="HNSW8")), str(tmp_path / name))
+        assert faiss.omp_get_max_threads() == 4, "the search has them all again"
+    finally:
+        torch.set_num_threads(threads)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
 def test_the_same_seed_builds_the_same_file(tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(500), [200, 300])
     files = []

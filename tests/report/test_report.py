@@ -207,6 +207,8 @@ def test_first_ranks(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a Q0 x 1 3 t\na Q0 y 2 2 t\na Q0 z 3 1 t\nb Q0 x 1 1 t\nc Q0 x 1 1 t\n")
     found = ranked_first(tmp_path / "run", {"a": ["z", "y"], "b": ["y"], "d": ["x"]})
     assert found == {"a": ("x", 2), "b": ("x", None)}
+    (tmp_path / "wide").write_text("q\u00a0 Q0 d\u3000 1 3 t\n", encoding="utf-8")
+    assert ranked_first(tmp_path / "wide", {"q\u00a0": ["d\u3000"]}) == {"q\u00a0": ("d\u3000", 1)}
     assert cut("word " * 100).endswith("word …")
     assert cut("short") == "short"
 
