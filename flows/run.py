@@ -39,8 +39,9 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
         with display.open(plan.graph.stages):
             outcomes = _execute(plan, processes, display, clock)
         clock.keep()
-        if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
-            remove_finished()
+        if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
+            if not targets:  # DVC may not have the outs of another stage yet
+                remove_finished()
             leftovers.remove_unfinished(out for name in outcomes for out in plan.graph.stages[name].outs)
             locks.forget()
         if plan.remote and not sharing.is_pushed(plan.remote):
