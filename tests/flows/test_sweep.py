@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows import experiments, revisions, worktree
-from flows.sweep import Point, inputs, read_points
+from flows.sweep import Point, inputs, read_points, sweep
 from tasks.core.errors import UserError
 
 SWEEP = """
@@ -109,8 +109,29 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     for setting in ("diff.noprefix=true", "diff.external=false", "color.ui=always"):
         toy.command("git", "config", *setting.split("="))
     toy.rounds(a="5", b="6")
-    worktree.carry_changes(tree)
-    assert (tree / "params.yaml").read_text() == (toy.folder / "params.yaml").read_text()
+    wanted = (toy.folder / "params.yaml").read_text()
+    worktree.carry_changes(worktree.read_changes(commit), tree)
+    assert (tree / "params.yaml").read_text() == wanted
+
+
+def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each point's run stands in for a person, too, who saves while it is at work: the next point must not see that."""
+    monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        if name.startswith("GIT_"):
+            monkeypatch.setenv(name, value)
+    (toy.folder / "dvc.yaml").write_text((toy.folder / "dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, new.py]"))
+    (toy.folder / "new.py").write_text("first\n")
+    toy.rounds(a="5", b="6")
+    (toy.folder / "grid.yaml").write_text("grid: {first: [x, y]}\n")
+    save = (
+        "import pathlib; new = pathlib.Path('new.py').read_text(); params = pathlib.Path('params.yaml').read_text(); "
+        f"pathlib.Path({str(toy.folder)!r}, 'seen').open('a').write(new + params); there = pathlib.Path({str(toy.folder)!r}); "
+        "there.joinpath('new.py').write_text('second\\n'); there.joinpath('params.yaml').write_text('first: 9\\nrounds: {}\\n')"
+    )
+    assert sweep(Path("grid.yaml"), 1, False, [sys.executable, "-c", save], lambda _: None, lambda *_: None) == 0
+    for value in ("x", "y"):
+        assert f"first\nfirst: {value}\nrounds:\n  a: {{value: 5}}\n  b: {{value: 6}}\n" in Path("seen").read_text()
 
 
 def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: pytest.MonkeyPatch) -> None:
