@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from flows.reproduction import compare
+
 REPRODUCE = """
 import sys
 from pathlib import Path
@@ -10,6 +12,13 @@ from flows.reproduction import reproduce
 run = [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))", "run"]
 sys.exit(reproduce(sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "recompute", run))
 """
+
+
+def test_times_are_not_compared(tmp_path: Path) -> None:
+    def lock(time: str) -> dict[str, Any]:
+        return {"rerank@a": {"outs": [{"path": "data/metrics/a.json", "md5": "1"}, {"path": "data/latency/a.json", "md5": time}]}}
+
+    assert list(compare(lock("2"), lock("3"), tmp_path, tmp_path)) == [("data/metrics/a.json", "1", "equal")]
 
 
 def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path) -> None:
