@@ -12,7 +12,7 @@ from flows.graph import DEFAULT_TARGET
 from flows.integrity import listing
 from flows.lineage import ancestors, cache_folder
 from flows.processes import Processes, environment, stopping_on_signals
-from flows.revisions import LOCK, Lock, commit_of, git, parse_lock, read_blob, read_lock
+from flows.revisions import LOCK, Lock, commit_of, git, of_graph, parse_lock, read_blob, read_lock
 from flows.source import STANDS
 from flows.worktree import equip
 from flows.zero_shot import remove_abandoned
@@ -33,7 +33,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     text = read_blob(commit, LOCK)
     if text is None:
         raise UserError(f"revision {revision}: its commit has no {LOCK}, so there is nothing to compare with; commit it after a run")
-    wanted = parse_lock(text, f"{revision}:{LOCK}")
+    wanted = of_graph(parse_lock(text, f"{revision}:{LOCK}"), read_blob(commit, "dvc.yaml"), read_blob(commit, "params.yaml"))
     if into and into.exists() and any(into.iterdir() if into.is_dir() else [into]):
         raise UserError(f"{into}: is there already; name a folder that is not, or an empty one")
     SCRATCH.mkdir(exist_ok=True)
@@ -55,6 +55,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             equip(project, cache)
             if recompute:
                 _forget_remote(project)
+                (project / LOCK).unlink()  # what stands in it afterwards was made here
             path = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
             status = processes.run(run, tell, environment(PYTHONPATH=path, **{STANDS: "1"}), project)
             if status == 2:

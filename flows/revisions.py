@@ -83,6 +83,28 @@ def read_lock(path: Path = Path(LOCK)) -> Lock:
     return parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.exists() else {}
 
 
+def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
+    """The stages of a dvc.lock that the texts of dvc.yaml and params.yaml beside it still have: DVC keeps those of removed rounds.
+
+    All of them, where there is no dvc.yaml; UserError where one is not YAML.
+    """
+    if graph is None:
+        return lock
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        stages, sections = (yaml.load(graph) or {}).get("stages") or {}, yaml.load(params or "") or {}
+    except (YAMLError, AttributeError) as error:
+        raise UserError(f"dvc.yaml, params.yaml: not YAML ({' '.join(str(error).split())[:100]}); mend that line") from None
+
+    def belongs(name: str) -> bool:
+        stage, each, key = name.partition("@")
+        over = stages.get(stage, {}).get("foreach")  # ${rounds}
+        keys = sections.get(over.strip("${}")) if isinstance(over, str) else over
+        return stage in stages and (not each or key in map(str, keys or ()))
+
+    return {name: entry for name, entry in lock.items() if belongs(name)}
+
+
 def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, Lock | None]]:
     """The dvc.lock of every reference and of every working tree's HEAD, None where it has none. Equal ones are read once."""
     seen: dict[str, Lock] = {}
