@@ -47,5 +47,5 @@ def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> No
     git(tmp_path, "commit", "--quiet", "-m", "b was removed")
     commit = git(tmp_path, "rev-parse", "HEAD")
     assert record_of(tmp_path, commit, "a")["digests"] == {"encoder": "of_a"}
-    with pytest.raises(UserError, match="has no encoder b, expected one of a$"):
+    with pytest.raises(UserError, match=r"has no encoder b, expected one of a$"):
         record_of(tmp_path, commit, "b")

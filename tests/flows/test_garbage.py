@@ -97,7 +97,7 @@ def test_after_a_kill_that_cut_dvc_lock_short_nothing_goes(tmp_path: Path) -> No
     lock = tmp_path / locks.DVC_LOCK
     for cut in ("", entry[:30], entry[:44], entry.format("no")[:-1]):
         lock.write_text(cut)
-        with pytest.raises(UserError, match="dvc.lock: cut short"):
+        with pytest.raises(UserError, match=r"dvc\.lock: cut short"):
             garbage.find_needs([], [tmp_path])
     lock.write_text(entry.format("now"))
     assert garbage.find_needs([], [tmp_path]).oids == {"before", "now"}
