@@ -142,7 +142,8 @@ def _work(
             reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
         except NotComparable as error:
             reason, promoted = f"{model} against {error}", False
-        shutil.rmtree(SCRATCH, ignore_errors=True)
+        finally:
+            shutil.rmtree(SCRATCH, ignore_errors=True)
     reason = redacted(reason)
     result: Result = "promoted" if promoted else "refused"
     ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)
