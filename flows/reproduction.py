@@ -52,7 +52,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
         with stopping_on_signals(processes):
             project = _clone(commit, clone)
             cache = None if recompute else cache_folder()
-            equip(project, cache)
+            equip(project, own_cache=recompute)
             if recompute:
                 _forget_remote(project)
                 (project / LOCK).unlink()  # what stands in it afterwards was made here

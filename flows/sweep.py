@@ -17,7 +17,6 @@ from ruamel.yaml import YAML
 
 from flows import checks, experiments, locks, settings, sweep_table
 from flows.display import Display
-from flows.lineage import cache_folder
 from flows.processes import Processes, Stopped, environment, stopping_on_signals
 from flows.revisions import LOCK, commit_of
 from flows.source import write_source
@@ -237,7 +236,7 @@ def _run_point(
     tree = make_worktree(FOLDER / f"tree-{slot}", baseline)
     carry_changes(changes, tree)
     settings.apply(point.assignments, tree / "params.yaml", lambda _: None)
-    equip(tree, cache_folder())
+    equip(tree)
     inputs_ = name.rpartition("-")[2]
     devices = find_devices()
     own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(devices) > 1 else {}

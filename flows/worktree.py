@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.experiments import code_files
-from flows.retraining_tree import is_worktree
+from flows.retraining_tree import is_worktree, share_settings
 from flows.revisions import LOCK, git
 from flows.source import source_keys
 from tasks.core.params import read_yaml
 
 SOURCE = "data/source.json"
-CARRIED = ("runtime.yaml", ".retemper/digests.json", ".dvc/config.local")  # this machine's own, never git's
+CARRIED = ("runtime.yaml", ".retemper/digests.json")  # this machine's own, never git's
 
 
 def make_worktree(tree: Path, commit: str) -> Path:
@@ -64,16 +64,10 @@ def copy(names: Iterable[str], tree: Path) -> None:
             shutil.copy2(name, tree / name)
 
 
-def equip(tree: Path, cache: Path | None) -> None:
-    """Give `tree` this machine's settings and a cache (its own, if None), and let relative sources be found from it."""
-    (tree / ".dvc/config.local").unlink(missing_ok=True)
+def equip(tree: Path, own_cache: bool = False) -> None:
+    """Give `tree` this machine's settings and cache (or a cache of its own), and let relative sources be found from it."""
     copy(CARRIED, tree)
-    from dvc.config import Config
-
-    with Config(str(tree / ".dvc")).edit("local") as local:
-        local.setdefault("cache", {}).pop("dir", None)
-        if cache:
-            local["cache"]["dir"] = str(cache.absolute())
+    share_settings(Path.cwd(), tree, own_cache)
     for _, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)
         if not place.is_absolute() and place.exists():

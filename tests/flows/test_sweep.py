@@ -1,12 +1,14 @@
 """Sweeps: the points of a file, and a real one over a toy project, whose experiments DVC itself shows, applies and pushes."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows import experiments, revisions, worktree
@@ -112,6 +114,19 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     wanted = (toy.folder / "params.yaml").read_text()
     worktree.carry_changes(worktree.read_changes(commit), tree)
     assert (tree / "params.yaml").read_text() == wanted
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    toy.command(sys.executable, "-m", "dvc", "remote", "add", "-d", "team", "../remote")
+    tree = Path(".retemper/sweep/tree-0")
+    shutil.copytree(".dvc", tree / ".dvc")
+    shutil.copy("params.yaml", tree)
+    worktree.equip(tree, own)
+    with Repo(str(tree)) as repo:
+        assert Path(repo.config["remote"]["team"]["url"]) == toy.folder.parent / "remote"
+        assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own else toy.folder) / ".dvc/cache"
 
 
 def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
