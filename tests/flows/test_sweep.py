@@ -129,6 +129,17 @@ def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool,
         assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own else toy.folder) / ".dvc/cache"
 
 
+def test_an_experiment_holds_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    for name in ("code/__init__.py", "code/__pycache__/a.pyc", "code/deep/__pycache__/b.pyc", "code/deep/b.py"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("")
+    Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, code]"))
+    commit = experiments.save(Path.cwd(), revisions.commit_of("HEAD"), "x", "", [])
+    stored = revisions.git("ls-tree", "-r", "--name-only", commit, "code").splitlines()
+    assert stored == ["code/__init__.py", "code/deep/b.py"]
+
+
 def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each point's run stands in for a person, too, who saves while it is at work: the next point must not see that."""
     monkeypatch.chdir(toy.folder)
