@@ -26,16 +26,15 @@ def git(*arguments: str, folder: Path | None = None, check: bool = True, text: s
         ["git", *arguments],
         cwd=folder,
         env={**os.environ, **identity(), **env},
-        input=text,
+        input=None if text is None else text.encode("utf-8", "surrogateescape"),
         capture_output=True,
-        text=True,
-        errors="surrogateescape",  # a diff may hold bytes of any encoding
         check=False,
     )
+    out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may hold any bytes, and \r\n
     if check and done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
+        lines = told.strip().splitlines() or ["no message"]
         raise UserError(f"git {arguments[0]}: {lines[-1].removeprefix('fatal: ')}")
-    return done.stdout.removesuffix("\n")
+    return out.removesuffix("\n")
 
 
 @cache

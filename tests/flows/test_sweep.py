@@ -140,6 +140,19 @@ def test_an_experiment_holds_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPa
     assert stored == ["code/__init__.py", "code/deep/b.py"]
 
 
+def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    text = Path("step.py").read_bytes()
+    Path("step.py").write_bytes(b"# one\r\n# two\r\n" + text)
+    toy.command("git", "commit", "--quiet", "-am", "made on Windows")
+    changed = b"# one\r\n# another, by \xe9\r\n" + text
+    Path("step.py").write_bytes(changed)
+    commit = revisions.commit_of("HEAD")
+    tree = worktree.make_worktree(Path(".retemper/sweep/tree-0"), commit)
+    worktree.carry_changes(worktree.read_changes(commit), tree)
+    assert (tree / "step.py").read_bytes() == changed
+
+
 def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each point's run stands in for a person, too, who saves while it is at work: the next point must not see that."""
     monkeypatch.chdir(toy.folder)
