@@ -15,12 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from flows.display import text_table
 from flows.processes import environment
 from flows.retraining_tree import BRANCH, TAGS, ZERO, fetch, git, move, push, resolve
-from flows.revisions import NOBODY
+from flows.revisions import NOBODY, Lock, of_graph, parse_lock
 from flows.sharing import DVC
 from tasks.core.errors import UserError, redacted
 from tasks.core.files import read_json
@@ -123,13 +121,13 @@ def taken_back(champions: list[Champion], digests: Mapping[str, str]) -> Champio
 
 
 def locked_outs(folder: Path, commit: str) -> dict[str, str]:
-    """Digest of every out in dvc.lock of `commit`, by path."""
-    return outs_of(show(folder, commit, "dvc.lock") or "")
+    """Digest of every out in dvc.lock of `commit` that its graph still makes, by path."""
+    lock = parse_lock(show(folder, commit, "dvc.lock") or "", f"{commit[:12]}:dvc.lock")
+    return outs_of(of_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml")))
 
 
-def outs_of(text: str) -> dict[str, str]:
+def outs_of(stages: Lock) -> dict[str, str]:
     """Digest of every out in a dvc.lock, by path. A query tower without an index of its own has its round's, which serves it."""
-    stages = (YAML(typ="safe", pure=True).load(text) or {}).get("stages", {})
     outs = {out["path"]: out.get("md5", "") for stage in stages.values() for out in stage.get("outs", [])}
     for name in stages:
         model = name.removeprefix("adore@")

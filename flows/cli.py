@@ -152,46 +152,50 @@ def leave_quietly(status: int) -> None:
 
 
 def _run(options: Namespace, check: Callable[[], None] | None) -> int:
-    from flows import run, settings
+    from flows import run
     from flows.plan import check_parameters
-    from flows.source import SOURCE
 
-    with undone(PARAMS, SOURCE, always=options.dry_run) as keep:
-        settings.apply(options.set, PARAMS, _check_sections)
+    check = check or check_parameters
 
-        def check_and_keep() -> None:
-            (check or check_parameters)()
-            keep()
+    def edit_and_check() -> None:
+        with edited(options.set, lasting=True):
+            check()
 
-        if options.dry_run:
-            names = run.dry_run(options.targets, check or check_parameters)
-            print("\n".join([*names, f"{len(names)} stages may run (fewer, where outputs come out the same or are in the cache)"]))
-            return 0
-        try:
-            run.run(options.targets, check_and_keep)
-        except run.StagesFailed as failed:
-            for problem in failed.problems:
-                print(f"retemper: {redacted(problem)}", file=sys.stderr)
-            return failed.status
+    if options.dry_run:
+        names = run.dry_run(options.targets, check, edited(options.set, lasting=False))
+        print("\n".join([*names, f"{len(names)} stages may run (fewer, where outputs come out the same or are in the cache)"]))
+        return 0
+    try:
+        run.run(options.targets, edit_and_check)
+    except run.StagesFailed as failed:
+        for problem in failed.problems:
+            print(f"retemper: {redacted(problem)}", file=sys.stderr)
+        return failed.status
     return 0
 
 
 @contextmanager
-def undone(*paths: Path, always: bool) -> Iterator[Callable[[], None]]:
-    """Set `paths` back to what they hold now, at the block's end if `always`, else only where `keep`, which is yielded, was not called."""
-    before = {path: path.read_text(encoding="utf-8") if path.exists() else None for path in paths}
+def edited(assignments: Sequence[str], lasting: bool) -> Iterator[None]:
+    """Carry out `--set`, whose caller holds the folder's lock; undone, data/source.json too, at an error and where it is not `lasting`.
+
+    What somebody has saved in params.yaml meanwhile stays.
+    """
+    from flows import settings
+    from flows.source import SOURCE
+
+    source = SOURCE.read_text(encoding="utf-8") if SOURCE.exists() else None
+    before = settings.apply(assignments, PARAMS, _check_sections)
+    ours = PARAMS.read_text(encoding="utf-8") if before is not None else None
     kept = False
-
-    def keep() -> None:
-        nonlocal kept
-        kept = not always
-
     try:
-        yield keep
+        yield
+        kept = lasting
     finally:
-        for path, text in before.items():
-            if not kept and path.exists() and path.read_text(encoding="utf-8") != text:
-                write_text(path, text) if text is not None else path.unlink()
+        if not kept:
+            if before is not None and PARAMS.exists() and PARAMS.read_text(encoding="utf-8") == ours:
+                write_text(PARAMS, before)
+            if SOURCE.exists() and SOURCE.read_text(encoding="utf-8") != source:
+                write_text(SOURCE, source) if source is not None else SOURCE.unlink()
 
 
 def _ance(options: Namespace, _: object) -> int:

@@ -48,7 +48,7 @@ def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]
         git("read-tree", baseline, folder=tree, GIT_INDEX_FILE=path)
         git("add", "--update", ".", folder=tree, GIT_INDEX_FILE=path)
         there = [file for file in [*code_files(tree), *files] if (tree / file).exists()]
-        git("add", "--force", "--", *there, folder=tree, GIT_INDEX_FILE=path)
+        git("add", "--force", "--", *there, ":(exclude,glob)**/__pycache__/**", folder=tree, GIT_INDEX_FILE=path)
         content = git("write-tree", folder=tree, GIT_INDEX_FILE=path)
     finally:
         Path(path).unlink(missing_ok=True)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.integrity import file_md5, listing, object_path
-from flows.revisions import LOCK, Lock, commit_of, git, is_committed, parse_lock, read_blob, read_lock
+from flows.revisions import LOCK, Lock, commit_of, git, is_committed, of_graph, parse_lock, read_blob, read_lock
 from tasks.core.errors import UserError
 from tasks.core.files import write_text
 
 SOURCE = "data/source.json"
 STATS = "data/corpus/stats.json"
+GRAPH = ("dvc.yaml", "params.yaml")
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,14 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
         text = read_blob(commit, LOCK)
         if text is None:
             raise UserError(f"revision {revision}: its commit has no {LOCK}; commit it after a run, or ask without --rev")
-        lock, source = parse_lock(text, f"{revision}:{LOCK}"), read_blob(commit, SOURCE)
+        lock = parse_lock(text, f"{revision}:{LOCK}")
+        source, graph, params = (read_blob(commit, name) for name in (SOURCE, *GRAPH))
     else:
-        lock, source = read_lock(), Path(SOURCE).read_text(encoding="utf-8") if Path(SOURCE).exists() else None
+        lock = read_lock()
+        source, graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in (SOURCE, *GRAPH))
         if not lock:
             raise UserError(f"{LOCK}: not there; run retemper run first, or name a revision with --rev")
+    lock = of_graph(lock, graph, params)
     makers = {out["path"]: stage for stage, entry in lock.items() for out in entry.get("outs", [])}
     path = find(artifact, list(makers))
     stages = ancestors(lock, makers[path])

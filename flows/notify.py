@@ -1,5 +1,6 @@
 """Tells people: a webhook or a Prefect block, both named in the environment and never written down. One that is away harms nothing."""
 
+import http.client
 import json
 import os
 import urllib.error
@@ -32,7 +33,7 @@ def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> 
         try:
             check_webhook()
             _post(address, {"text": text, "event": event, **facts})
-        except (OSError, ValueError, UserError) as error:
+        except (OSError, ValueError, http.client.HTTPException, UserError) as error:
             reason = f"status {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
             warn(f"{WEBHOOK}: not notified of {event} ({reason})")
     if name := os.environ.get(BLOCK):

@@ -49,7 +49,7 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     locks.repair()
-    if not dry and locks.restore(_lock_is_readable):
+    if not dry and locks.restore(lock_is_readable):
         warn("dvc.lock was cut short by a kill; it is as it was before that run, whose finished stages are in the cache")
     integrity.by_content()
     with dvc_errors(), repository() as repo:
@@ -89,13 +89,13 @@ def repository() -> Iterator[Any]:
         repo.close()
 
 
-def _lock_is_readable() -> bool:
+def lock_is_readable(lock: Path = LOCK) -> bool:
     """Whether dvc.lock, whatever else is wrong, is one."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from voluptuous import Invalid
 
     try:
-        COMPILED_LOCKFILE_SCHEMA(read_yaml(LOCK))
+        COMPILED_LOCKFILE_SCHEMA(read_yaml(lock))
     except (UserError, Invalid):
         return False
     return True

@@ -23,6 +23,7 @@ from flows.champion import Champion
 from flows.display import Display
 from flows.plan import check_parameters
 from flows.processes import Processes, environment, stopping_on_signals
+from flows.revisions import read_lock
 from flows.source import source_keys
 from flows.zero_shot import run_stages
 from tasks.core.errors import UserError, redacted
@@ -121,7 +122,7 @@ def _work(
         replaced=now.number if now else None,
         previous=now.number if now else None,
     )
-    digests = champion.digests_of(champion.outs_of(Path("dvc.lock").read_text(encoding="utf-8")), model)
+    digests = champion.digests_of(champion.outs_of(read_lock()), model)
     begun = replace(begun, candidate=model, champion=now.number if now else None, metrics=found)
     if now and digests == now.digests:
         return replace(begun, result="unchanged", reason=f"{model} is champion/{now.number} itself: nothing that it depends on has changed")
@@ -141,7 +142,8 @@ def _work(
             reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
         except NotComparable as error:
             reason, promoted = f"{model} against {error}", False
-        shutil.rmtree(SCRATCH, ignore_errors=True)
+        finally:
+            shutil.rmtree(SCRATCH, ignore_errors=True)
     reason = redacted(reason)
     result: Result = "promoted" if promoted else "refused"
     ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)

@@ -90,7 +90,7 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
     for name in KEPT if tip else ():
         if tip and git(folder, "ls-tree", tip, "--", name):
             git(folder, "checkout", "--quiet", "--force", tip, "--", name)
-    share_cache(project, folder)
+    share_settings(project, folder)
     for name in ("runtime.yaml",):
         (folder / name).unlink(missing_ok=True)
         if (project / name).exists():
@@ -109,8 +109,8 @@ def is_worktree(root: Path, common: Path) -> bool:
     return [Path(line).resolve() for line in shown] == [root, common.resolve()]
 
 
-def share_cache(project: Path, folder: Path) -> None:
-    """Give the worktree the project's DVC settings that git does not carry: its cache, local settings, where folder remotes are."""
+def share_settings(project: Path, folder: Path, own_cache: bool = False) -> None:
+    """Give a worktree the project's DVC settings that git does not carry: its cache, local settings, where folder remotes are."""
     from dvc.config import Config
     from dvc.repo import Repo
 
@@ -118,11 +118,13 @@ def share_cache(project: Path, folder: Path) -> None:
         cache = repo.cache.local_cache_dir
         local = Config(str(project / ".dvc"), validate=False).load_one("local")
         urls = {name: remote["url"] for name, remote in repo.config["remote"].items() if Path(remote.get("url", "")).is_absolute()}
+    (folder / ".dvc/config.local").unlink(missing_ok=True)
     settings = Config(str(folder / ".dvc"), validate=False)
     with settings.edit("local", validate=False) as edited:
-        edited.clear()
         edited.update(local)
-        edited.setdefault("cache", {})["dir"] = cache
+        edited.setdefault("cache", {}).pop("dir", None)
+        if not own_cache:
+            edited["cache"]["dir"] = cache
         for name, url in urls.items():
             edited.setdefault("remote", {}).setdefault(name, {})["url"] = url
     (folder / ".dvc/config.local").chmod(0o600)

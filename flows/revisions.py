@@ -26,16 +26,15 @@ def git(*arguments: str, folder: Path | None = None, check: bool = True, text: s
         ["git", *arguments],
         cwd=folder,
         env={**os.environ, **identity(), **env},
-        input=text,
+        input=None if text is None else text.encode("utf-8", "surrogateescape"),
         capture_output=True,
-        text=True,
-        errors="surrogateescape",  # a diff may hold bytes of any encoding
         check=False,
     )
+    out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may hold any bytes, and \r\n
     if check and done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
+        lines = told.strip().splitlines() or ["no message"]
         raise UserError(f"git {arguments[0]}: {lines[-1].removeprefix('fatal: ')}")
-    return done.stdout.removesuffix("\n")
+    return out.removesuffix("\n")
 
 
 @cache
@@ -81,6 +80,28 @@ def parse_lock(text: str, where: str) -> Lock:
 def read_lock(path: Path = Path(LOCK)) -> Lock:
     """The dvc.lock of a working tree, empty where there is none yet."""
     return parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.exists() else {}
+
+
+def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
+    """The stages of a dvc.lock that the texts of dvc.yaml and params.yaml beside it still have: DVC keeps those of removed rounds.
+
+    All of them, where there is no dvc.yaml; UserError where one is not YAML.
+    """
+    if graph is None:
+        return lock
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        stages, sections = (yaml.load(graph) or {}).get("stages") or {}, yaml.load(params or "") or {}
+    except (YAMLError, AttributeError) as error:
+        raise UserError(f"dvc.yaml, params.yaml: not YAML ({' '.join(str(error).split())[:100]}); mend that line") from None
+
+    def belongs(name: str) -> bool:
+        stage, each, key = name.partition("@")
+        over = stages.get(stage, {}).get("foreach")  # ${rounds}
+        keys = sections.get(over.strip("${}")) if isinstance(over, str) else over
+        return stage in stages and (not each or key in map(str, keys or ()))
+
+    return {name: entry for name, entry in lock.items() if belongs(name)}
 
 
 def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, Lock | None]]:

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from flows import leftovers, locks, measured, metrics, server, sharing, team, timing
@@ -38,8 +39,9 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
         with display.open(plan.graph.stages):
             outcomes = _execute(plan, processes, display, clock)
         clock.keep()
-        if all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
-            remove_finished()
+        if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
+            if not targets:  # DVC may not have the outs of another stage yet
+                remove_finished()
             leftovers.remove_unfinished(out for name in outcomes for out in plan.graph.stages[name].outs)
             locks.forget()
         if plan.remote and not sharing.is_pushed(plan.remote):
@@ -64,11 +66,16 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     return outcomes
 
 
-def dry_run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters) -> list[str]:
-    """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted."""
+def dry_run(
+    targets: Sequence[str] = (), check: Callable[[], None] = check_parameters, edited: AbstractContextManager[None] | None = None
+) -> list[str]:
+    """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted.
+
+    `edited` is entered for as long as that takes.
+    """
     processes = Processes()
     display = Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():
+    with stopping_on_signals(processes, display.farewell), locks.only_run(), edited or nullcontext():
         plan = make_plan(targets, processes, display.warn, check, dry=True)
     return [name for name in plan.graph.stages if name in plan.changed]
 

@@ -127,7 +127,7 @@ def _port(memory: Path | None) -> int:
     return port
 
 
-def use_server(schedules: bool = False) -> None:
+def use_server() -> None:
     """Make Prefect's API ready: the configured server's, or one of ours until we exit.
 
     Prefect sends its last events and logs when the interpreter exits, and waits a minute for a server that is gone. So
@@ -136,7 +136,7 @@ def use_server(schedules: bool = False) -> None:
     set_environment()
     if is_configured():
         return
-    server = Server(schedules)
+    server = Server()
     atexit.register(server.close)
     os.environ["PREFECT_API_URL"] = server.url
     import prefect.main  # noqa: F401 - two seconds, while the server starts

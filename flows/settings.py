@@ -72,7 +72,7 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
 def _parse(written: str, assignment: str) -> Any:
     try:
         return _round_trip().load(written)
-    except YAMLError:
+    except (YAMLError, ValueError):  # the latter of 2024-13-45 and !!int x
         raise UserError(f"--set {assignment}: the value is not YAML; quote it, such as --set 'text.separator=\": \"'") from None
 
 

@@ -17,12 +17,11 @@ from ruamel.yaml import YAML
 
 from flows import checks, experiments, locks, settings, sweep_table
 from flows.display import Display
-from flows.lineage import cache_folder
 from flows.processes import Processes, Stopped, environment, stopping_on_signals
 from flows.revisions import LOCK, commit_of
 from flows.source import write_source
 from flows.stages import find_devices
-from flows.worktree import carry_changes, equip, make_worktree
+from flows.worktree import Changes, carry_changes, equip, make_worktree, read_changes
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, write_text
 from tasks.core.params import read_yaml, validate
@@ -71,6 +70,7 @@ def sweep(
     with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
         known = {one.name for one in experiments.stored(baseline)}
         check = check or checks.check
+        changes = read_changes(baseline)  # once: what is saved from now on is of no point
         named = {
             point: f"{point.name}-{inputs(point, check, describe, targets=targets)[:6]}" for point in points
         }  # every point is checked before any runs
@@ -83,7 +83,7 @@ def sweep(
         def work(point: Point) -> None:
             slot = slots.get()
             try:
-                if problem := _run_point(point, named[point], baseline, slot, jobs, processes, display, run):
+                if problem := _run_point(point, named[point], baseline, changes, slot, jobs, processes, display, run):
                     problems.append(problem)
             except Stopped:
                 pass
@@ -220,15 +220,23 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, ro
 
 
 def _run_point(
-    point: Point, name: str, baseline: str, slot: int, jobs: int, processes: Processes, display: Display, run: Sequence[str]
+    point: Point,
+    name: str,
+    baseline: str,
+    changes: Changes,
+    slot: int,
+    jobs: int,
+    processes: Processes,
+    display: Display,
+    run: Sequence[str],
 ) -> str:
     """Bring worktree `slot` to the person's state with the point's parameters, run there, store; one line where that failed."""
     if processes.stopped:
         raise Stopped
     tree = make_worktree(FOLDER / f"tree-{slot}", baseline)
-    carry_changes(tree)
+    carry_changes(changes, tree)
     settings.apply(point.assignments, tree / "params.yaml", lambda _: None)
-    equip(tree, cache_folder())
+    equip(tree)
     inputs_ = name.rpartition("-")[2]
     devices = find_devices()
     own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(devices) > 1 else {}

@@ -2,17 +2,18 @@
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.experiments import code_files
-from flows.retraining_tree import is_worktree
+from flows.retraining_tree import is_worktree, share_settings
 from flows.revisions import LOCK, git
 from flows.source import source_keys
 from tasks.core.params import read_yaml
 
 SOURCE = "data/source.json"
-CARRIED = ("runtime.yaml", ".retemper/digests.json", ".dvc/config.local")  # this machine's own, never git's
+CARRIED = ("runtime.yaml", ".retemper/digests.json")  # this machine's own, never git's
 
 
 def make_worktree(tree: Path, commit: str) -> Path:
@@ -28,13 +29,31 @@ def make_worktree(tree: Path, commit: str) -> Path:
     return top / git("rev-parse", "--show-prefix")
 
 
-def carry_changes(tree: Path) -> None:
-    """Bring uncommitted changes of tracked files, new code, and dvc.lock into `tree`."""
+@dataclass(frozen=True)
+class Changes:
+    """What a working tree holds beyond a commit, read once: a diff of tracked files, and files by name with their permissions."""
+
+    diff: str
+    files: Mapping[str, tuple[bytes, int]]
+
+
+def read_changes(commit: str) -> Changes:
+    """Uncommitted changes of tracked files, new code, and dvc.lock."""
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # whatever the user's settings are
-    if changes := git("diff", "--binary", "--relative", *plain, "HEAD"):
-        git("apply", "--whitespace=nowarn", "-", folder=tree, text=f"{changes}\n")
+    diff = git("diff", "--binary", "--relative", *plain, commit)
     new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
-    copy([*filter(None, new), LOCK, SOURCE], tree)
+    there = [Path(name) for name in [*filter(None, new), LOCK, SOURCE] if Path(name).is_file()]
+    return Changes(diff, {str(path): (path.read_bytes(), path.stat().st_mode) for path in there})
+
+
+def carry_changes(changes: Changes, tree: Path) -> None:
+    """Bring `changes` into `tree`, which is at the commit that they are upon."""
+    if changes.diff:
+        git("apply", "--whitespace=nowarn", "-", folder=tree, text=f"{changes.diff}\n")
+    for name, (content, mode) in changes.files.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(content)
+        (tree / name).chmod(mode)
 
 
 def copy(names: Iterable[str], tree: Path) -> None:
@@ -45,16 +64,10 @@ def copy(names: Iterable[str], tree: Path) -> None:
             shutil.copy2(name, tree / name)
 
 
-def equip(tree: Path, cache: Path | None) -> None:
-    """Give `tree` this machine's settings and a cache (its own, if None), and let relative sources be found from it."""
-    (tree / ".dvc/config.local").unlink(missing_ok=True)
+def equip(tree: Path, own_cache: bool = False) -> None:
+    """Give `tree` this machine's settings and cache (or a cache of its own), and let relative sources be found from it."""
     copy(CARRIED, tree)
-    from dvc.config import Config
-
-    with Config(str(tree / ".dvc")).edit("local") as local:
-        local.setdefault("cache", {}).pop("dir", None)
-        if cache:
-            local["cache"]["dir"] = str(cache.absolute())
+    share_settings(Path.cwd(), tree, own_cache)
     for _, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)
         if not place.is_absolute() and place.exists():

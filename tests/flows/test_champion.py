@@ -1,8 +1,13 @@
 """What makes up a served model, by a dvc.lock."""
 
+from pathlib import Path
+
 import pytest
 
-from flows.champion import digests_of, outs_of
+from flows.champion import digests_of, outs_of, record_of
+from flows.retraining_tree import git
+from flows.revisions import parse_lock
+from tasks.core.errors import UserError
 
 LOCK = """
 schema: '2.0'
@@ -21,11 +26,26 @@ stages:
 )
 def test_a_query_tower_without_an_index_is_served_by_its_rounds(entry: str, index: str) -> None:
     """So a change of index.factory alone, which remakes that, is a change of the model as it is served."""
-    found = digests_of(outs_of(LOCK.format(factory="of_star", entry=entry)), "tower")
+    found = digests_of(outs_of(parse_lock(LOCK.format(factory="of_star", entry=entry), "")), "tower")
     assert found == {"encoder": "weights", "index": index, "corpus": "corpus"}
-    changed = digests_of(outs_of(LOCK.format(factory="of_star_anew", entry=entry)), "tower")
+    changed = digests_of(outs_of(parse_lock(LOCK.format(factory="of_star_anew", entry=entry), "")), "tower")
     assert (changed != found) == (index == "of_star")
 
 
 def test_an_empty_lock() -> None:
-    assert outs_of("") == {}
+    assert outs_of(parse_lock("", "")) == {}
+
+
+def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> None:
+    """DVC keeps its entry in dvc.lock, but nothing would make its index again."""
+    git(tmp_path, "init", "--quiet")
+    entry = "  train@{0}: {{outs: [{{path: data/encoders/{0}, md5: of_{0}}}]}}\n"
+    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entry.format('a')}{entry.format('b')}")
+    (tmp_path / "dvc.yaml").write_text("stages: {train: {foreach: '${rounds}', do: {cmd: x}}}\n")
+    (tmp_path / "params.yaml").write_text("rounds: {a: {}}\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "b was removed")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert record_of(tmp_path, commit, "a")["digests"] == {"encoder": "of_a"}
+    with pytest.raises(UserError, match=r"has no encoder b, expected one of a$"):
+        record_of(tmp_path, commit, "b")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows import cli, search, zero_shot
+from flows import cli, locks, search, zero_shot
 from tasks.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +89,26 @@ def test_a_dry_run_names_stages_and_changes_nothing(project: Path) -> None:
     assert "evaluate@more" not in done.stdout
     assert (project / "params.yaml").read_bytes() == before
     assert not (project / "data/source.json").exists()
+
+
+@pytest.mark.parametrize("setting", [[], ["--set", "rounds.star.lr=1e-5"]])
+def test_what_a_person_saves_during_a_dry_run_stays(project: Path, setting: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    saved = (project / "params.yaml").read_text() + "# saved meanwhile\n"
+
+    def save() -> None:
+        (project / "params.yaml").write_text(saved)
+
+    assert cli.main(["run", "--dry-run", *setting, "prepare"], save) == 0
+    assert (project / "params.yaml").read_text() == saved
+
+
+def test_a_run_at_work_sees_nothing_of_a_setting_that_is_refused(project: Path) -> None:
+    before = (project / "params.yaml").stat().st_mtime_ns
+    with locks.only_run(project / locks.RUN_LOCK):
+        for more in ([], ["--dry-run"]):
+            assert "a run is at work in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *more))
+    assert (project / "params.yaml").stat().st_mtime_ns == before, "it was never written"
 
 
 def test_dvcs_refusals_are_one_line(project: Path) -> None:

@@ -1,6 +1,7 @@
 """What garbage collection keeps (branches, tags, experiments, working trees) and what it takes; never during a run."""
 
 import hashlib
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from flows import garbage, integrity, locks
+from tasks.core.errors import UserError
 
 
 def digest(path: Path) -> str:
@@ -66,7 +68,6 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
 
 
 def test_not_while_a_run_is_at_work(finished: Any) -> None:
-    import subprocess
     import sys
 
     script = "from flows import locks\nwith locks.only_run():\n    print('held', flush=True)\n    input()"
@@ -86,6 +87,20 @@ def test_not_while_a_run_is_at_work(finished: Any) -> None:
     assert done.returncode == 2
     assert "a run is at work in this folder" in done.stderr
     assert locks.RUN_LOCK.name == "run.lock"
+
+
+def test_after_a_kill_that_cut_dvc_lock_short_nothing_goes(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    entry = "schema: '2.0'\nstages:\n  train:\n    cmd: x\n    outs:\n    - path: data/x\n      hash: md5\n      md5: {}\n"
+    (tmp_path / locks.BEFORE).parent.mkdir()
+    (tmp_path / locks.BEFORE).write_text(entry.format("before"))
+    lock = tmp_path / locks.DVC_LOCK
+    for cut in ("", entry[:30], entry[:44], entry.format("no")[:-1]):
+        lock.write_text(cut)
+        with pytest.raises(UserError, match=r"dvc\.lock: cut short"):
+            garbage.find_needs([], [tmp_path])
+    lock.write_text(entry.format("now"))
+    assert garbage.find_needs([], [tmp_path]).oids == {"before", "now"}
 
 
 def test_a_folders_files_are_needed_with_it() -> None:

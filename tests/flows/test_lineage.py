@@ -13,6 +13,13 @@ from flows import lineage
 from tasks.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
+LOCK = """\
+schema: '2.0'
+stages:
+  evaluate@a: {cmd: x, outs: [{path: data/metrics/a.json, md5: 0a}]}
+  evaluate@b: {cmd: x, outs: [{path: data/metrics/b.json, md5: 0b}]}
+  report: {cmd: x, deps: [{path: data/metrics, md5: 0c.dir}], outs: [{path: data/report, md5: 0d}]}
+"""  # as DVC leaves it: it keeps the entries of a round that was removed
 
 
 @pytest.fixture
@@ -71,6 +78,18 @@ def test_as_a_revision_has_it_and_code_that_was_never_committed(here: Any) -> No
     assert lineage.trace("b").steps[0].code[0].note == "uncommitted"
     with pytest.raises(UserError, match="git knows none of that name"):
         lineage.trace("b", "nowhere")
+
+
+def test_a_removed_round_made_nothing(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    toy.rounds(a="1")
+    Path("dvc.lock").write_text(LOCK)
+    toy.command("git", "add", ".")
+    toy.command("git", "commit", "--quiet", "-m", "b was removed")
+    for revision in (None, "HEAD"):
+        assert [step.stage for step in lineage.trace("data/report", revision).steps] == ["evaluate@a", "report"]
+        with pytest.raises(UserError, match="no such model, metric or path"):
+            lineage.trace("data/metrics/b.json", revision)
 
 
 def test_the_digest_of_a_folder_is_dvcs(tmp_path: Path) -> None:

@@ -52,7 +52,10 @@ def test_a_webhook_is_told(hook: tuple[str, list[dict[str, object]]], monkeypatc
     assert len(got) == 2
 
 
-@pytest.mark.parametrize("address", ["file:///etc/passwd", "secret", "http://127.0.0.1:9/secret", "http://", "http://[secret"])
+@pytest.mark.parametrize(
+    "address",
+    ["file:///etc/passwd", "secret", "http://127.0.0.1:9/secret", "http://", "http://[secret", "http://h:secret/", "http://h/a secret"],
+)
 def test_a_webhook_that_is_none_is_a_warning_without_its_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     monkeypatch.delenv(BLOCK, raising=False)

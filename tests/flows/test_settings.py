@@ -105,6 +105,8 @@ def test_true_is_not_one(file: Path) -> None:
         (".=1", "--set .=1: expected section.key=value"),
         ("rounds.star.lr.x=1", "--set rounds.star.lr.x=1: rounds.star.lr is no section"),
         ("rounds.star.lr=[1", "--set rounds.star.lr=[1: the value is not YAML"),
+        ("rounds.star.lr=2024-13-45", "--set rounds.star.lr=2024-13-45: the value is not YAML"),
+        ("rounds.star.lr=!!int x", "--set rounds.star.lr=!!int x: the value is not YAML"),
     ],
 )
 def test_refusals(file: Path, assignment: str, line: str) -> None:

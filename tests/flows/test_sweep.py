@@ -1,16 +1,18 @@
 """Sweeps: the points of a file, and a real one over a toy project, whose experiments DVC itself shows, applies and pushes."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows import experiments, revisions, worktree
-from flows.sweep import Point, inputs, read_points
+from flows.sweep import Point, inputs, read_points, sweep
 from tasks.core.errors import UserError
 
 SWEEP = """
@@ -109,8 +111,66 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     for setting in ("diff.noprefix=true", "diff.external=false", "color.ui=always"):
         toy.command("git", "config", *setting.split("="))
     toy.rounds(a="5", b="6")
-    worktree.carry_changes(tree)
-    assert (tree / "params.yaml").read_text() == (toy.folder / "params.yaml").read_text()
+    wanted = (toy.folder / "params.yaml").read_text()
+    worktree.carry_changes(worktree.read_changes(commit), tree)
+    assert (tree / "params.yaml").read_text() == wanted
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    toy.command(sys.executable, "-m", "dvc", "remote", "add", "-d", "team", "../remote")
+    tree = Path(".retemper/sweep/tree-0")
+    shutil.copytree(".dvc", tree / ".dvc")
+    shutil.copy("params.yaml", tree)
+    worktree.equip(tree, own)
+    with Repo(str(tree)) as repo:
+        assert Path(repo.config["remote"]["team"]["url"]) == toy.folder.parent / "remote"
+        assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own else toy.folder) / ".dvc/cache"
+
+
+def test_an_experiment_holds_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    for name in ("code/__init__.py", "code/__pycache__/a.pyc", "code/deep/__pycache__/b.pyc", "code/deep/b.py"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("")
+    Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, code]"))
+    commit = experiments.save(Path.cwd(), revisions.commit_of("HEAD"), "x", "", [])
+    stored = revisions.git("ls-tree", "-r", "--name-only", commit, "code").splitlines()
+    assert stored == ["code/__init__.py", "code/deep/b.py"]
+
+
+def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    text = Path("step.py").read_bytes()
+    Path("step.py").write_bytes(b"# one\r\n# two\r\n" + text)
+    toy.command("git", "commit", "--quiet", "-am", "made on Windows")
+    changed = b"# one\r\n# another, by \xe9\r\n" + text
+    Path("step.py").write_bytes(changed)
+    commit = revisions.commit_of("HEAD")
+    tree = worktree.make_worktree(Path(".retemper/sweep/tree-0"), commit)
+    worktree.carry_changes(worktree.read_changes(commit), tree)
+    assert (tree / "step.py").read_bytes() == changed
+
+
+def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each point's run stands in for a person, too, who saves while it is at work: the next point must not see that."""
+    monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        if name.startswith("GIT_"):
+            monkeypatch.setenv(name, value)
+    (toy.folder / "dvc.yaml").write_text((toy.folder / "dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, new.py]"))
+    (toy.folder / "new.py").write_text("first\n")
+    toy.rounds(a="5", b="6")
+    (toy.folder / "grid.yaml").write_text("grid: {first: [x, y]}\n")
+    save = (
+        "import pathlib; new = pathlib.Path('new.py').read_text(); params = pathlib.Path('params.yaml').read_text(); "
+        f"pathlib.Path({str(toy.folder)!r}, 'seen').open('a').write(new + params); there = pathlib.Path({str(toy.folder)!r}); "
+        "there.joinpath('new.py').write_text('second\\n'); there.joinpath('params.yaml').write_text('first: 9\\nrounds: {}\\n')"
+    )
+    assert sweep(Path("grid.yaml"), 1, False, [sys.executable, "-c", save], lambda _: None, lambda *_: None) == 0
+    for value in ("x", "y"):
+        assert f"first\nfirst: {value}\nrounds:\n  a: {{value: 5}}\n  b: {{value: 6}}\n" in Path("seen").read_text()
 
 
 def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: pytest.MonkeyPatch) -> None:

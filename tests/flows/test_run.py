@@ -1,0 +1,39 @@
+"""What a run tidies up when it has ended."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from flows import locks, run
+from flows.display import Outcome
+from flows.graph import Graph, Stage
+from flows.plan import Plan
+from tasks.core.scratch import finish
+
+WHOLE = {"a": Outcome("Ran"), "b": Outcome("Cached")}
+
+
+def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stage that was not asked for, or that Prefect did not come to, DVC may not have the outs yet."""
+    monkeypatch.chdir(tmp_path)
+    work = Path(".retemper/scratch/train/0")
+    work.mkdir(parents=True)
+    finish(work)
+    locks.remember()
+    plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(WHOLE), None, False)
+    monkeypatch.setattr(run, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(run, "cache_folder", Path)
+    monkeypatch.setattr(run.team, "register_again", lambda *_: None)
+
+    def end(targets: list[str], outcomes: dict[str, Outcome]) -> tuple[bool, bool]:
+        """Whether the finished work, and the memory of dvc.lock, are there afterwards."""
+        monkeypatch.setattr(run, "_execute", lambda *_: outcomes)
+        with suppress(run.StagesFailed):
+            run.run(targets)
+        return work.exists(), locks.BEFORE.exists()
+
+    assert end([], {}) == (True, True)
+    assert end([], {"a": Outcome("Ran")}) == (True, True)
+    assert end(["b"], WHOLE) == (True, False)
+    assert end([], WHOLE) == (False, False)
