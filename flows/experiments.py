@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from flows.display import text_table
 from flows.integrity import object_path
 from flows.lineage import cache_folder
-from flows.revisions import LOCK, git, parse_lock, read_blob
+from flows.revisions import LOCK, git, of_graph, parse_lock, read_blob
 
 PARAMS = "params.yaml"
 REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/([^/]+)")
@@ -73,10 +73,11 @@ def stored(baseline: str | None = None, cache: Path | None = None) -> list[Exper
 def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
     """One experiment, its metrics out of the cache."""
     commit = git("rev-parse", ref)
-    params = YAML(typ="safe", pure=True).load(read_blob(commit, PARAMS) or "{}") or {}
+    written = read_blob(commit, PARAMS)
+    params = YAML(typ="safe", pure=True).load(written or "{}") or {}
     message = git("show", "-s", "--format=%B", commit)
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
-    lock = parse_lock(read_blob(commit, LOCK) or "{}", f"{name}:{LOCK}")
+    lock = of_graph(parse_lock(read_blob(commit, LOCK) or "{}", f"{name}:{LOCK}"), read_blob(commit, "dvc.yaml"), written)
     metrics: dict[str, Any] = {}
     for entry in lock.values():
         for out in entry.get("outs", []):

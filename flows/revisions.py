@@ -128,4 +128,4 @@ def is_committed(commit: str, path: str, folder: Path | None = None) -> bool:
     """Whether the working tree's file is what `commit` has."""
     text = read_blob(commit, path, folder)
     file = (folder or Path()) / path
-    return text is not None and file.exists() and file.read_text(encoding="utf-8") == text
+    return text is not None and file.exists() and file.read_bytes() == text.encode()

@@ -12,6 +12,7 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows import experiments, revisions, worktree
+from flows.integrity import object_path
 from flows.sweep import Point, inputs, read_points, sweep
 from tasks.core.errors import UserError
 
@@ -138,6 +139,22 @@ def test_an_experiment_holds_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPa
     commit = experiments.save(Path.cwd(), revisions.commit_of("HEAD"), "x", "", [])
     stored = revisions.git("ls-tree", "-r", "--name-only", commit, "code").splitlines()
     assert stored == ["code/__init__.py", "code/deep/b.py"]
+
+
+def test_an_experiment_shows_no_round_that_was_removed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC keeps its entry in dvc.lock."""
+    monkeypatch.chdir(toy.folder)
+    toy.rounds(a="1")
+    stages = {}
+    for name in ("a", "b"):
+        file = object_path(Path(".dvc/cache/files/md5"), name * 32)
+        file.parent.mkdir(parents=True)
+        file.write_text('{"dev": {"nDCG@10": 0.5}}')
+        stages[f"evaluate@{name}"] = {"cmd": "x", "outs": [{"path": f"data/metrics/{name}.json", "md5": name * 32}]}
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
+    toy.command("git", "add", ".")
+    toy.command("git", "commit", "--quiet", "-m", "b was removed")
+    assert experiments.read("x", "HEAD", "", Path(".dvc/cache")).metrics == {"a": {"dev": {"nDCG@10": 0.5}}}
 
 
 def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
