@@ -134,7 +134,7 @@ def spaced(places: Sequence[float], least: float) -> list[float]:
 def bars(heading: str, found: Sequence[Bar], ticked: Sequence[tuple[float, str]]) -> str:
     """A row for each name, in the order of the bars; `ticked` are the marks of time."""
     names = list(dict.fromkeys(bar.name for bar in found))
-    left, right, row, top, width = min(260.0, max(map(len, names)) * 7.4 + 20), 14.0, 22.0, 28.0, 900.0
+    left, right, row, top, width = min(260.0, max(map(len, names)) * 7.4 + 20), 30.0, 22.0, 28.0, 900.0
     last = max([*(bar.end for bar in found), 1e-9])
 
     def x(value: float) -> float:

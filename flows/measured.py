@@ -14,7 +14,6 @@ from flows import figures, metrics, quality, timing
 from flows.display import clock
 from flows.graph import Graph
 from flows.revisions import read_lock
-from tasks.core.charts import ticks
 from tasks.core.files import read_json, write_text
 from tasks.core.params import read_yaml
 
@@ -22,6 +21,7 @@ REPORT = Path("data/report/report.html")
 PAGE = Path(".retemper/report.html")
 TIMELINE = Path(".retemper/logs/timeline.html")
 LATENCY = Path("data/latency")
+STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)  # of a time axis, seconds
 PLACE = "<!-- measured -->"  # where the report's page has room for it
 
 
@@ -104,6 +104,12 @@ def latency_section(found: Mapping[str, Any]) -> str:
     )
 
 
+def time_ticks(whole: float) -> list[float]:
+    """At most nine round times, in seconds, from 0 to `whole`."""
+    step = next((step for step in STEPS if whole <= 8 * step), whole / 8)
+    return [step * place for place in range(int(whole / step) + 1)] if step else [0.0]
+
+
 def timeline(spans: Sequence[timing.Span]) -> str:
     """Every stage of a run as a bar over time."""
     begin = min(span.ready for span in spans)
@@ -123,12 +129,12 @@ def timeline(spans: Sequence[timing.Span]) -> str:
         [s.stage, f"{s.start - begin:.1f}", f"{s.end - begin:.1f}", f"{s.end - s.start:.1f}", f"{s.start - s.ready:.1f}", s.device, s.state]
         for s in order
     ]
-    marks = [(mark, clock(mark).replace(".0 s", " s")) for mark in ticks(0, whole, 8)]
+    marks = [(mark, clock(mark).replace(".0 s", " s")) for mark in time_ticks(whole)]
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
     body = (
         f'<p class="note">{when}. {len(spans)} stages, {clock(busy)} of work in {clock(whole)}. Bars are from a stage\'s start to its outs '
         "being in the cache; a dotted line before one is the wait for a device and for DVC to start.</p>"
-        f'<div class="wide">{figures.bars("seconds from the start", [bar(span) for span in order], marks)}</div>'
+        f'<div class="wide">{figures.bars("time from the start", [bar(span) for span in order], marks)}</div>'
         + figures.table(["stage", "start, s", "end, s", "seconds", "waited", "device", "state"], rows)
         + f'<script type="application/json" id="spans">{embedded(spans)}</script>'
     )

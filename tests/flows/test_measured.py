@@ -90,6 +90,15 @@ def test_a_timeline_shows_who_worked_beside_whom_and_who_waited() -> None:
     assert found[1] == {"stage": "encode@b", "ready": 100, "start": 111, "end": 131, "device": "1", "state": "Ran"}
 
 
+@pytest.mark.parametrize("whole", [0.0, 0.3, 31, 599, 3600, 3986, 10**6])
+def test_times_on_an_axis_are_round_and_few(whole: float) -> None:
+    marks = measured.time_ticks(whole)
+    assert marks[0] == 0 and marks[-1] <= whole and len(marks) <= 9
+    if whole in (599, 3986):
+        assert marks == [120 * place for place in range(5)] if whole == 599 else [600 * place for place in range(7)]
+    assert whole == 0 or len(marks) > 2
+
+
 def test_a_line_goes_through_its_points() -> None:
     up, level_line = Line("up", [Point(0, 1.0), Point(10, 3.0, spread=0.5)]), Line("level", [Point(0, 2.0), Point(10, 2.0)], dotted=True)
     drawn = chart("M", [up, level_line], "s")
