@@ -47,6 +47,8 @@ def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Cl
         logger = get_run_logger()
 
         def tell(line: str) -> None:
+            if processes.stopped:  # how a stage takes that stands in its log
+                return
             if line.startswith("\r"):
                 display.passing(name, line[1:])
                 return
