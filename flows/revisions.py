@@ -89,9 +89,9 @@ def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
     """
     if graph is None:
         return lock
-    yaml = YAML(typ="safe", pure=True)
     try:
-        stages, sections = (yaml.load(graph) or {}).get("stages") or {}, yaml.load(params or "") or {}
+        stages = (YAML(typ="safe", pure=True).load(graph) or {}).get("stages") or {}
+        sections = YAML(typ="safe", pure=True).load(params or "") or {}
     except (YAMLError, AttributeError) as error:
         raise UserError(f"dvc.yaml, params.yaml: not YAML ({' '.join(str(error).split())[:100]}); mend that line") from None
 

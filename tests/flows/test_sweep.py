@@ -132,6 +132,9 @@ def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool,
 
 def test_an_experiment_holds_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        if name.startswith("GIT_"):
+            monkeypatch.setenv(name, value)
     for name in ("code/__init__.py", "code/__pycache__/a.pyc", "code/deep/__pycache__/b.pyc", "code/deep/b.py"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("")
