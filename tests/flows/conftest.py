@@ -239,6 +239,22 @@ def lay_out(folder: Path, environment: dict[str, str]) -> Toy:
 
 
 @pytest.fixture
+def reduced(toy: Toy) -> Toy:
+    """The toy project less round b, whose entry DVC keeps in dvc.lock; committed, nothing run."""
+    toy.rounds(a="1")
+    (toy.folder / "dvc.lock").write_text("""\
+schema: '2.0'
+stages:
+  evaluate@a: {cmd: x, outs: [{path: data/metrics/a.json, md5: 0a}]}
+  evaluate@b: {cmd: x, outs: [{path: data/metrics/b.json, md5: 0b}]}
+  report: {cmd: x, deps: [{path: data/metrics, md5: 0c.dir}], outs: [{path: data/report, md5: 0d}]}
+""")
+    toy.command("git", "add", ".")
+    toy.command("git", "commit", "--quiet", "-m", "b was removed")
+    return toy
+
+
+@pytest.fixture
 def served(toy: Toy, server_url: str) -> Toy:
     """The toy project, with Prefect's server set."""
     return Toy(toy.folder, toy.environment | {"PREFECT_API_URL": server_url})
