@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.params import Params
+from tasks.core.params import Params, TrainingTokens
 
 
 class QuerySide(Params):
@@ -38,12 +38,7 @@ class QuerySide(Params):
     warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which lr rises linearly; it then falls linearly to 0")
     clip: float = Field(1.0, gt=0, description="largest norm of the query tower's gradient")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16: autocast over fp32 weights where the hardware has it, else fp32")
-    batch_tokens: int | None = Field(
-        None,
-        ge=512,
-        description="tokens of one forward pass at most, padding included (gradient caching cuts a step into these); "
-        "none: 2,048 on a CPU, 16,384 on a GPU",
-    )
+    batch_tokens: TrainingTokens = None
     nprobe: int = Field(16, ge=1, description="lists visited per query, for IVF indexes")
     ef_search: int = Field(512, ge=1, description="candidates kept per query, for HNSW indexes")
     train_size: int = Field(262144, ge=1, description="vectors an index is trained on at most, drawn with the seed (JPQ: all)")

@@ -1,9 +1,9 @@
 """Parameters as frozen records: a section of params.yaml becomes a pydantic model that knows every key."""
 
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -17,6 +17,14 @@ class Params(BaseModel):
 
 
 P = TypeVar("P", bound=Params)
+TrainingTokens = Annotated[
+    int | None,
+    Field(
+        ge=512,
+        description="tokens of one forward pass at most, padding included (gradient caching cuts a step into these); "
+        "none: 2,048 on a CPU, 16,384 on a GPU",
+    ),
+]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

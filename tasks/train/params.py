@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.params import Params
+from tasks.core.params import Params, TrainingTokens
 
 
 class Round(Params):
@@ -63,12 +63,7 @@ class Round(Params):
     )
     clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16: autocast over fp32 weights where the hardware has it, else fp32")
-    batch_tokens: int | None = Field(
-        None,
-        ge=512,
-        description="tokens of one forward pass at most, padding included (gradient caching cuts a step into these); "
-        "none: 2,048 on a CPU, 16,384 on a GPU",
-    )
+    batch_tokens: TrainingTokens = None
     seed: int = Field(
         42,
         ge=0,

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from flows import champion, retrain, retraining_tree
 from flows.champion import digests_of, outs_of, record_of
+from flows.display import Display
+from flows.processes import Processes
 from flows.retraining_tree import git
 from flows.revisions import parse_lock
 from tasks.core.errors import UserError
@@ -49,3 +52,29 @@ def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> No
     assert record_of(tmp_path, commit, "a")["digests"] == {"encoder": "of_a"}
     with pytest.raises(UserError, match=r"has no encoder b, expected one of a$"):
         record_of(tmp_path, commit, "b")
+
+
+def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("{}\n")
+    Path("dvc.lock").write_text("")
+
+    def fail(*_: object) -> None:
+        retrain.SCRATCH.mkdir(parents=True)
+        raise UserError("its encoder is away")
+
+    now = champion.Champion(1, "a", "first", "then", digests={"encoder": "0a"})
+    for place, name, value in (
+        (retrain.metrics, "read_metrics", {"a": {"dev": {"nDCG@10": 0.5}}}),
+        (retrain.metrics, "best_model", "a"),
+        (retrain.promotion, "measure_of", "nDCG@10"),
+        (retrain.champion, "read_champions", [now]),
+        (retrain, "_take_in", None),
+        (retrain, "_run_pipeline", None),
+    ):
+        monkeypatch.setattr(place, name, lambda *_, value=value: value)
+    monkeypatch.setattr(retrain, "evaluate_champion", fail)
+    begun, tree = retrain.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    with pytest.raises(UserError, match="its encoder is away"):
+        retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
+    assert not retrain.SCRATCH.exists()

@@ -27,32 +27,6 @@ def served(retraining: Any, server_url: str) -> Any:
     return retraining
 
 
-def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_text("{}\n")
-    Path("dvc.lock").write_text("")
-
-    def fail(*_: object) -> None:
-        retrain.SCRATCH.mkdir(parents=True)
-        raise UserError("its encoder is away")
-
-    now = champion.Champion(1, "a", "first", "then", digests={"encoder": "0a"})
-    for place, name, value in (
-        (retrain.metrics, "read_metrics", {"a": {"dev": {"nDCG@10": 0.5}}}),
-        (retrain.metrics, "best_model", "a"),
-        (retrain.promotion, "measure_of", "nDCG@10"),
-        (retrain.champion, "read_champions", [now]),
-        (retrain, "_take_in", None),
-        (retrain, "_run_pipeline", None),
-    ):
-        monkeypatch.setattr(place, name, lambda *_, value=value: value)
-    monkeypatch.setattr(retrain, "evaluate_champion", fail)
-    begun, tree = retrain.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
-    with pytest.raises(UserError, match="its encoder is away"):
-        retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
-    assert not retrain.SCRATCH.exists()
-
-
 def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     project = served
     remote = project.folder.parent / "remote.git"
