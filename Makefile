@@ -1,14 +1,22 @@
 # Everything from a bare machine with Python 3.11+ and git: `make run`, `make test`.
 #   EXTRA=cpu     faiss for the CPU (default) | gpu: faiss for CUDA 12. PyTorch itself uses a GPU either way.
 #   ARGS='-k NAME'  arguments for pytest (make test)
-#   PYTHON=...    the interpreter to build .venv with; default: the first of python3, python3.14 ... that is 3.11 or later
+#   PYTHON=...    the interpreter to build .venv with; default: the first of python3, python3.14 ... that is 3.11 to 3.14
 # A smaller, CPU-only PyTorch where pip would take the CUDA build: set pip's own PIP_EXTRA_INDEX_URL (see README).
 EXTRA ?= cpu
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+	$$p -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) or v[:3] == (3, 14, 1))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
+# Test files run beside one another, in the order of tests/conftest.py; each file in one process.
+BESIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 MADE_OF := pyproject.toml constraints.txt
+# Both packages of faiss write into one folder: the other one goes first, and its set-up is then no longer ready.
+ifeq ($(EXTRA),gpu)
+OTHER := -q -y faiss-cpu && rm -f .venv/.ready-cpu*
+else
+OTHER := -q -y faiss-gpu-cu12 && rm -f .venv/.ready-gpu*
+endif
 
 export PIP_REQUIRE_VIRTUALENV = 1
 
@@ -24,7 +32,7 @@ run: .venv/.ready-$(EXTRA)
 	$(BIN)/retemper run
 
 test: .venv/.ready-$(EXTRA)-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(BESIDE) $(ARGS)
 
 test-heavy: .venv/.ready-$(EXTRA)-dev
 	$(BIN)/python -m pytest -m heavy $(ARGS)
@@ -39,18 +47,20 @@ clean:
 	rm -rf .venv
 
 .venv/.made:
-	@test -n '$(PYTHON)' || { echo 'retemper: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3' >&2; exit 2; }
+	@test -n '$(PYTHON)' || { echo 'retemper: no Python 3.11 to 3.14 found (3.14.1 apart, which networkx refuses); install one, or name it: make PYTHON=/path/to/python3' >&2; exit 2; }
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
 		echo 'retemper: $(PYTHON) -m venv failed; install the venv package of your system (Debian, Ubuntu: python3-venv)' >&2; exit 2; }
 	@touch $@
 
 # The development set-up holds everything that the other one does, so `make run` after `make test` installs nothing.
 .venv/.ready-$(EXTRA): $(MADE_OF) | .venv/.made
-	@echo 'Setting up .venv: some minutes, 2 GB with a CPU build of PyTorch, more with a CUDA build ...'
+	@echo 'Setting up .venv: some minutes, 2.5 GB with a CPU build of PyTorch, more with a CUDA build ...'
+	@$(PIP) uninstall $(OTHER) 2>/dev/null
 	@$(PIP) install -q -c constraints.txt -e '.[$(EXTRA),demo]'
 	@touch $@
 
 .venv/.ready-$(EXTRA)-dev: $(MADE_OF) | .venv/.made
-	@echo 'Setting up .venv: some minutes, 2 GB with a CPU build of PyTorch, more with a CUDA build ...'
+	@echo 'Setting up .venv: some minutes, 2.5 GB with a CPU build of PyTorch, more with a CUDA build ...'
+	@$(PIP) uninstall $(OTHER) 2>/dev/null
 	@$(PIP) install -q -c constraints.txt -e '.[$(EXTRA),demo,dev]'
 	@touch $@ .venv/.ready-$(EXTRA)

@@ -86,8 +86,8 @@ def main() -> None:
         work = Work(device, dtype, Runtime().graph_tokens, chunks.tokens.pad)
         tokens, wall, processor = 0, 0.0, 0.0
         for step in range(args.steps + 1):
-            batch = draw_batch(chunks, rows, vocabulary, params, step)
             start, used = time.perf_counter(), time.process_time()
+            batch = draw_batch(chunks, rows, vocabulary, params, step)
             Step(module, batch, params, work, (1, step)).backward()
             if device.type == "cuda":
                 torch.cuda.synchronize()

@@ -240,7 +240,11 @@ def get_out(project: Path, commit: str, path: str, out: Path) -> None:
 
 
 def export(project: Path, folder: Path) -> Champion:
-    """Put the champion's encoder, index and record into `folder` (new or empty), ready to be served."""
+    """Put the champion's encoder, index and record into `folder` (new or empty), ready to be served.
+
+    Beside the index stand ids.parquet and owners.npy: row r of the index is a passage of document number owners[r], whose id is
+    ids[owners[r]].
+    """
     champion = current(project)
     if champion is None:
         raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
@@ -252,6 +256,9 @@ def export(project: Path, folder: Path) -> Champion:
     described = folder / "index/index.json"
     if described.exists() and not described.with_name("index.faiss").exists():  # trained over its round's vectors: flows.search
         get_out(project, champion.commit, f"data/indexes/{read_json(described)['round']}", folder / "index")
+    if (folder / "index/index.faiss").exists():
+        for name in ("ids.parquet", "owners.npy"):
+            get_out(project, champion.commit, f"data/tokens/documents/{name}", folder / "index" / name)
     (folder / "champion.json").write_text(json.dumps(asdict(champion), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return champion
 

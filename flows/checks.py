@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.source import source_keys
 from tasks.core.errors import UserError
 from tasks.core.params import read_yaml, validate
-from tasks.core.sources import parse_dataset
+from tasks.core.sources import local_path, parse_dataset
 from tasks.core.wikipedia import parse_articles
 from tasks.params import Parameters
 
@@ -38,6 +39,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
             parse(getattr(parameters, section).source)
         except UserError as error:
             raise UserError(f"{where}: {section}.source: {error}") from None
+    check_sources(sections, where)
     check_references(sections, where)
     check_rounds(parameters, where)
     measures = parameters.evaluate.measures
@@ -46,6 +48,17 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
             f"{where}: report.metric: found {parameters.report.metric!r}, expected one of evaluate.measures: {', '.join(measures)}"
         )
     return parameters
+
+
+def check_sources(sections: Mapping[str, Any], where: str) -> None:
+    """No source lies among the outs, which come and go with the parameters: the graph would feed on itself."""
+    outs = {Path("data", kind).resolve() for kind in ("articles", "corpus", "encoders", "rerankers")}
+    for key, value in source_keys(sections):
+        place = local_path(value.partition(":")[2] or value).resolve()
+        if outs & {place, *place.parents}:
+            raise UserError(
+                f"{where}: {key}: found {value}, an out of this project's stages; copy it out of data/ first, and name the copy"
+            )
 
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
@@ -84,7 +97,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         "rerankers": {"negatives": negatives},
         "teacher": {"negatives": negatives, "reranker": rerankers},
         "rerank": {"run": runs, "reranker": rerankers},
-        "rescore": {"run": runs, "round": set(rounds)},
+        "rescore": {"run": runs, "round": set(rounds), "encoder": encoders - {"base", *_entries(sections, "pretrain")}},
         "adore": {"round": set(rounds), "negatives": negatives},
         "study": {"round": set(rounds)},
     }
@@ -95,6 +108,13 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
                     hint = f"; add mine.{entry[field]}" if known is negatives and entry[field] in rounds else ""
                     names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'}, which are none"
                     raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
+    for name, entry in _entries(sections, "rescore").items():
+        tower = _entries(sections, "adore").get(entry["encoder"], {}).get("round", entry["encoder"])
+        if tower != entry["round"]:
+            raise UserError(
+                f"{where}: rescore.{name}.encoder: found {entry['encoder']}, whose queries meet the vectors of {tower}, "
+                f"expected {entry['round']} as in rescore.{name}.round, or an adore over it"
+            )
     cycle = find_cycle(_needs(sections))
     if cycle:
         shown = [name.split(".")[1] if name.startswith(ENCODERS) else name for name in cycle[:-1] if not name.startswith("mine.")]
@@ -172,7 +192,10 @@ def _depth(parameters: Parameters, negatives: str) -> tuple[int, str]:
     if negatives in parameters.mine:
         return parameters.mine[negatives].depth, f"mine.{negatives}.depth"
     if negatives in parameters.mix:
-        return parameters.mix[negatives].depth, f"mix.{negatives}.depth"
+        mix = parameters.mix[negatives]  # it ends where one of its sources does
+        shares = ((mix.first, mix.ratio), (mix.second, 1 - mix.ratio))
+        sources = [(min(int(depth / share) + 1, sys.maxsize), key) for name, share in shares for depth, key in [_depth(parameters, name)]]
+        return min((mix.depth, f"mix.{negatives}.depth"), *sources)
     if negatives in parameters.teacher:
         teacher = parameters.teacher[negatives]
         return min((teacher.depth, f"teacher.{negatives}.depth"), _depth(parameters, teacher.negatives))

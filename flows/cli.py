@@ -86,6 +86,10 @@ def build_parser() -> ArgumentParser:
     evaluate = commands.add_parser("evaluate", help="evaluate any model folder on any dataset, zero-shot; data/ stays as it is")
     evaluate.add_argument("--model", required=True, help="a folder with an encoder, or another form of encoder.source")
     evaluate.add_argument("--data", required=True, metavar="SPEC", help="demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID")
+    for kind in ("query", "document"):
+        evaluate.add_argument(
+            f"--{kind}-prefix", metavar="TEXT", help=f"before every {kind} (default: the model's own prompt, if it names one)"
+        )
     evaluate.add_argument("--out", type=Path, help="also write the metrics to this JSON file")
     evaluate.set_defaults(work=_evaluate)
 
@@ -233,7 +237,7 @@ def _search(options: Namespace, _: object) -> int:
 def _evaluate(options: Namespace, _: object) -> int:
     from flows.zero_shot import evaluate
 
-    return evaluate(options.model, options.data, options.out)
+    return evaluate(options.model, options.data, options.out, {"query": options.query_prefix, "document": options.document_prefix})
 
 
 def _serve(options: Namespace, _: object) -> int:

@@ -17,11 +17,16 @@ def search(text: str, k: int, model: str | None) -> int:
         raise UserError(f"-k {k}: expected at least 1")
     if not text.strip():
         raise UserError("the query is empty; expected some text")
-    model = model or best_model(read_metrics(), check_file().report.metric)
+    note = ""
+    if model is None:
+        metrics = read_metrics()
+        split = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
+        note = "" if split == "dev" else " (the best on test: there are no dev queries)"
+        model = best_model(metrics, check_file().report.metric, split=split)
     if not (INDEXES / model).exists():
         known = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
         raise UserError(f"{INDEXES / model}: no index of model {model}, expected one of {', '.join(known) or 'none yet'}; run retemper run")
-    print(f"searching with {model}", file=sys.stderr)
+    print(f"searching with {model}{note}", file=sys.stderr)
     paths = ["--encoder", f"data/encoders/{model}", "--index", str(served_index(model))]
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *paths, *corpus, "--k", str(k), f"--query={text}"]

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flows import metrics
+from flows.checks import check_file
 from flows.display import Display, text_table
 from flows.processes import Processes, environment, stopping_on_signals
 from tasks.core.files import read_json, write_json
@@ -28,8 +29,12 @@ def remove_abandoned() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def evaluate(model: str, data: str, out: Path | None) -> int:
-    """Print the metrics of encoder `model` on dataset `data`, per split; also to `out`. Returns the exit status."""
+def evaluate(model: str, data: str, out: Path | None, prefixes: Mapping[str, str | None]) -> int:
+    """Print the metrics of encoder `model` on dataset `data`, per split; also to `out`. Returns the exit status.
+
+    Pooling, head, similarity and prompts are the model's own, but for `prefixes` ("query", "document"); lengths, titles and
+    measures are the project's.
+    """
     parse_dataset(data)
     name = _name(parse_encoder(model).name)
     SCRATCH.mkdir(exist_ok=True)
@@ -43,14 +48,14 @@ def evaluate(model: str, data: str, out: Path | None) -> int:
                 if not line.startswith("retemper: "):
                     display.output(stage, line)
 
-            status, problem = run_stages(commands(name, model, data, folder), processes, tell, environment())
+            status, problem = run_stages(commands(name, model, data, folder, prefixes), processes, tell, environment())
             if status:
                 print(f"retemper: {problem}", file=sys.stderr)
                 return status
-        measured = read_json(folder / "metrics.json")
+        measured, read = read_json(folder / "metrics.json"), _texts(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    display.line(f"\n{text_table(*metrics.rows({name: measured}))}")
+    display.line(f"\n{text_table(*metrics.rows({name: measured}))}\n{read}")
     if out:
         write_json(out, measured)
     return 0
@@ -78,7 +83,16 @@ def run_stages(
     return 0, ""
 
 
-def commands(name: str, model: str, data: str, folder: Path) -> list[list[str]]:
+def _texts(folder: Path) -> str:
+    """How texts were put to the model, in a line."""
+    described = {
+        name: read_json(file) for name in ("queries", "documents") for file in sorted((folder / "tokens" / name).rglob("meta.json"))
+    }
+    texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
+    return "; ".join([*texts, "titles on" if check_file().text.titles else "titles off"])
+
+
+def commands(name: str, model: str, data: str, folder: Path, prefixes: Mapping[str, str | None]) -> list[list[str]]:
     """The stages from a dataset and an encoder to metrics, each `[module, arguments...]`, with everything below `folder`."""
 
     def at(path: str) -> str:
@@ -87,7 +101,11 @@ def commands(name: str, model: str, data: str, folder: Path) -> list[list[str]]:
     return [
         ["tasks.prepare", "--source", data, "--out", at("corpus"), "--none", at("none"), "--official", at("official")],
         ["tasks.base", "--source", model, "--encoder", at("encoder"), "--tokenizer", at("tokenizer")],
-        ["tasks.tokenize", "--corpus", at("corpus"), "--tokenizer", at("tokenizer"), "--out", at("tokens")],
+        [
+            *("tasks.tokenize", "--corpus", at("corpus"), "--tokenizer", at("tokenizer"), "--out", at("tokens")),
+            *("--prompts", at("encoder/config_sentence_transformers.json")),
+            *(f"--{kind}-prefix={prefix}" for kind, prefix in prefixes.items() if prefix is not None),
+        ],
         ["tasks.encode", "--tokens", at("tokens/documents"), "--encoder", at("encoder"), "--out", at("embeddings")],
         [
             "tasks.evaluate",

@@ -36,6 +36,12 @@ os.environ.update(
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests begin first: what runs beside them fills the rest of the time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 class TinyCorpus(NamedTuple):
     """Sixty encyclopedia leads and, for each, its one-line description as a query, in every form that stages read.
 
@@ -170,7 +176,7 @@ class Small:
     def stage(self, name: str, *arguments: str) -> Ended:
         """Run a stage of dvc.yaml by name; `arguments` come last, and so take the place of earlier ones."""
         _, _, module, *given = self.commands[name]
-        return self._call(import_module(f"{module}.__main__").main, [module, *given, *arguments])
+        return self.call(import_module(f"{module}.__main__").main, [module, *given, *arguments])
 
     def elsewhere(self, name: str, folder: str) -> list[str]:
         """The arguments that make stage `name` write its outs below `folder`."""
@@ -181,7 +187,7 @@ class Small:
         """Run the command line."""
         from flows import cli
 
-        return self._call(lambda: cli.main(arguments), ["retemper"])
+        return self.call(lambda: cli.main(arguments), ["retemper"])
 
     def state(self) -> dict[str, str]:
         """SHA-256 of every file, those aside that no person looks at: logs, scratch, locks, git's and DVC's own."""
@@ -212,7 +218,7 @@ class Small:
         path.unlink()
         yaml.dump(sections, path)
 
-    def _call(self, main: object, argv: list[str]) -> Ended:
+    def call(self, main: object, argv: list[str]) -> Ended:
         from tasks.core.errors import one_line_errors
 
         out, err, before = StringIO(), StringIO(), sys.argv
@@ -235,14 +241,30 @@ SMALL = {
     "rounds": {
         "init": {"init": "base", "negatives": "none", "steps": 0},
         "warmup": {"init": "base", "negatives": "bm25", "steps": 2, "batch_queries": 8, "precision": "fp32"},
+        "taught": {"init": "warmup", "negatives": "ce", "loss": "margin_mse", "steps": 1, "batch_queries": 4, "precision": "fp32"},
     },
     "mine": {"warmup": {"search": "indexes", "depth": 20}},
+    "mix": {"mixed": {"first": "warmup", "second": "random", "depth": 6}},
+    "rerankers": {
+        "small": {
+            "source": "package:cognition/model",
+            "head": "new",
+            "negatives": "mixed",
+            "steps": 1,
+            "batch_queries": 2,
+            "max_length": 32,
+        }
+    },
+    "teacher": {"ce": {"negatives": "mixed", "reranker": "small", "depth": 4, "max_length": 32}},
+    "rerank": {"crossed": {"run": "bm25", "reranker": "small", "depth": 3, "max_length": 32}},
+    "rescore": {"again": {"run": "bm25", "round": "warmup", "encoder": "tower", "depth": 5}},
     "adore": {"tower": {"round": "warmup", "negatives": "none", "steps": 2, "precision": "fp32"}},
+    "study": {"indexes": {"round": "warmup", "factories": ["Flat"], "steps": 1, "precision": "fp32"}},
 }
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) -> Small:
+def small_project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) -> Small:
     """A project that every stage has run in, by DVC's own commands. Tests take a copy: `small`."""
     root = Path(__file__).resolve().parents[1]
     folder = tmp_path_factory.mktemp("finished") / "project"
@@ -278,8 +300,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) 
 
 
 @pytest.fixture
-def small(finished: Small, tmp_path: Path) -> Small:
+def small(small_project: Small, tmp_path: Path) -> Small:
     """A copy of the finished project; its files are links, so change none in place (`write` does not)."""
     folder = tmp_path / "project"
-    shutil.copytree(finished.folder, folder, copy_function=os.link, symlinks=True)
-    return Small(folder, finished.commands, finished.outs)
+    shutil.copytree(small_project.folder, folder, copy_function=os.link, symlinks=True)
+    return Small(folder, small_project.commands, small_project.outs)

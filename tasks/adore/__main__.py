@@ -74,7 +74,7 @@ def adore(given: Namespace) -> None:
         elif served.exists():
             shutil.copyfile(served, index / INDEX)
         write_json(index / "index.json", {"round": params.round, "factory": params.index, "centroids": params.centroids})
-        save_towers(Towers(tower, setting.towers.document), load_tokenizer(given.round), encoder)
+        save_towers(Towers(tower, setting.towers.document), load_tokenizer(given.round), encoder, setting.queries.max_length)
     finish(scratch)
 
 

@@ -16,13 +16,11 @@ from torch.nn import functional as F
 from tasks.core.embeddings import Embeddings
 from tasks.core.encoding import Vectors
 from tasks.core.errors import UserError
-from tasks.core.faiss_index import search_index
+from tasks.core.faiss_index import refuse_other_scores, search_index
 from tasks.core.search import Floats, exact_search
 from tasks.core.tokens import Ints
 
 RESIDENT = 2 << 30  # bytes of vectors that are kept in a CPU's memory; a GPU keeps what fills half of what it has free
-CHECKED = 64  # random queries whose scores are compared with the index's own before training begins
-TOLERANCE = 1e-3  # of the largest score
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 
@@ -84,26 +82,7 @@ class Compressed:
 
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
         self.index, self.device = index, device
-        inverted = faiss.try_extract_index_ivf(index)
-        if inverted is not None:
-            inverted.make_direct_map()
-        self._check(key)
-
-    def _check(self, key: str) -> None:
-        """UserError where a query times a decoded vector is not the score that the index itself gives."""
-        try:
-            queries = np.random.default_rng(0).normal(size=(CHECKED, self.index.d)).astype(np.float32)
-            scores, rows = search_index(self.index, queries, 1)
-            found = rows >= 0
-            again = np.einsum("bd,bkd->bk", queries, self._decoded(np.maximum(rows, 0).ravel()).reshape(*rows.shape, -1))[found]
-            right = bool(found.any()) and np.abs(again - scores[found]).max() <= TOLERANCE * np.abs(again).max()
-        except RuntimeError:
-            right = False
-        if not right:
-            raise UserError(
-                f"params.yaml: {key}: the scores of this index are not those of its decoded vectors, which training needs; "
-                "expected Flat, IVF, PQ, OPQ, SQ or HNSW"
-            )
+        refuse_other_scores(index, f"params.yaml: {key}")
 
     def _decoded(self, rows: Ints) -> Vectors:
         decoded: Vectors = self.index.reconstruct_batch(rows)

@@ -16,7 +16,7 @@ class QuerySide(Params):
         1.0, gt=0, description="passes over the training queries, where steps is not given (ADORE: 6; the first brings most)"
     )
     batch_queries: int = Field(32, ge=1, description="queries a step")
-    depth: int = Field(200, ge=1, description="documents retrieved for a query, all in the loss; a smaller corpus is taken whole")
+    depth: int = Field(200, ge=2, description="documents retrieved for a query, all in the loss; a smaller corpus is taken whole")
     loss: Literal["lambda", "ranknet"] = Field(
         "lambda", description="lambda: a pair weighs what its swap changes in the metric (ADORE, Eq. 15); ranknet: 1"
     )

@@ -44,9 +44,12 @@ class Corpus:
         """Which passage of a document suits a query best: MaxP, for documents that no search brought."""
 
         def best(query: int, documents: Ints) -> Ints:
-            first = np.searchsorted(self.owners, documents, "left").astype(np.int64)
-            count = np.searchsorted(self.owners, documents, "right") - first
-            if not len(documents) or count.max() == 1:
+            if not len(documents):
+                return documents
+            wanted = documents.astype(self.owners.dtype)  # else numpy makes a wider copy of all that it searches
+            first = np.searchsorted(self.owners, wanted, "left").astype(np.int64)
+            count = np.searchsorted(self.owners, wanted, "right") - first
+            if count.max() == 1:
                 return first
             rows = np.concatenate([np.arange(f, f + c) for f, c in zip(first, count, strict=True)])
             with torch.no_grad():

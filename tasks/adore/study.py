@@ -70,7 +70,8 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
         size = {"factory": factory, "bytes": path.stat().st_size, "bytes_per_vector": round(path.stat().st_size / index.ntotal, 1)}
         for split, tokens in splits.items():
             before = vectors[split][UNTRAINED]
-            size[f"recall@{params.serve_depth} {split}"] = round(_recall(index, setting, before, params.serve_depth), 6)
+            k = min(params.serve_depth, index.ntotal)
+            size[f"recall@{k} {split}"] = round(_recall(index, setting, before, k), 6)
             for trained, encoded in vectors[split].items():
                 run = _run(index, encoded, tokens, setting, params.serve_depth)
                 values = ir_measures.calc_aggregate(measures, judged[split], run)
@@ -126,9 +127,8 @@ def _encode(tower: Encoder, tokens: Tokens, params: Study, device: torch.device)
     return encode(tower, tokens, np.arange(len(tokens)), params.batch_tokens or best_batch_tokens(device), device)
 
 
-def _recall(index: Any, setting: Setting, queries_QD: Vectors, depth: int) -> float:
+def _recall(index: Any, setting: Setting, queries_QD: Vectors, k: int) -> float:
     """Against exact search over the vectors, before any training."""
-    k = min(depth, index.ntotal)
     scores, rows = Exact(setting.embeddings, setting.device).search(queries_QD, k)
     return recall(search_index(index, queries_QD, k)[1], scores, rows, k)
 

@@ -14,10 +14,10 @@ from tasks.core.params import load
 
 def main() -> None:
     arguments = parser(__doc__ or "", encoder="encoder folder to write", tokenizer="tokenizer folder to write")
-    arguments.add_argument("--source", help="encoder source, instead of encoder.source of params.yaml")
+    arguments.add_argument("--source", help="an encoder as it is, instead of encoder.source and base of params.yaml")
     arguments.add_argument("--state", type=Path, help="folder to write: an optimizer state of no steps, for the rounds that start here")
     args = arguments.parse_args()
-    params = load(Base, "base")
+    params = Base() if args.source else load(Base, "base")
     folder = encoder_folder(args.source or load(EncoderSource, "encoder").source)
     towers = shaped_towers(folder, params)
     tokenizer = fitted_tokenizer(folder, towers)

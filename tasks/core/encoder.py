@@ -201,13 +201,17 @@ def _load_head(head: Head, folder: Path) -> None:
             ) from None
 
 
-def save_towers(towers: Towers, tokenizer: Any, folder: Path, **texts: Any) -> None:
-    """Write both towers into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape."""
+def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int | None = None, **texts: Any) -> None:
+    """Write both towers into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape.
+
+    `query_length` is the max_length of a query tower of its own; a shared tower has one for both, the documents'.
+    """
     tokenizer.save_pretrained(folder)
     if not towers.shared:
         for name, tower in zip(TOWERS, (towers.query, towers.document), strict=True):
             (folder / name).mkdir()
-            save_towers(Towers(tower, tower), tokenizer, folder / name, **texts)
+            own = {"max_length": query_length} if name == "query" and query_length else {}
+            save_towers(Towers(tower, tower), tokenizer, folder / name, **texts | own)
         _write_router(folder)
         return
     encoder = towers.document

@@ -1,8 +1,11 @@
 """Building a faiss index from embedding shards, and what it loses against exact search; for every stage that makes one."""
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 import faiss
@@ -43,7 +46,7 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
         index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
         sample = training_sample(embeddings, params.train_size, params.seed)
-        with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key):
+        with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
             index.train(sample)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
@@ -56,6 +59,23 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
     progress.close()
     faiss.omp_set_num_threads(threads)
     return index
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """Show each line that faiss writes to the process's stderr once: it warns at every clustering, hundreds of times for an OPQ."""
+    sys.stderr.flush()
+    shown = os.dup(2)
+    with TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(shown, 2)
+            os.close(shown)
+            said.seek(0)
+            for line in dict.fromkeys(said.read().decode(errors="replace").splitlines()):
+                print(f"faiss: {line}", file=sys.stderr)
 
 
 @contextmanager

@@ -13,6 +13,9 @@ from tasks.core.files import new_file
 from tasks.core.search import MARGIN, Floats
 from tasks.core.tokens import Ints
 
+CHECKED = 64  # random queries whose scores are compared with the index's own
+TOLERANCE = 1e-3  # of the largest score
+
 
 def open_index(path: Path, rows: int | None = None, width: int | None = None) -> Any:
     """The faiss index of a file; UserError where it cannot be read, or does not hold `rows` vectors of `width`."""
@@ -37,8 +40,35 @@ def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, I
     return scores, rows
 
 
+def refuse_other_scores(index: Any, where: str) -> None:
+    """UserError where the index's own score of a row is not the inner product with the vector that it decodes to.
+
+    Inverted lists, where it has some, can be decoded by row afterwards.
+    """
+    inverted = faiss.try_extract_index_ivf(index)
+    if inverted is not None:
+        inverted.make_direct_map()
+    try:
+        queries = np.random.default_rng(0).normal(size=(CHECKED, index.d)).astype(np.float32)
+        scores, rows = search_index(index, queries, 1)
+        found = rows >= 0
+        decoded = index.reconstruct_batch(np.maximum(rows, 0).ravel()).reshape(*rows.shape, -1)
+        again = np.einsum("bd,bkd->bk", queries, decoded)[found]
+        right = bool(found.any()) and np.abs(again - scores[found]).max() <= TOLERANCE * np.abs(again).max()
+    except RuntimeError:
+        right = False
+    if not right:
+        raise UserError(
+            f"{where}: the scores of this index are not those of its decoded vectors, which are needed here; "
+            "expected Flat, IVF, PQ, OPQ, SQ or HNSW"
+        )
+
+
 def index_scores(index: Any, queries_QD: Vectors, query: Ints, row: Ints) -> Floats:
-    """Score of each pair (query, row), float32 [P], by the vector that the index itself keeps (its codes, decoded)."""
+    """Score of each pair (query, row), float32 [P], by the vector that the index itself keeps (its codes, decoded).
+
+    For an index that `refuse_other_scores` has passed: else the score is another than a search's.
+    """
     inverted = faiss.try_extract_index_ivf(index)
     if inverted is not None:
         inverted.make_direct_map()

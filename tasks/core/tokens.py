@@ -55,6 +55,7 @@ class Tokens:
 
     def rows_of(self, owners: Ints) -> Ints:
         """The rows (passages) of each of `owners` [U], [U, P]: P is the most that one has, -1 where another has fewer."""
+        owners = owners.astype(self.owners.dtype)  # else numpy makes a wider copy of all that it searches
         first_U1, end_U1 = (np.searchsorted(self.owners, owners, side)[:, None] for side in ("left", "right"))
         rows_UP: Ints = first_U1 + np.arange(int((end_U1 - first_U1).max(initial=0)))
         return np.where(rows_UP < end_U1, rows_UP, -1)

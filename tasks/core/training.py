@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -57,14 +58,21 @@ def draw_seed(*key: int) -> int:
     return state >> 1
 
 
+@lru_cache(maxsize=2)  # drawn once an epoch: a corpus of millions would cost every step a permutation
+def epoch_order(total: int, seed: int, epoch: int) -> Ints:
+    """The order of 0..total-1 in an epoch, [total], read-only."""
+    order: Ints = np.random.default_rng(draw_seed(seed, 1, epoch)).permutation(total)
+    order.flags.writeable = False
+    return order
+
+
 def batch_places(total: int, size: int, seed: int, step: int) -> Ints:
     """Which of 0..total-1 are the batch of step `step`, [size]: a new permutation each epoch, the next one where an epoch ends.
 
     The last batch of an epoch is so filled from the next, and every batch is full.
     """
     epoch, place = np.divmod(np.arange(step * size, (step + 1) * size), total)
-    orders = {e: np.random.default_rng(draw_seed(seed, 1, e)).permutation(total) for e in np.unique(epoch).tolist()}
-    return np.array([orders[e][p] for e, p in zip(epoch.tolist(), place.tolist(), strict=True)], dtype=np.int64)
+    return np.concatenate([epoch_order(total, seed, e)[place[epoch == e]] for e in np.unique(epoch).tolist()])
 
 
 def fit(

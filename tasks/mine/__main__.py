@@ -10,7 +10,7 @@ from tasks.core.document_lists import relevant_pairs
 from tasks.core.embeddings import open_embeddings
 from tasks.core.encoding import Vectors
 from tasks.core.entry import parser, stage
-from tasks.core.faiss_index import open_index, search_index
+from tasks.core.faiss_index import open_index, refuse_other_scores, search_index
 from tasks.core.files import new_folder
 from tasks.core.pair_scores import embedded_scores
 from tasks.core.params import load
@@ -51,6 +51,7 @@ def main() -> None:
         own = embedded_scores(vectors, embeddings, query, document)
     else:
         index = open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1])
+        refuse_other_scores(index, f"params.yaml: mine.{args.name}.search: indexes")
         search = partial(search_index, index, depth=needed)
         own = best_passages(index, vectors, query, document, documents.owners)
     bound = thresholds(query, own, len(queries), params.relative_margin, params.absolute_margin)
@@ -59,6 +60,8 @@ def main() -> None:
         tables = ranked_queries(vectors, search, needed, queries.ids(), ids, documents.owners, shown, 0, positives)
         rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
         write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
+    if params.depth > len(ids):
+        print(f"mine {args.name}: depth {params.depth}, the corpus has {len(ids)} documents: all but known positives are kept")
     print(f"mine {args.name}: {rows_kept:,} negatives of {len(queries):,} queries")
 
 

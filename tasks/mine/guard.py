@@ -16,7 +16,7 @@ from tasks.core.tokens import Ints
 
 def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, owners: npt.NDArray[np.int32]) -> Floats:
     """The same from a faiss index, by the vectors that it keeps (its codes, decoded)."""
-    first, count = np.searchsorted(owners, document, "left"), np.bincount(owners)[document]
+    first, count = np.searchsorted(owners, document.astype(owners.dtype), "left"), np.bincount(owners)[document]
     pair = np.repeat(np.arange(len(query)), count)
     row = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count) + first[pair]
     scores = np.full(len(query), -np.inf, dtype=np.float32)

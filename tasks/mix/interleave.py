@@ -1,5 +1,6 @@
 """Two lists of negatives a query become one. Queries pass by one at a time, in the order of the training queries."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -49,7 +50,10 @@ class Table:
 
 
 def random_source(ids: pa.Array, positives: dict[int, set[int]], depth: int, seed: int) -> Source:
-    """`depth` different documents of the corpus for each query, none of its positives; a function of (seed, query's ordinal)."""
+    """`depth` different documents of the corpus for each query, none of its positives; a function of (seed, query's ordinal).
+
+    Their score is NaN: what trains on them may draw others in their place.
+    """
 
     def draw(_: str, ordinal: int) -> list[Entry]:
         known = positives.get(ordinal, set())
@@ -58,7 +62,7 @@ def random_source(ids: pa.Array, positives: dict[int, set[int]], depth: int, see
         drawn: dict[int, None] = {}
         while len(drawn) < number:
             drawn |= {d: None for d in rng.integers(len(ids), size=number).tolist() if d not in known}
-        return [(doc, 0.0) for doc in ids.take(pa.array(list(drawn)[:number])).to_pylist()]
+        return [(doc, math.nan) for doc in ids.take(pa.array(list(drawn)[:number])).to_pylist()]
 
     return draw
 

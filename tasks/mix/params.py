@@ -10,7 +10,10 @@ from tasks.core.params import Params
 class Mix(Params):
     """Negatives of two sources, interleaved so that every stretch of ranks holds them in the same ratio."""
 
-    first: str = Field(description="a source of negatives: random, official, bm25, a mine, a teacher or another mix")
+    first: str = Field(
+        description="a source of negatives: random, official, bm25, a mine, a teacher or another mix; "
+        "a round draws anew at each step, from the whole corpus, what stands for random"
+    )
     second: str = Field(description="the other one")
     ratio: float = Field(0.5, gt=0, lt=1, description="share of the first")
     depth: int = Field(200, ge=2, description="negatives of a training query, both together")

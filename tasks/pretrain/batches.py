@@ -11,13 +11,13 @@ import numpy as np
 from tasks.core.chunks import Chunks
 from tasks.core.errors import UserError
 from tasks.core.tokens import Ints
-from tasks.core.training import draw_seed
+from tasks.core.training import draw_seed, epoch_order
 from tasks.pretrain.masking import hide
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.spans import draw_spans
 from tasks.pretrain.words import Bools, Vocabulary
 
-ORDER, SPANS, CLOZE, MASKS = 1, 2, 3, 4  # streams of draws
+SPANS, CLOZE, MASKS = 2, 3, 4  # streams of draws; 1 is epoch_order's
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def steps_per_epoch(rows: Ints, params: Pretrain) -> int:
 def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, step: int) -> Batch:
     """The batch of step `step`: chunks in the order of a permutation per epoch, no chunk twice in a batch."""
     epoch, place = divmod(step, steps_per_epoch(rows, params))
-    order = np.random.default_rng(draw_seed(params.seed, ORDER, epoch)).permutation(len(rows))
+    order = epoch_order(len(rows), params.seed, epoch)
     chosen = rows[order[place * params.batch_texts : (place + 1) * params.batch_texts]].tolist()
     clean = [chunks.row(row) for row in chosen]
     spans = None
@@ -81,7 +81,8 @@ def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretr
         pairs = []
         for row, ids in zip(chosen, clean, strict=True):
             rng = np.random.default_rng(draw_seed(params.seed, CLOZE, epoch, row))
-            pairs.append(take_out(ids, chunks.sentences(row), int(rng.integers(chunks.sentence_counts[row]))))
+            bounds = chunks.sentences(row)
+            pairs.append(take_out(ids, bounds, int(rng.integers(len(bounds) - 1))))
         clean = [sentence for sentence, _ in pairs] + [passage for _, passage in pairs]
     masked = [
         hide(ids, vocabulary, params.mask_share, np.random.default_rng(draw_seed(params.seed, MASKS, epoch, place, number)))

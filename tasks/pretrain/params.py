@@ -47,7 +47,9 @@ class Pretrain(Params):
     )
     projector: Literal["nonlinear", "linear", "none"] = Field("nonlinear", description="over the text's vector (Eq. 5); thrown away")
     similarity: Literal["dot", "cosine"] = Field("dot", description="sim of Eq. 8")
-    temperature: float = Field(0.1, gt=0, description="tau of Eq. 8 (ablations: 1)")
+    temperature: float | None = Field(
+        None, gt=0, description="tau of Eq. 8 (ablations: 1), and of the inverse cloze task; none: 0.1 for costa, 1 for ict (it has none)"
+    )
     contrastive_weight: float = Field(0.1, gt=0, description="lambda of Eq. 10")
     mlm_weight: float = Field(1.0, ge=0, description="weight of the MLM loss; 0 leaves it out")
     contrastive_input: Literal["masked", "clean"] = Field(
@@ -82,6 +84,11 @@ class Pretrain(Params):
         if self.objective == "mlm" and not self.mlm_weight:
             raise ValueError("objective mlm with mlm_weight 0: there would be no loss at all")
         return self
+
+    @property
+    def tau(self) -> float:
+        """What contrastive scores are divided by."""
+        return self.temperature or (1.0 if self.objective == "ict" else 0.1)
 
     @property
     def contrastive(self) -> bool:

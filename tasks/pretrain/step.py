@@ -67,11 +67,11 @@ def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple
     """The contrastive loss of a step, reduced but not weighted, and what it says about the vectors."""
     if vectors.spans is not None:
         text_NH, own_NSH = similar(module.projector(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
-        losses_N = group_contrastive(text_NH, own_NSH, params.temperature)
+        losses_N = group_contrastive(text_NH, own_NSH, params.tau)
     else:
         queries_NH, passages_NH = similar(vectors.text, params.similarity).chunk(2)
         text_NH, own_NSH = queries_NH, passages_NH.unsqueeze(1)
-        losses_N = inverse_cloze(queries_NH, passages_NH, params.temperature)
+        losses_N = inverse_cloze(queries_NH, passages_NH, params.tau)
     with torch.no_grad():
         accuracy = float(first_own(text_NH, own_NSH))
     loss = reduced(losses_N, params.contrastive_reduction)

@@ -1,8 +1,8 @@
 """Parameters of teacher."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.core.params import Params
 
@@ -20,3 +20,9 @@ class Teacher(Params):
     )
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 where the hardware has it, else fp32")
     batch_tokens: int = Field(8192, ge=512, description="tokens of one forward pass at most, padding included")
+
+    @model_validator(mode="after")
+    def _scores(self) -> Self:
+        if self.negatives in ("none", "random"):
+            raise ValueError(f"negatives {self.negatives}: there is no table of them to score; name official, bm25, a mine or a mix")
+        return self

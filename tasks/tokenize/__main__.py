@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
-from tasks.core.files import folder_digest, new_folder
+from tasks.core.files import folder_digest, new_folder, read_json
 from tasks.core.params import load
 from tasks.core.records import DOCUMENTS, QUERIES, SPLITS
 from tasks.core.tables import count_rows, read_batches
@@ -13,6 +13,8 @@ from tasks.core.text import Text, document_text
 from tasks.core.tokenizers import load_tokenizer
 from tasks.tokenize.params import Tokenize
 from tasks.tokenize.store import write_tokens
+
+PROMPTS = ("query", "document")
 
 
 def documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
@@ -29,8 +31,19 @@ def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def main() -> None:
-    arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
+    given = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write")
+    given.add_argument(
+        "--prompts", type=Path, help="an encoder's config_sentence_transformers.json, instead of the prefixes of params.yaml"
+    )
+    for name in PROMPTS:
+        given.add_argument(f"--{name}-prefix", help=f"before every {name}, instead of that")
+    arguments = given.parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
+    prefixes = {name: getattr(params, f"{name}_prefix") for name in PROMPTS}
+    if arguments.prompts:
+        prompts = read_json(arguments.prompts).get("prompts") or {}
+        prefixes = {name: str(prompts.get(name) or "") for name in PROMPTS}
+    prefixes |= {name: value for name in PROMPTS if (value := getattr(arguments, f"{name}_prefix")) is not None}
     tokenizer = load_tokenizer(arguments.tokenizer)
     most = tokenizer.model_max_length
     for name in ("query_length", "document_length"):
@@ -39,12 +52,12 @@ def main() -> None:
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
-        length, prefix = params.document_length, params.document_prefix
+        length, prefix = params.document_length, prefixes["document"]
         total = count_rows(path)
         write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, params.passages)
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
-            length, prefix = params.query_length, params.query_prefix
+            length, prefix = params.query_length, prefixes["query"]
             write_tokens(out / "queries" / split, queries(path), tokenizer, digest, length, prefix, count_rows(path))
 
 

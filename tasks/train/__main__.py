@@ -72,7 +72,7 @@ def main() -> None:
         save_state(state, before + steps, module, optimizer)
         write_json(curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
         texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
-        save_towers(towers, tokenizer, encoder, **texts)
+        save_towers(towers, tokenizer, encoder, queries.max_length, **texts)
     finish(scratch)
 
 

@@ -120,6 +120,11 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     ):
         wish = f"loss {params.loss}" if params.distilled else "sampling simans"
         raise UserError(f"negatives {params.negatives}: no scores of positives beside them, {wish} needs them; take a mine or a teacher")
+    if counts.max() < params.hard:
+        raise UserError(
+            f"negatives {params.negatives}: found at most {counts.max()} a query of rank {params.window[0]} to {params.window[1]}, "
+            f"expected hard_negatives, {params.hard}, for some query at least; ask for fewer, or for a deeper or less guarded source"
+        )
     short, lone = int(((counts > 0) & (counts < params.hard)).sum()), int((counts == 0).sum())
     return (
         f"{len(counts):,} queries, hard negatives: {counts.mean():.1f} a query to draw from; "
@@ -184,7 +189,8 @@ def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params
         if count:
             weights = _log_weights(data.negatives, first, count, float(positive_B[row]), params)
             own = _taken(data.negatives, first + _places(count, number, weights, params.sampling, rng))
-            documents[row], scores[row] = own.documents, own.scores
+            named = np.ones(number, dtype=bool) if data.negatives.scores is None else ~np.isnan(own.scores)  # else random, of a mix
+            documents[row, named], scores[row] = own.documents[named], own.scores
     return _Draw(documents, scores)
 
 

@@ -81,6 +81,10 @@ class Round(Params):
             return self
         if self.hard == 0 and not self.in_batch:
             raise ValueError("neither hard_negatives nor in_batch: there would be no negative at all")
+        if self.hard == 0 and 1 in (self.batch_queries, self.train_queries):
+            raise ValueError("one query a step and no hard_negatives: nobody else's documents are there to be negatives")
+        if self.hard == 0 and self.alpha == 0:
+            raise ValueError("alpha 0 weighs in-batch pairs with 0, and there are no hard_negatives: every pair would weigh 0")
         if self.hard > self.window[1] - self.window[0] + 1 and self.negatives != "random":
             raise ValueError(
                 f"hard_negatives {self.hard_negatives}: window {list(self.window)} holds {self.window[1] - self.window[0] + 1}"

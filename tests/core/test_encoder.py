@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from tasks.core.encoder import Shape, Towers, load_towers, load_transformer, read_shape, save_towers
+from tasks.core.encoder import TOWERS, Shape, Towers, load_towers, load_transformer, read_shape, save_towers
 from tasks.core.encoding import encode_texts
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest
@@ -308,3 +308,11 @@ def test_a_tokenizer_without_padding_is_refused(tiny_encoder: Path, tmp_path: Pa
     config("tokenizer_config.json", pad_token=None)(tmp_path / "m")
     with pytest.raises(UserError, match="padding token"):
         load_tokenizer(tmp_path / "m")
+
+
+def test_two_towers_keep_two_lengths(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Queries are cut shorter than documents, by sentence-transformers too, where each has a tower of its own."""
+    first, second = load_towers(tiny_encoder), load_towers(tiny_encoder)
+    save_towers(Towers(first.query, second.document), load_tokenizer(tiny_encoder), tmp_path, 6, max_length=20)
+    lengths = {name: json.loads((tmp_path / name / "sentence_bert_config.json").read_text())["max_seq_length"] for name in TOWERS}
+    assert lengths == {"query": 6, "document": 20}

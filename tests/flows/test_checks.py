@@ -13,6 +13,7 @@ from tasks.core.params import read_yaml
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED: dict[str, Any] = {"init": "base", "negatives": "bm25"}
 CARRIED: dict[str, Any] = {"optimizer_from": "continue", "schedule_steps": 100, "steps": 5}
+RESCORED: dict[str, Any] = {"run": "bm25", "round": "star", "encoder": "star"}
 LISTS: dict[str, Any] = {"lists": "given", "loss": "ranknet"}
 
 
@@ -104,9 +105,32 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ),
         ("rerankers.warmup", {"source": "x", "negatives": "none"}, "rerankers.warmup: the name warmup is taken by rounds.warmup"),
         ("rerank.r", {"run": "star", "reranker": "r"}, "rerank.r.reranker: found 'r', expected"),
-        ("rescore.star", {"run": "bm25", "round": "star"}, "rescore.star: the name star is taken by rounds.star"),
-        ("rescore.r", {"run": "nowhere", "round": "star"}, "rescore.r.run: found 'nowhere', expected one of bm25, star, warmup"),
-        ("rescore.r", {"run": "bm25", "round": "base"}, "rescore.r.round: found 'base', expected one of star, warmup"),
+        ("rescore.star", RESCORED, "rescore.star: the name star is taken by rounds.star"),
+        ("rescore.r", RESCORED | {"run": "nowhere"}, "rescore.r.run: found 'nowhere', expected one of bm25, star, warmup"),
+        ("rescore.r", RESCORED | {"round": "base"}, "rescore.r.round: found 'base', expected one of star, warmup"),
+        ("rescore.r", RESCORED | {"encoder": "costa"}, "rescore.r.encoder: found 'costa', expected one of star, warmup"),
+        (
+            "rescore.r",
+            RESCORED | {"encoder": "warmup"},
+            "rescore.r.encoder: found warmup, whose queries meet the vectors of warmup, expected star as in rescore.r.round",
+        ),
+        ("encoder.source", "data/encoders/warmup", "encoder.source: found data/encoders/warmup, an out of this project's stages; copy it"),
+        (
+            "dataset.source",
+            "parquet:./data/corpus",
+            "dataset.source: found parquet:./data/corpus, an out of this project's stages; copy it",
+        ),
+        ("teacher.t", {"negatives": "random", "reranker": "r"}, "teacher.t: found {'negatives': 'random', 'reranker': 'r'}"),
+        (
+            "rounds.warmup",
+            TRAINED | {"negatives": "none", "batch_queries": 1},
+            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'batch_queries': 1}; value error, one query a step and no",
+        ),
+        (
+            "rounds.warmup",
+            TRAINED | {"negatives": "none", "loss": "ranknet", "alpha": 0},
+            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'loss': 'ranknet', 'alpha': 0}; value error, alpha 0 weighs",
+        ),
         ("mine.warmup.depth", 3, "rounds.star.hard_negatives: found 4, expected at most 3: mine.warmup.depth keeps ranks 1 to 3"),
         (
             "rounds.star.window",
@@ -240,3 +264,25 @@ def test_cycles_are_found_exactly_where_there_are_some() -> None:
         if path:
             assert path[0] == path[-1]
             assert all(second in graph[first] for first, second in itertools.pairwise(path))
+
+
+def test_a_query_tower_may_rescore_with_the_vectors_of_its_round(sections: dict[str, Any]) -> None:
+    sections["adore"] = {"tower": {"round": "star", "negatives": "none"}}
+    edited(sections, "rescore.r", RESCORED | {"encoder": "tower"})
+    assert check(sections).rescore["r"].encoder == "tower"
+    edited(sections, "rescore.r.round", "warmup")
+    with pytest.raises(UserError, match=r"rescore\.r\.encoder: found tower, whose queries meet the vectors of star, expected warmup"):
+        check(sections)
+
+
+@pytest.mark.parametrize(("depths", "most"), [((100, 200), 200), ((10, 200), 21), ((200, 30), 61), ((10, 5), 11)])
+def test_a_mixture_ends_with_the_shorter_of_its_sources(sections: dict[str, Any], depths: tuple[int, int], most: int) -> None:
+    """Half of each: it holds twice the shorter one and, where that comes second, one more."""
+    sections["bm25"]["depth"], sections["mine"]["warmup"]["depth"] = depths
+    sections["mix"] = {"m": {"first": "bm25", "second": "warmup", "depth": 200}}
+    asking = {**TRAINED, "init": "warmup", "negatives": "m", "window": [1, 200]}
+    sections["rounds"] = {"warmup": TRAINED, "star": asking | {"hard_negatives": min(most, 200)}}
+    assert check(sections)
+    sections["rounds"]["star"]["hard_negatives"] = most + 1
+    with pytest.raises(UserError, match=r"hard_negatives"):
+        check(sections)

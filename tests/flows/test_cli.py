@@ -145,6 +145,11 @@ def test_search_asks_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
     assert asked[0][-1] == "--query=-k of what?"
     assert search.search("x", 3, "init") == 0
     assert "data/encoders/init" in asked[1]
+    for model in ("star", "init"):
+        (project / f"data/metrics/{model}.json").write_text(json.dumps({"test": {"nDCG@10": 0.7 if model == "init" else 0.6}}))
+    (project / "data/metrics/bm25.json").write_text(json.dumps({"test": {"nDCG@10": 0.9}}))
+    assert search.search("x", 3, None) == 0
+    assert "data/encoders/init" in asked[2], "there is no dev to choose on"
     with pytest.raises(UserError, match="no index of model bm25, expected one of init, star"):
         search.search("x", 3, "bm25")
     with pytest.raises(UserError, match="expected at least 1"):

@@ -343,11 +343,15 @@ def test_an_exported_query_tower_comes_with_its_rounds_index(tmp_path: Path, mon
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         (out / ("index.faiss" if path == "data/indexes/star" else "index.json")).write_text('{"round": "star"}')
+        asked.append((path, out))
 
+    asked: list[tuple[str, Path]] = []
     monkeypatch.setattr(champion, "get_out", get_out)
     monkeypatch.setattr(champion, "current", lambda _: crowned(1, "first", "e1"))
     champion.export(tmp_path, tmp_path / "served")
     assert (tmp_path / "served/index/index.faiss").exists()
+    ids = [(f"data/tokens/documents/{name}", tmp_path / "served/index" / name) for name in ("ids.parquet", "owners.npy")]
+    assert asked[-2:] == ids, "what its rows stand for"
 
 
 def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,3 +218,10 @@ def test_the_stage_writes_the_index_and_its_figures(
         k = min(recall_at, 300)
         found = faiss.read_index(str(tmp_path / "out" / "i" / "index.faiss")).search(queries, k)[1]
         assert figures[key] == pytest.approx(plain_recall(found, queries, vectors, k), abs=1e-6)
+
+
+def test_a_warning_of_faiss_is_shown_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It gives one for each of the four parts of every vector."""
+    build(write_embeddings(tmp_path / "e", draw(300), [300]), Index(factory="PQ4"))
+    warnings = [line for line in capfd.readouterr().err.splitlines() if "WARNING clustering" in line]
+    assert warnings == ["faiss: WARNING clustering 300 points to 256 centroids: please provide at least 9984 training points"]

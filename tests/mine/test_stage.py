@@ -199,3 +199,15 @@ def test_scores_from_an_index_with_codes_are_those_of_its_own_search() -> None:
         scores, rows = index.search(queries, 5)
         found = index_scores(index, queries, np.repeat(np.arange(3), 5), rows.ravel())
         np.testing.assert_allclose(found, scores.ravel(), rtol=1e-4, atol=1e-4)
+
+
+def test_an_index_that_scores_otherwise_than_its_vectors_is_refused(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positives would stand on another scale than negatives, and every margin mean nothing."""
+    case = Case(tmp_path, tiny_encoder)
+    index = faiss.index_factory(WIDTH, "L2norm,Flat", faiss.METRIC_INNER_PRODUCT)
+    index.add(case.vectors * 3)
+    faiss.write_index(index, str(tmp_path / "indexes" / "index.faiss"))
+    with pytest.raises(UserError, match=r"^params.yaml: mine.m.search: indexes: the scores of this index are not those of its decoded"):
+        case.run(monkeypatch, "indexes", 4, 1, [("q0", "d1", 1)])

@@ -79,12 +79,12 @@ def plain_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary:
             texts, spans = [t / t.norm() for t in texts], [[s / s.norm() for s in own] for own in spans]
         for k in range(count):
             others = [texts[j] for j in range(count) if j != k] + [span for own in spans for span in own]
-            below = torch.logsumexp(torch.stack([texts[k] @ other / params.temperature for other in others]), 0)
-            contrast = contrast + torch.stack([below - texts[k] @ span / params.temperature for span in spans[k]]).mean()
+            below = torch.logsumexp(torch.stack([texts[k] @ other / params.tau for other in others]), 0)
+            contrast = contrast + torch.stack([below - texts[k] @ span / params.tau for span in spans[k]]).mean()
     elif params.objective == "ict":
         count //= 2
         for k in range(count):
-            scores = torch.stack([texts[k] @ texts[count + j] / params.temperature for j in range(count)])
+            scores = torch.stack([texts[k] @ texts[count + j] / params.tau for j in range(count)])
             contrast = contrast - torch.log_softmax(scores, 0)[k]
     if params.contrastive_reduction == "mean":
         contrast = contrast / count

@@ -43,7 +43,7 @@ def test_the_best_of_a_run_in_a_new_order(tiny_encoder: Path, tmp_path: Path, mo
     (tmp_path / "run").mkdir()
     lines = [f"{q} Q0 {doc} {rank} 0 x" for q, docs in lists.items() for rank, doc in enumerate(docs, 1)]
     (tmp_path / "run" / "test.trec").write_text("\n".join(lines) + "\n")
-    (tmp_path / "params.yaml").write_text("rescore: {m: {run: bm25, round: star, depth: 3, precision: fp32}}\n")
+    (tmp_path / "params.yaml").write_text("rescore: {m: {run: bm25, round: star, encoder: star, depth: 3, precision: fp32}}\n")
     (tmp_path / "runtime.yaml").write_text("device: cpu\n")
     monkeypatch.chdir(tmp_path)
     arguments = f"--name m --run run --encoder {tiny_encoder} --embeddings vectors --queries queries --out out --latency latency.json"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +148,22 @@ def test_negatives_without_scores_teach_nothing(values: dict[str, str], negative
     """Drawn from the corpus they have none: every pair would be left out, the loss 0 and the round's weights those it began with."""
     with pytest.raises(ValueError, match=f"negatives {negatives}|needs hard_negatives and negatives that have scores"):
         round_of(negatives=negatives, **values)
+
+
+def test_more_negatives_than_any_query_has_are_refused(data: TrainingSet) -> None:
+    assert "1 have fewer than 4 (theirs repeat), 1 none" in check_training_set(data, round_of(hard_negatives=4))
+    with pytest.raises(UserError, match=r"^negatives m: found at most 4 a query of rank 1 to 200, expected hard_negatives, 5, for some"):
+        check_training_set(data, round_of(hard_negatives=5))
+
+
+def test_what_stands_for_random_in_a_mixture_is_drawn_anew(data: TrainingSet) -> None:
+    """Documents 12 and 13 have no score: of query 0, a draw of them is one from the whole corpus; 10 and 11 stay as they are."""
+    assert data.negatives.scores is not None
+    scores = np.where(np.isin(data.negatives.values, [12, 13]), np.nan, data.negatives.scores).astype(np.float32)
+    mixed = replace(data, negatives=replace(data.negatives, scores=scores))
+    found = drawn(mixed, round_of(hard_negatives=4), 400)[0]
+    others = [d for step in found for d in step if d not in (10, 11)]
+    assert all({10, 11} <= set(step) for step in found)
+    assert len(others) > 780, "two a step, some of them 10 or 11 by chance"
+    assert len(set(others)) > 300, "of 500 documents"
+    assert found == drawn(mixed, round_of(hard_negatives=4), 400)[0]
