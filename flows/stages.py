@@ -14,8 +14,9 @@ from typing import TextIO
 from flows.display import Outcome
 from flows.processes import Processes, Stopped, environment
 from flows.sharing import REMOTE
-from tasks.core.errors import FULL_WORDS, redacted
+from tasks.core.errors import FULL_WORDS, UserError, redacted
 from tasks.core.files import partial
+from tasks.core.params import read_yaml
 
 LOGS = Path(".retemper/logs")
 ATTEMPTS = 3
@@ -44,7 +45,7 @@ class Slots:
 
 
 def find_devices() -> list[str]:
-    """The GPUs that we may use, by number or UUID; one nameless device where there is none, or just one."""
+    """The GPUs that we may use, by number or UUID; a nameless device where there is just one; without any, as many as `slots` says."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         found = [device.strip() for device in visible.split(",") if device.strip()]
@@ -55,7 +56,15 @@ def find_devices() -> list[str]:
         found = asked.stdout.split() if asked.returncode == 0 else []
     else:
         found = []
-    return found if len(found) > 1 else [""]
+    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots())
+
+
+def _cpu_slots(path: Path = Path("runtime.yaml")) -> int:
+    """`slots` of runtime.yaml, which the stages check with the rest of it."""
+    slots = read_yaml(path).get("slots", 1) if path.exists() else 1
+    if not isinstance(slots, int) or slots < 1:
+        raise UserError(f"{path}: slots: found {slots!r}, expected 1 or more")
+    return slots
 
 
 class Transcript:

@@ -239,7 +239,7 @@ def _run_point(
     equip(tree)
     inputs_ = name.rpartition("-")[2]
     devices = find_devices()
-    own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(devices) > 1 else {}
+    own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(set(devices)) > 1 else {}
     home = {"PREFECT_HOME": str((FOLDER / f"prefect-{slot}").absolute())}
     path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH", "")]))
     lines: list[str] = []

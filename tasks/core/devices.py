@@ -19,6 +19,7 @@ class Runtime(Params):
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto takes the first GPU, else the CPU")
     threads: int | None = Field(None, ge=1, description="CPU threads; none: one per core. Another count may change last bits")
+    slots: int = Field(1, ge=1, description="stages that need a device at once, where there is no GPU; give each its share of threads")
     checkpoint_seconds: float = Field(30.0, ge=0, description="between two checkpoints of a training; a kill costs at most this")
     graph_tokens: int = Field(
         16384,

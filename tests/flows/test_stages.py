@@ -9,6 +9,7 @@ import pytest
 
 from flows.processes import Processes
 from flows.stages import Slots, Transcript, find_devices, run_stage
+from tasks.core.errors import UserError
 
 RAN = """\
 Running stage 'train@a':
@@ -124,7 +125,8 @@ def test_a_device_is_one_stages_at_a_time() -> None:
     assert not at_work
 
 
-def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
     assert find_devices() == ["2", "5"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
@@ -132,3 +134,8 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("PATH", "")
     assert find_devices() == [""]
+    Path("runtime.yaml").write_text("threads: 1\nslots: 3\n")
+    assert find_devices() == ["", "", ""], "three at once on the CPU"
+    Path("runtime.yaml").write_text("slots: many\n")
+    with pytest.raises(UserError, match=r"^runtime.yaml: slots: found 'many', expected 1 or more$"):
+        find_devices()
