@@ -1,6 +1,7 @@
 """What this machine measured, as pages: the report with its times beside the figures, and a timeline of a run.
 
-data/report is the same wherever it is made, bit for bit, and so holds no times; .retemper/report.html is that page and they.
+data/report is the same wherever it is made, bit for bit, and so holds no times; .retemper/report.html is that page and they. It has
+the curves of the pre-trainings too: data/report would depend on every one, also on those that no round starts from.
 """
 
 import html
@@ -14,6 +15,8 @@ from flows import figures, metrics, quality, timing
 from flows.display import clock
 from flows.graph import Graph
 from flows.revisions import read_lock
+from tasks.core.charts import line_chart, line_style
+from tasks.core.curves import load_curves
 from tasks.core.files import read_json, write_text
 from tasks.core.params import read_yaml
 
@@ -21,6 +24,7 @@ REPORT = Path("data/report/report.html")
 PAGE = Path(".retemper/report.html")
 TIMELINE = Path(".retemper/logs/timeline.html")
 LATENCY = Path("data/latency")
+PRETRAINED = Path("data/pretrain_curves")
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)  # of a time axis, seconds
 PLACE = "<!-- measured -->"  # where the report's page has room for it
 
@@ -38,7 +42,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
     dev = {model: float(splits["dev"][metric]) for model, splits in found.items() if metric in splits.get("dev", {})}
     upstream = {name: stage.upstream for name, stage in graph.stages.items()}
     races = quality.races(sections, upstream, timing.measured(read_lock()), dev)
-    section = "".join([*(race_section(race, metric) for race in races), latency_section(latencies(graph))])
+    section = "".join([*(race_section(race, metric) for race in races), latency_section(latencies(graph)), curves_section(graph)])
     if not section:
         PAGE.unlink(missing_ok=True)
         return
@@ -47,7 +51,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
     for race in races:
         for line in quality.verdicts(race, metric):
             tell(f"time to quality from {race.start}: {line}")
-    tell(f"page with this machine's times: {PAGE}")
+    tell(f"page with this machine's times and curves: {PAGE}")
 
 
 def race_section(race: quality.Race, metric: str) -> str:
@@ -101,6 +105,25 @@ def latency_section(found: Mapping[str, Any]) -> str:
         f"<section><h2>Latency</h2>{figures.table(header, rows)}"
         '<p class="note">Milliseconds a query for the new order of the run\'s first documents, beside the search that found them. '
         "Rerankers take a query at a time, as a search box would; rescoring takes all at once, so its mean is a throughput.</p></section>"
+    )
+
+
+def curves_section(graph: Graph) -> str:
+    """What the graph's pre-trainings plotted, a chart for each quantity, as a section of the page."""
+    curves = load_curves(PRETRAINED, [name.partition("@")[2] for name in graph.stages if name.startswith("pretrain@")])
+    order = list(dict.fromkeys(curve.name for found in curves.values() for curve in found))
+    if not order:
+        return ""
+    legend = "".join(
+        f'<li><svg viewBox="0 0 26 8"><line class="{line_style(place)}" x1="0" y1="4" x2="26" y2="4"/></svg>{html.escape(name)}</li>'
+        for place, name in enumerate(order)
+    )
+    charts = "".join(line_chart(quantity.replace("_", " "), found, order) for quantity, found in curves.items())
+    return (
+        f'<section><h2>Pre-training</h2><ul class="legend">{legend}</ul><div class="charts">{charts}</div>'
+        '<p class="note">Steps of the optimizer from left to right. loss is the weighted sum of both losses, and compares only between '
+        "equal objectives; accuracy is the share of texts whose nearest candidate is their own, token accuracy that of masked tokens; "
+        "alignment and uniformity are of the texts' vectors, both better lower, and a uniformity near 0 is a collapse.</p></section>"
     )
 
 

@@ -5,6 +5,7 @@ remote's whole run cache, every entry again, for every stage. Here the entries t
 then pulls only what its own restored run needs.
 """
 
+import fcntl
 import os
 import sys
 import time
@@ -14,6 +15,8 @@ from typing import Any
 from flows.integrity import by_content
 from flows.source import SOURCE, STANDS, changed_since
 from tasks.core.entry import BEGUN
+
+TURNS = "RETEMPER_TURNS"  # names a folder: of runs that share it and a cache, one computes a stage, the others wait and take its outs
 
 
 def fetch_runs() -> int:
@@ -80,6 +83,34 @@ def recorded_as_read() -> None:
     setattr(run, "cmd_run", start_and_hold)  # noqa: B010 - mypy forbids the plain form
 
 
+def in_turn(folder: Path) -> None:
+    """From now on, in this process, a stage that is computed from the same in another run (of another worktree) waits for that one.
+
+    A file of `folder` named by DVC's digest of command, deps and parameters is locked from before the run cache is asked for the last
+    time until this process ends. Who waits holds no lock of DVC's but on the stage itself, and who computes waits for nobody.
+    """
+    from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
+    from dvc.stage.decorators import unlocked_repo
+
+    restore = StageCache.restore
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def wait(stage: Any) -> None:
+        handle = os.open(folder / _get_stage_hash(stage), os.O_RDWR | os.O_CREAT)  # open until we end
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+    def restore_in_turn(self: Any, stage: Any, *rest: Any, **named: Any) -> None:
+        try:
+            restore(self, stage, *rest, **named)
+        except RunCacheNotFoundError:
+            if not _can_hash(stage):
+                raise
+            unlocked_repo(wait)(stage)
+            restore(self, stage, *rest, **named)
+
+    setattr(StageCache, "restore", restore_in_turn)  # noqa: B010 - mypy forbids the plain form
+
+
 def read_once() -> None:
     """From now on, in this process, stages given by name come from one reading of dvc.yaml and dvc.lock.
 
@@ -111,6 +142,8 @@ def main(arguments: list[str]) -> int:
         read_once()
         return int(dvc(["--wait-for-lock", command, *stages]))
     recorded_as_read()
+    if TURNS in os.environ:
+        in_turn(Path(os.environ[TURNS]))
     return reproduce(stages[0], pull=command == "repro-pull")
 
 

@@ -15,6 +15,7 @@ from flows.processes import Processes, stopping_on_signals
 from tasks.core.errors import FULL, UserError
 from tasks.core.scratch import remove_finished
 
+STUDIES = Path("data/studies")
 FULL_BYTES = 1 << 20  # less than this is a full disk
 
 
@@ -49,6 +50,10 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     header, rows = metrics.rows(metrics.read_metrics())
     if rows and outcomes.get(DEFAULT_TARGET, Outcome("Cached")).state != "Ran":  # else it has just said so itself
         display.line(f"\n{text_table(header, rows)}")
+    for name, outcome in outcomes.items():
+        table = STUDIES / name.partition("@")[2] / "table.md"
+        if name.startswith("study@") and outcome.state == "Cached" and table.is_file():  # one that ran has printed it
+            display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
     if clock.spans:
         try:
             measured.write(plan.graph, [span for span in clock.spans if span.state != "Cached"], display.line)

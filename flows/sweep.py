@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from ruamel.yaml import YAML
 from flows import checks, experiments, locks, settings, sweep_table
 from flows.display import Display
 from flows.processes import Processes, Stopped, environment, stopping_on_signals
+from flows.remote import TURNS
 from flows.revisions import LOCK, commit_of
 from flows.source import write_source
 from flows.stages import find_devices
@@ -45,6 +47,15 @@ class Point:
     name: str
     assignments: tuple[str, ...]
     setting: sweep_table.Setting = ()
+    own: tuple[str, ...] = ()  # the keys of grid, points and repeat, which make it what it is
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a point is computed from: a digest of it all, and its parameters."""
+
+    digest: str
+    sections: Mapping[str, Any]
 
 
 def sweep(
@@ -71,9 +82,13 @@ def sweep(
         known = {one.name for one in experiments.stored(baseline)}
         check = check or checks.check
         changes = read_changes(baseline)  # once: what is saved from now on is of no point
-        named = {
-            point: f"{point.name}-{inputs(point, check, describe, targets=targets)[:6]}" for point in points
-        }  # every point is checked before any runs
+        computed = {point: inputs(point, check, describe, targets=targets) for point in points}  # every point is checked before any runs
+        refuse_twins(file, {point: given.sections for point, given in computed.items()})
+        if layout:
+            for point, given in computed.items():
+                sweep_table.check_layout(layout, given.sections, targets, f"{file}: point {point.name}")
+        named = {point: f"{point.name}-{given.digest[:6]}" for point, given in computed.items()}
+        shutil.rmtree(FOLDER / "turns", ignore_errors=True)
         waiting = [point for point in points if named[point] not in known]
         display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
         slots: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -126,8 +141,10 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
         *((dict(given), str(name), (("setting", str(name)),)) for name, given in value.get("points", {}).items()),
     ]:
         for again in repeats:
+            if both := own.keys() & again.keys():
+                raise UserError(f"{file}: repeat.{min(both)}: {name} sets it too; take it out of one of them")
             full = f"{name[:70]}-{_name(again)}"[:100] if again else name
-            found.append(Point(full, (*_assignments({**always, **own, **again}), *edits), setting))
+            found.append(Point(full, (*_assignments({**always, **own, **again}), *edits), setting, (*own, *again)))
     names = [point.name for point in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(
@@ -136,6 +153,26 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
     if not found:
         raise UserError(f"{file}: no points; give each key of grid at least one value")
     return found
+
+
+def refuse_twins(file: Path, found: Mapping[Point, Mapping[str, Any]]) -> None:
+    """UserError where two points have the same parameters, or one has not what it sets itself, which a row of the table would tell."""
+    for one, other in itertools.combinations(found, 2):
+        if found[one] == found[other]:
+            told = overridden(one, parts=True) or overridden(other, parts=True) or "what they set is so without them, or set alike"
+            raise UserError(f"{file}: points {one.name} and {other.name} are one: {told}; take one of the two away")
+    for point in found:
+        if told := overridden(point):
+            raise UserError(f"{file}: point {point.name} is not what it says: {told}; take one of the two away")
+
+
+def overridden(point: Point, parts: bool = False) -> str:
+    """Which later assignment goes over one of the point's own keys (`parts`: or over a part of its value); nothing where none does."""
+    keys = [assignment.partition("=")[0].strip() for assignment in point.assignments]
+    for (place, key), (later, over) in itertools.combinations(enumerate(keys), 2):
+        if key in point.own and (f"{key}.".startswith(f"{over}.") or (parts and over.startswith(f"{key}."))):
+            return f"{point.assignments[later][:60]} comes after {point.assignments[place][:60]}"
+    return ""
 
 
 def read_targets(file: Path) -> tuple[str, ...]:
@@ -193,8 +230,8 @@ def _product(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
 
 
-def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path(), targets: Sequence[str] = ()) -> str:
-    """Digest of what the point is computed from: its params.yaml, the graph and the code, as the working tree has them; its sources now.
+def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path(), targets: Sequence[str] = ()) -> Inputs:
+    """What the point is computed from: its params.yaml, the graph and the code, as the working tree has them; its sources now.
 
     And of how far it is computed, where `targets` says so.
     """
@@ -206,7 +243,7 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, ro
     try:
         settings.apply(point.assignments, scratch, check)
         describe(scratch, described)
-        total = hashlib.sha256(scratch.read_bytes())
+        total, sections = hashlib.sha256(scratch.read_bytes()), read_yaml(scratch)
     except UserError as error:
         raise UserError(f"point {point.name}: {error}") from None
     finally:
@@ -216,7 +253,7 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, ro
             total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())
     total.update(described.read_bytes() if described.exists() else b"")
     total.update(" ".join(targets).encode())
-    return total.hexdigest()
+    return Inputs(total.hexdigest(), sections)
 
 
 def _run_point(
@@ -241,6 +278,7 @@ def _run_point(
     devices = find_devices()
     own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(set(devices)) > 1 else {}
     home = {"PREFECT_HOME": str((FOLDER / f"prefect-{slot}").absolute())}
+    turns = {TURNS: str((FOLDER / "turns").absolute())} if jobs > 1 else {}
     path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH", "")]))
     lines: list[str] = []
 
@@ -251,7 +289,7 @@ def _run_point(
         if " | " in line or line.startswith("retemper: "):
             display.output(point.name, line)
 
-    status = processes.run(run, tell, environment(**own, **home, PYTHONPATH=path), tree)
+    status = processes.run(run, tell, environment(**own, **home, **turns, PYTHONPATH=path), tree)
     if processes.stopped:
         raise Stopped
     if status:

@@ -4,16 +4,22 @@ import html
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from flows import figures
 from flows.display import text_table
 from flows.experiments import Experiment
-from tasks.core.params import Params
+from tasks.core.errors import UserError
+from tasks.core.params import Params, validate
+from tasks.params import Parameters
 
 Setting = tuple[tuple[str, str], ...]  # (column, value) of each key that the grid varies
 Cells = dict[Setting, dict[tuple[str, str], list[float]]]  # (model, measure) to its values, one a repetition
+
+EVALUATIONS = {"rounds": "evaluate", "adore": "evaluate_adore", "rerank": "evaluate_rerank", "rescore": "evaluate_rescore"}
+READ_RUNS = {"report", "rerank", "rescore", "evaluate_rerank", "evaluate_rescore"}  # stages that may need any evaluation
 
 
 class Layout(Params):
@@ -24,6 +30,30 @@ class Layout(Params):
     measures: tuple[str, ...] = Field(min_length=1, description="of evaluate.measures")
     references: tuple[str, ...] = Field((), description="models that no setting changes (bm25): a row and a level line each")
     curve: str | None = Field(None, description="the grid's key that is the x axis of a figure")
+
+
+def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[str], where: str) -> None:
+    """UserError where a point with the parameters `sections`, run up to `targets` (none: the report), would leave a column empty."""
+    stages = {"bm25": "evaluate_bm25"}
+    stages |= {name: f"{stage}@{name}" for section, stage in EVALUATIONS.items() for name in sections.get(section) or {}}
+    reached = {target.partition("@")[0] for target in targets}
+    for key, models in (("models", layout.models), ("references", layout.references)):
+        for model in models:
+            if model not in stages:
+                raise UserError(f"{where}: table.{key}: found {model!r}, expected one of {', '.join(stages)}")
+            stage = stages[model]
+            if targets and not reached & READ_RUNS and stage not in targets and stage.partition("@")[0] not in targets:
+                raise UserError(
+                    f"{where}: table.{key}: {model} is measured by {stage}, which targets lack ({', '.join(targets)}); add it there"
+                )
+    evaluate: Any = Parameters.model_fields["evaluate"].annotation
+    known = validate(evaluate, sections.get("evaluate") or {}, f"{where}: evaluate").measures
+    for measure in layout.measures:
+        if measure not in known:
+            raise UserError(
+                f"{where}: table.measures: found {measure!r}, expected one of its evaluate.measures: {', '.join(known)}; "
+                "add it there (set: {evaluate.measures: [...]})"
+            )
 
 
 def collect(found: Sequence[tuple[Setting, Experiment]], layout: Layout, split: str) -> Cells:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
+from tasks.core.curves import Curve
+
 WIDTH = 760
 LIGHT = ("#2456c9", "#d0632b", "#1d8a63", "#9145b6", "#b88a00", "#c53a6b", "#14808f", "#6b7280")
 DARK = ("#86aaff", "#f09a68", "#4cc495", "#c792ea", "#e2bd4b", "#f2799f", "#58c4d3", "#a3abb8")
@@ -63,3 +65,33 @@ def number(value: float) -> str:
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
         return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:.4f}".rstrip("0").rstrip(".") if value != int(value) else f"{int(value):,}"
+
+
+def line_chart(heading: str, curves: Sequence[Curve], order: Sequence[str]) -> Markup:
+    """Curves over steps; `order` gives every name its colour, the same in all charts."""
+    width, left, top, height = 370.0, 58.0, 30.0, 150.0
+    xs = [x for curve in curves for x, _ in curve.points]
+    ys = [y for curve in curves for _, y in curve.points]
+    first, last = min(xs), max(max(xs), min(xs) + 1)
+    x_marks, y_marks = [mark for mark in ticks(first, last, 4) if first <= mark <= last], ticks(min(ys), max(ys), 4)
+
+    def x(value: float) -> float:
+        return left + (value - first) / (last - first) * (width - left - 14)
+
+    def y(value: float) -> float:
+        return top + height - (value - y_marks[0]) / (y_marks[-1] - y_marks[0]) * height
+
+    parts = [text(left, 16, heading, "label")]
+    parts += [line(left, y(mark), width - 14, y(mark), "grid") + text(left - 8, y(mark) + 4, number(mark), "tick end") for mark in y_marks]
+    parts += [text(x(mark), top + height + 18, number(mark), "tick middle") for mark in x_marks]
+    for curve in curves:
+        points = " ".join(f"{short(x(step))},{short(y(value))}" for step, value in curve.points)
+        drawn = (
+            f'<polyline points="{points}"/>'
+            if len(curve.points) > 1
+            else f'<circle cx="{points.split(",")[0]}" cy="{points.split(",")[1]}" r="3"/>'
+        )
+        parts.append(
+            f'<g class="{line_style(order.index(curve.name))}">{title(f"{curve.name}: {curve.points[-1][1]:.4g} at the end")}{drawn}</g>'
+        )
+    return svg(parts, top + height + 28, f"{heading} over steps", "lines", width)

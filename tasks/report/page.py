@@ -8,9 +8,9 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from tasks.core.charts import DARK, LIGHT, line_style, palette
+from tasks.core.charts import DARK, LIGHT, line_chart, line_style, palette
+from tasks.core.curves import Curve
 from tasks.report import plots
-from tasks.report.curves import Curve
 from tasks.report.examples import Examples
 from tasks.report.params import Report
 from tasks.report.significance import Pair, mean_interval
@@ -60,7 +60,7 @@ def render(contents: Contents) -> str:
         duel=_duel(contents, split),
         light=palette(LIGHT),
         dark=palette(DARK),
-        charts=[plots.line_chart(metric, curves, order) for metric, curves in contents.curves.items()],
+        charts=[line_chart(metric, curves, order) for metric, curves in contents.curves.items()],
         legend=[(name, line_style(place)) for place, name in enumerate(order)],
         index_columns=list(dict.fromkeys(key for figures in contents.indexes.values() for key in figures)),
         headline=next(

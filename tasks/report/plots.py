@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup
 
-from tasks.core.charts import WIDTH, line, line_style, number, short, svg, text, ticks, title
-from tasks.report.curves import Curve
+from tasks.core.charts import WIDTH, line, number, short, svg, text, ticks, title
 from tasks.report.systems import Floats
 
 CHARACTER = 8.5  # width of a bold letter at 13 px, at most about
@@ -97,36 +96,6 @@ def difference_curve(differences: Floats, names: tuple[str, str]) -> Markup:
     parts.append(text(left + 6, top + height + 18, f"{names[0]} better", "tick"))
     parts.append(text(WIDTH - 12, top + height + 18, f"{names[1]} better", "tick end"))
     return svg(parts, top + height + 26, f"difference of every query, {names[0]} less {names[1]}", "differences")
-
-
-def line_chart(heading: str, curves: Sequence[Curve], order: Sequence[str]) -> Markup:
-    """Curves over steps; `order` gives every name its colour, the same in all charts."""
-    width, left, top, height = 370.0, 58.0, 30.0, 150.0
-    xs = [x for curve in curves for x, _ in curve.points]
-    ys = [y for curve in curves for _, y in curve.points]
-    first, last = min(xs), max(max(xs), min(xs) + 1)
-    x_marks, y_marks = [mark for mark in ticks(first, last, 4) if first <= mark <= last], ticks(min(ys), max(ys), 4)
-
-    def x(value: float) -> float:
-        return left + (value - first) / (last - first) * (width - left - 14)
-
-    def y(value: float) -> float:
-        return top + height - (value - y_marks[0]) / (y_marks[-1] - y_marks[0]) * height
-
-    parts = [text(left, 16, heading, "label")]
-    parts += [line(left, y(mark), width - 14, y(mark), "grid") + text(left - 8, y(mark) + 4, number(mark), "tick end") for mark in y_marks]
-    parts += [text(x(mark), top + height + 18, number(mark), "tick middle") for mark in x_marks]
-    for curve in curves:
-        points = " ".join(f"{short(x(step))},{short(y(value))}" for step, value in curve.points)
-        drawn = (
-            f'<polyline points="{points}"/>'
-            if len(curve.points) > 1
-            else f'<circle cx="{points.split(",")[0]}" cy="{points.split(",")[1]}" r="3"/>'
-        )
-        parts.append(
-            f'<g class="{line_style(order.index(curve.name))}">{title(f"{curve.name}: {curve.points[-1][1]:.4g} at the end")}{drawn}</g>'
-        )
-    return svg(parts, top + height + 28, f"{heading} over steps", "lines", width)
 
 
 def _label_width(names: Sequence[str]) -> float:

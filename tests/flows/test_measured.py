@@ -66,6 +66,42 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     ]
 
 
+def test_the_page_has_the_curves_of_the_graphs_pretrainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file, text in {"params.yaml": "report: {metric: M}\n", "data/report/report.html": f"<style></style>{measured.PLACE}"}.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+
+    def plot(name: str, quantity: str, *values: float) -> None:
+        folder = tmp_path / "data/pretrain_curves" / name / "plots/metrics/train"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = "".join(f"{step}\t{value}\n" for step, value in enumerate(values))
+        (folder / f"{quantity}.tsv").write_text(f"step\t{quantity}\n{lines}")
+
+    monkeypatch.setattr(measured.timing, "measured", lambda _: {})
+    names = ["pretrain@costa", "pretrain@mlm", "pretrain@away", "report"]
+    graph = Graph({name: Stage(name, (), ()) for name in names})
+    measured.write(graph, [], print)
+    assert not measured.PAGE.exists(), "nothing to be seen yet"
+    plot("costa", "token_accuracy", 0.0, 0.25, 0.5)
+    plot("mlm", "token_accuracy", 0.0, 0.5, 1.0)
+    plot("costa", "alignment", 1.5, 0.5)
+    plot("removed", "uniformity", -1.0, -2.0)
+    measured.write(graph, [], print)
+    page = measured.PAGE.read_text()
+    charts = re.findall(r'<svg class="lines".*?</svg>', page)
+    assert [re.findall(r'class="label"[^>]*>([^<]*)<', chart) for chart in charts] == [["alignment"], ["token accuracy"]]
+    drawn = re.findall(r'<g class="(s\d)"><title>(\w+): ([\d.]+) at the end</title><polyline points="([^"]*)"', charts[1])
+    assert [line[:3] for line in drawn] == [("s0", "costa", "0.5"), ("s1", "mlm", "1")]
+    costa, mlm = ([tuple(map(float, pair.split(","))) for pair in line[3].split()] for line in drawn)
+    assert costa[0] == mlm[0]
+    assert costa[2][1] == mlm[1][1], "0.5 of both"
+    assert [x for x, _ in costa] == [x for x, _ in mlm]
+    assert costa[1][0] - costa[0][0] == pytest.approx(costa[2][0] - costa[1][0], abs=0.11)
+    legend = re.findall(r'<li>.*?class="(s\d)".*?</svg>(\w+)</li>', page)
+    assert legend == [("s0", "costa"), ("s1", "mlm")]
+
+
 def test_the_place_for_times_is_in_the_report() -> None:
     page = Path(measured.__file__).resolve().parents[1] / "tasks/report/page.html"
     assert page.read_text(encoding="utf-8").count(measured.PLACE) == 1

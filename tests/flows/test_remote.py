@@ -1,10 +1,17 @@
 """What is edited while a stage runs: the stage is recorded as it was read, and never under what it has not seen."""
 
+import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ruamel.yaml import YAML
+
+from flows.remote import TURNS
 
 Executed = Callable[[dict[str, str]], set[str]]
 
@@ -58,3 +65,22 @@ def test_data_changed_meanwhile_is_no_result(served: Any, executed: Executed) ->
     served.acts()
     assert "train@a" in executed(served.run())
     assert "somebody" not in (served.folder / "data/encoders/a").read_text()
+
+
+@pytest.mark.parametrize("act", ["sleep 4", "fail"])
+def test_of_two_runs_over_one_cache_one_computes_and_the_other_takes_its_outs(toy: Any, tmp_path: Path, act: str) -> None:
+    """Where that one fails, the other is not kept waiting, and tries itself."""
+    toy.acts(data__corpus=act)
+    (toy.folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
+    trees = [shutil.copytree(toy.folder, tmp_path / name) for name in ("one", "other")]
+    command = [sys.executable, "-m", "flows.remote", "repro", "prepare"]
+    environment = toy.environment | {TURNS: str(tmp_path / "turns")}
+    at_work = [subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True) for tree in trees]
+    said = "".join(process.communicate(timeout=300)[0] for process in at_work)
+    assert [process.returncode == 0 for process in at_work] == [act != "fail"] * 2, said
+    assert said.count("at work on data/corpus") == (2 if act == "fail" else 1), said
+    assert (said.count("is cached - skipping run") == 1) == (act != "fail")
+    if act != "fail":
+        assert {(tree / "data/corpus").read_text() for tree in trees} == {"one()"}
+        locks = [json.dumps(locked(tree, "prepare")) for tree in trees]
+        assert locks[0] == locks[1]

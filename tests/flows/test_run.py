@@ -14,6 +14,26 @@ from tasks.core.scratch import finish
 WHOLE = {"a": Outcome("Ran"), "b": Outcome("Cached")}
 
 
+def test_the_table_of_a_study_is_printed_by_every_run_that_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the stage itself where it runs, by the run where its table is there already, and never twice."""
+    monkeypatch.chdir(tmp_path)
+    graph = Graph({name: Stage(name, (), ()) for name in ("train@x", "study@x", "study@y")})
+    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False))
+    monkeypatch.setattr(run, "cache_folder", Path)
+    monkeypatch.setattr(run.team, "register_again", lambda *_: None)
+    for name in ("x", "z"):
+        (tmp_path / "data/studies" / name).mkdir(parents=True)
+        (tmp_path / "data/studies" / name / "table.md").write_text(f"| trained | served {name} |\n")
+    for state, times in {"Cached": 1, "Ran": 0}.items():
+        monkeypatch.setattr(run, "_execute", lambda *_, state=state: dict.fromkeys(graph.stages, Outcome(state)))
+        run.run(["study"])
+        said = capsys.readouterr().out
+        assert said.count("| trained | served x |") == times
+        assert "served z" not in said, "another study, not asked for"
+
+
 def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a stage that was not asked for, or that Prefect did not come to, DVC may not have the outs yet."""
     monkeypatch.chdir(tmp_path)

@@ -256,6 +256,55 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     assert (finished.folder / "data/encoders/c").read_text().startswith("7(")
 
 
+@pytest.mark.parametrize(
+    ("text", "edits", "told"),
+    [
+        ("grid: {first: [x, y]}", ["first=z"], "points first_x and first_y are one: first=z comes after first=x; take one"),
+        ("grid: {rounds.a: [{value: 3}, {value: 5}]}", ["rounds.a.value=4"], r"are one: rounds.a.value=4 comes after rounds.a=\{"),
+        (
+            "set: {rounds.a.value: 7, rounds.a: {value: 3}}\ngrid: {rounds.a.value: [5, 6]}",
+            [],
+            r'points value_5 and value_6 are one: rounds.a=\{"value": 3\} comes after rounds.a.value=5',
+        ),
+        ("points: {plain: {}, same: {first: one}}", [], "points plain and same are one: what they set is so without them"),
+        ("grid: {first: [x]}", ["first=z"], "point first_x is not what it says: first=z comes after first=x"),
+        (
+            "grid: {first: [x]}\nrepeat: {rounds.a.value: [3, 4]}",
+            ["rounds={}"],
+            "points first_x-value_3 and first_x-value_4 are one: rounds=",
+        ),
+        ("points: {p: {first: x}}\nrepeat: {first: [y, z]}", [], "repeat.first: p sets it too"),
+        ("grid: {first: [x, y]}\ntable: {caption: T, models: [a], measures: [R@500]}", [], "point first_x: table.measures: found 'R@500'"),
+    ],
+)
+def test_points_that_are_not_what_they_say_never_run(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, text: str, edits: list[str], told: str
+) -> None:
+    monkeypatch.chdir(toy.folder)
+    (toy.folder / "grid.yaml").write_text(text)
+    run = [sys.executable, "-c", f"open({str(toy.folder / 'ran')!r}, 'w')"]
+    with pytest.raises(UserError, match=told):
+        sweep(Path("grid.yaml"), 1, False, run, lambda _: None, lambda *_: None, edits)
+    assert not (toy.folder / "ran").exists()
+
+
+@pytest.mark.heavy
+def test_what_points_share_is_computed_once_where_they_run_side_by_side(served: Any) -> None:
+    slow = "if name == 'data/corpus': time.sleep(4)\ndef text(path):"
+    step = (served.folder / "step.py").read_text().replace("def text(path):", slow)
+    (served.folder / "step.py").write_text(step)
+    (served.folder / "grid.yaml").write_text("grid: {rounds.a.value: [5, 6]}\ntargets: [train@a]\n")
+    process = served.start("2", script=SWEEP)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
+    times = [map(json.loads, path.read_text().splitlines()) for path in served.folder.glob(".retemper/sweep/tree-*/times.log")]
+    made = sorted((name, start) for lines in times for name, start, _ in lines)
+    assert [name for name, _ in made] == ["data/corpus", "encoders/a", "encoders/a"]
+    assert len(times) == 2, "each in a tree of its own"
+    assert "executed 2, cached 0" in out
+    assert "executed 1, cached 1" in out
+
+
 @pytest.mark.heavy
 def test_a_sweep_prints_its_table_of_repetitions_and_goes_as_far_as_its_targets(served: Any) -> None:
     (served.folder / "recipe.yaml").write_text("rounds: {a: {value: 1}, c: {value: 1}}\n")

@@ -69,7 +69,7 @@ def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: P
 def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path) -> None:
     """Every point passes the checks that a run makes, changes what its table is about, and its targets make the table's models."""
     points, layout, base = read_points(file, ["pretrain.costa.steps=2"]), read_layout(file), (ROOT / "params.yaml").read_text()
-    wanted = {"table4": 5, "table5": 4, "table6": 3, "table7": 4, "figure4": 36, "objectives": 12}
+    wanted = {"table4": 5, "table5": 4, "table6": 3, "table7": 4, "figure4": 36, "objectives": 12, "contrastive_input": 2}
     assert len(points) == wanted[file.stem]
     assert layout is not None
     assert len({point.assignments for point in points}) == len(points), "no two points are one"
@@ -103,6 +103,38 @@ def test_a_mistake_is_one_line(tmp_path: Path, text: str, told: str) -> None:
     file.write_text(text)
     with pytest.raises(UserError, match=told):
         print(read_points(file), read_layout(file), read_targets(file))
+
+
+@pytest.mark.parametrize(
+    ("change", "targets", "told"),
+    [
+        ({}, (), ""),
+        ({}, ("evaluate", "evaluate_bm25"), ""),
+        ({}, ("evaluate@m", "report"), ""),
+        ({}, ("rerank@r",), ""),  # may read the run of any model
+        ({"measures": ("nDCG@10",)}, (), ""),  # of the default measures, RR@10 and nDCG@10 among them
+        (
+            {"measures": ("R@9",)},
+            (),
+            "p: table.measures: found 'R@9', expected one of its evaluate.measures: nDCG@10, RR@10, R@100, AP; add it",
+        ),
+        ({"models": ("n",)}, (), "p: table.models: found 'n', expected one of bm25, m, q, r, s"),
+        ({"models": ("q",)}, ("evaluate", "evaluate_bm25"), "p: table.models: q is measured by evaluate_adore@q, which targets lack"),
+        ({"references": ("star",)}, (), "p: table.references: found 'star'"),
+        ({}, ("evaluate@m",), "p: table.references: bm25 is measured by evaluate_bm25, which targets lack"),
+    ],
+)
+def test_a_table_with_an_empty_column_is_refused(change: dict[str, tuple[str, ...]], targets: tuple[str, ...], told: str) -> None:
+    layout = LAYOUT.model_copy(update={"measures": ("RR@10",), **change})
+    sections = {"rounds": {"m": {}}, "adore": {"q": {}}, "rerank": {"r": {}}, "rescore": {"s": {}}, "mine": None}
+    if not told:
+        sweep_table.check_layout(layout, sections, targets, "p")
+        asked = {"evaluate": {"measures": ["RR@10", "R@9"]}}
+        sweep_table.check_layout(layout.model_copy(update={"measures": ("R@9",)}), sections | asked, targets, "p")
+        return
+    with pytest.raises(UserError) as raised:
+        sweep_table.check_layout(layout, sections, targets, "p")
+    assert str(raised.value).startswith(told)
 
 
 def test_repetitions_share_a_row_and_edits_come_last(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.charts import ticks
+from tasks.core.curves import POINTS, read_tsv, thinned
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, write_json
 from tasks.core.records import DOCUMENTS, QRELS, QUERIES
 from tasks.report.__main__ import main
-from tasks.report.curves import POINTS, read_tsv, thinned
 from tasks.report.examples import cut, ranked_first
 from tasks.report.page import source
 from tasks.report.systems import in_common, ordered, recipe
