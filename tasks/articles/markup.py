@@ -1,8 +1,8 @@
 """Wiki markup to plain text. mwparserfromhell parses; what is kept of each node is decided here.
 
 Kept: paragraphs and list items, the words of links, the words of a few templates that stand inside sentences. Left out: all
-other templates, tables, references, files, categories, links to other languages, formulas, code, comments, headings, and
-whole sections of sources and links ("References", "External links", ...).
+other templates, tables, references, files, categories, links to other languages and projects that have no words of their own,
+formulas, code, comments, headings, and whole sections of sources and links ("References", "External links", ...).
 """
 
 import re
@@ -29,13 +29,12 @@ WORDS_OF = {
     "as of": (1,), "quote": (1,), "blockquote": (1,), "cquote": (1,),
 }  # fmt: skip
 LITERAL = {"snd": " – ", "spaced ndash": " – ", "ndash": "–", "mdash": "—", "'": "'", "!": "|", "=": "=", "nbsp": " "}
-_NAMESPACE = re.compile(r"\s*:?\s*([\w -]{2,30}?)\s*:(?!\s)", re.UNICODE)
+_NAMESPACE = re.compile(r"\s*([\w -]{1,30}?)\s*:")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
-NAMESPACES = frozenset(
-    ["file", "image", "media", "category", "template", "wikipedia", "wp", "user",
-     "talk", "help", "portal", "special", "wikt", "wiktionary",
-     "commons", "s", "wikisource", "q", "wikiquote", "b", "n", "v", "d", "m", "meta", "mw", "project", "draft", "module",
-     "book", "timedtext"]
+SILENT_NAMESPACES = frozenset(["file", "image", "media", "category", "timedtext"])
+NAMESPACES = frozenset(  # and other projects: a link there is left out, but [[wikt:brigand|brigand]] is a word of the sentence
+    ["template", "wikipedia", "wp", "user", "talk", "help", "portal", "special", "wikt", "wiktionary", "commons", "s", "wikisource",
+     "q", "wikiquote", "b", "n", "v", "d", "m", "meta", "mw", "project", "draft", "module", "book"]
 )  # fmt: skip
 RESIDUE = re.compile(
     r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|^\s*[|!]|</?(?:ref|table|tr|td|gallery|div|span|sub|sup|nowiki|onlyinclude)\b", re.IGNORECASE
@@ -103,11 +102,11 @@ def _node(node: Any) -> str:
 
 
 def _link(node: Any) -> str:
-    title = str(node.title)
-    found = _NAMESPACE.match(title)
-    if found and not title.lstrip().startswith(":"):
+    if found := _NAMESPACE.match(str(node.title)):  # not where a colon stands first: [[:Category:X]] is a link to be read
         space = found[1].casefold()
-        if space in NAMESPACES or (_LANGUAGE.fullmatch(found[1]) and node.text is None):
+        if space in SILENT_NAMESPACES:
+            return ""
+        if node.text is None and (space in NAMESPACES or _LANGUAGE.fullmatch(found[1])):
             return ""
     return _words(node.text) if node.text is not None else _words(node.title).lstrip(":")
 
