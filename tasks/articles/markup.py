@@ -24,10 +24,15 @@ SILENT_TAGS = frozenset(
 BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote"])
 # Templates whose words belong to the sentence: which positional parameters to keep, in order.
 WORDS_OF = {
-    "lang": (2,), "transl": (-1,), "transliteration": (-1,), "nowrap": (1,), "nobr": (1,), "convert": (1, 2), "cvt": (1, 2),
-    "val": (1,), "abbr": (1,), "tooltip": (1,), "small": (1,), "smallcaps": (1,), "sc": (1,), "formatnum": (1,),
+    "lang": (2,), "transl": (-1,), "transliteration": (-1,), "nowrap": (1,), "nobr": (1,), "val": (1,), "abbr": (1,), "tooltip": (1,), "small": (1,), "smallcaps": (1,), "sc": (1,), "formatnum": (1,),
     "as of": (1,), "quote": (1,), "blockquote": (1,), "cquote": (1,),
 }  # fmt: skip
+QUANTITIES = frozenset(["convert", "cvt"])
+RANGES = {  # what may stand between two numbers of a quantity, and how it is shown
+    "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ", "by": " by ", "by(x)": " by ", "x": " × ", "×": " × ",
+    "-": "–", "–": "–", "+/-": " ± ", "±": " ± ",
+}  # fmt: skip
+_NUMBER = re.compile(r"[-+−]?\d[\d.,/+⁄]*")
 LITERAL = {"snd": " – ", "spaced ndash": " – ", "ndash": "–", "mdash": "—", "'": "'", "!": "|", "=": "=", "nbsp": " "}
 _NAMESPACE = re.compile(r"\s*([\w -]{1,30}?)\s*:")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
@@ -55,11 +60,12 @@ GAPS = [  # in a line: what a removed template leaves in its sentence
 ]
 
 
-def plain_text(markup: str) -> str:
-    """The text of a page's markup. A line that still shows markup (an unbalanced template, say) is left out whole."""
+def plain_text(markup: str) -> tuple[str, int]:
+    """The text of a page's markup, and how many lines still showed markup (an unbalanced template, say): these are left out whole."""
     code = mwparserfromhell.parse(markup, skip_style_tags=True)
-    text = _tidy(_body(code))
-    return "\n".join(line for line in text.split("\n") if line and not RESIDUE.search(line))
+    lines = [line for line in _tidy(_body(code)).split("\n") if line]
+    kept = [line for line in lines if not RESIDUE.search(line)]
+    return "\n".join(kept), len(lines) - len(kept)
 
 
 def _body(code: Any) -> str:
@@ -116,10 +122,27 @@ def _template(node: Any) -> str:
     if name in LITERAL:
         return LITERAL[name]
     places = WORDS_OF.get(name)
-    if places is None:
+    if places is None and name not in QUANTITIES:
         return ""
     values = [_words(p.value).strip() for p in node.params if not p.showkey]
+    if places is None:
+        return _quantity(values)
     return " ".join(values[place - 1 if place > 0 else place] for place in places if abs(place) <= len(values))
+
+
+def _quantity(values: list[str]) -> str:
+    """The first of the quantities that {{convert}} shows, without its conversion.
+
+    400|to|670|mm: 400 to 670 mm. 5|ft|10|in: 5 ft 10 in. 5|km|mi|1, where a unit and digits follow: 5 km.
+    """
+    found, rest = "", values
+    while len(rest) > 2 and rest[1] in RANGES:
+        found, rest = f"{found}{rest[0]}{RANGES[rest[1]]}", rest[2:]
+    parts = rest[:2]
+    rest = rest[2:]
+    while len(rest) > 1 and _NUMBER.fullmatch(rest[0]) and rest[1] and not _NUMBER.fullmatch(rest[1]):
+        parts, rest = [*parts, *rest[:2]], rest[2:]
+    return found + " ".join(parts)
 
 
 def _tag(node: Any) -> str:
