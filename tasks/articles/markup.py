@@ -22,18 +22,37 @@ SILENT_TAGS = frozenset(
      "tr", "td", "th"]
 )  # fmt: skip
 BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote"])
-# Templates whose words belong to the sentence: which positional parameters to keep, in order.
+# Templates whose words belong to the sentence: which positional parameters to keep, in order; {{lang-XX}} is among them.
+FIRST = [
+    "nowrap", "nobr", "val", "abbr", "tooltip", "small", "smaller", "big", "large", "larger", "smallcaps", "sc", "em", "strong",
+    "formatnum", "quote", "blockquote", "bquote", "cquote", "nihongo", "vanchor", "visible anchor", "linktext", "ipa", "chem2",
+    "flag", "railgauge", "track gauge", "rail gauge", "interlanguage link", "ill", "math", "mvar", "not a typo", "nq",
+]  # fmt: skip
 WORDS_OF = {
-    "lang": (2,), "transl": (-1,), "transliteration": (-1,), "nowrap": (1,), "nobr": (1,), "val": (1,), "abbr": (1,), "tooltip": (1,), "small": (1,), "smallcaps": (1,), "sc": (1,), "formatnum": (1,),
-    "as of": (1,), "quote": (1,), "blockquote": (1,), "cquote": (1,),
+    **dict.fromkeys(FIRST, (1,)), "lang": (2,), "script": (2,), "rtl-lang": (2,), "langx": (2,), "wikt-lang": (2,), "color": (2,),
+    "transl": (-1,), "transliteration": (-1,),
 }  # fmt: skip
+_WORDS_NAMED = {"text": "1", "quote": "1"}  # {{quote|text=...}}
+# Templates that put something before their first parameter.
+PREFIXES = {
+    "circa": "c. ", "c.": "c. ", "ca.": "c. ", "floruit": "fl. ", "fl.": "fl. ", "us$": "US$", "usd": "US$", "a$": "A$", "aud": "A$",
+    "£": "£", "gbp": "£", "€": "€", "euro": "€", "eur": "€", "¥": "¥", "inr": "₹", "hms": "HMS ", "uss": "USS ", "ss": "SS ", "rms": "RMS ",
+    "e": "×10^",
+}  # fmt: skip
+JOINED = frozenset(["chem", "sic"])  # C|2|H|6
+FRACTIONS = frozenset(["frac", "sfrac"])
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
 QUANTITIES = frozenset(["convert", "cvt"])
+KEPT = frozenset([*WORDS_OF, *PREFIXES, *JOINED, *FRACTIONS, *QUANTITIES, "as of", "angbr", "ipa", "ordered list"])
 RANGES = {  # what may stand between two numbers of a quantity, and how it is shown
     "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ", "by": " by ", "by(x)": " by ", "x": " × ", "×": " × ",
     "-": "–", "–": "–", "+/-": " ± ", "±": " ± ",
 }  # fmt: skip
 _NUMBER = re.compile(r"[-+−]?\d[\d.,/+⁄]*")
-LITERAL = {"snd": " – ", "spaced ndash": " – ", "ndash": "–", "mdash": "—", "'": "'", "!": "|", "=": "=", "nbsp": " "}
+LITERAL = {
+    "snd": " – ", "spaced ndash": " – ", "spaced en dash": " – ", "ndash": "–", "en dash": "–", "mdash": "—", "em dash": "—", "mdashb": "—",
+    "'": "'", "'s": "'s", "' \"": "'\"", "\" '": "\"'", "!": "|", "=": "=", "nbsp": " ", "thinsp": " ", "spaces": " ",
+}  # fmt: skip
 _NAMESPACE = re.compile(r"\s*([\w -]{1,30}?)\s*:")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
 SILENT_NAMESPACES = frozenset(["file", "image", "media", "category", "timedtext"])
@@ -44,18 +63,19 @@ NAMESPACES = frozenset(  # and other projects: a link there is left out, but [[w
 RESIDUE = re.compile(
     r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|^\s*[|!]|</?(?:ref|table|tr|td|gallery|div|span|sub|sup|nowiki|onlyinclude)\b", re.IGNORECASE
 )
+_QUOTES = re.compile(r"'{2,}")  # bold, italics; taken out piece by piece, for {{'s}} may follow one
 SIGNS = [  # in the whole text
     (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word that other scripts write in another way
     (re.compile(r"__[A-Z]+__"), ""),  # switches
-    (re.compile(r"'{2,}"), ""),  # bold, italics
     (re.compile(r"^[*#:;]+\s*", re.MULTILINE), ""),  # marks of lists
 ]
 GAPS = [  # in a line: what a removed template leaves in its sentence
     (re.compile(r"\(\s*(?:[,;:/–—-]\s*)*\)|\[\s*\]"), ""),
-    (re.compile(r"\(\s*(?:[,;:]\s*)+"), "("),
+    (re.compile(r"\((?:\s*[,;:])*\s+|\((?:\s*[,;:])+"), "("),
+    (re.compile(r"^[,;:]\s+"), ""),
     (re.compile(r"(?:\s*[,;:])+\s*\)"), ")"),
     (re.compile(r"[,;]\s*(?=[,;])"), ""),
-    (re.compile(r"\s+([,.;:!?)])(?=\s|$)"), r"\1"),
+    (re.compile(r"\s+([,.;:!?)\]])(?=[\s)\]]|$)"), r"\1"),
     (re.compile(r" {2,}"), " "),
 ]
 
@@ -91,7 +111,7 @@ def _node(node: Any) -> str:
     """What is kept of one node."""
     match node:
         case nodes.Text():
-            return str(node.value)
+            return _QUOTES.sub("", str(node.value))
         case nodes.Wikilink():
             return _link(node)
         case nodes.Template():
@@ -121,13 +141,37 @@ def _template(node: Any) -> str:
     name = str(node.name).strip().casefold()
     if name in LITERAL:
         return LITERAL[name]
-    places = WORDS_OF.get(name)
-    if places is None and name not in QUANTITIES:
+    if name not in KEPT and not name.startswith("lang-"):
         return ""
-    values = [_words(p.value).strip() for p in node.params if not p.showkey]
-    if places is None:
+    given = {_WORDS_NAMED.get(key := str(p.name).strip(), key): _words(p.value).strip() for p in node.params}
+    values = [given.get(str(place), "") for place in range(1, len(given) + 1)]
+    while values and not values[-1]:
+        values.pop()
+    first = values[0] if values else ""
+    if name in PREFIXES:
+        return PREFIXES[name] + first
+    if name in QUANTITIES:
         return _quantity(values)
+    if name in JOINED:
+        return "".join(values)
+    if name in FRACTIONS:  # 3: 1/3, 1|3: 1/3, 2|1|3: 2 1/3
+        return " ".join([*values[:-2], "/".join(values[-2:] if len(values) > 1 else ["1", first])])
+    if name == "as of":
+        return _as_of(values, "lc" in given)
+    if name == "angbr":
+        return f"⟨{first}⟩"
+    if name == "ipa":
+        return first if len(values) == 1 else ""  # fr|mɔ̃: how a title is said
+    if name == "ordered list":
+        return "".join(f"\n{value}\n" for value in values)
+    places = WORDS_OF.get(name, (1,))
     return " ".join(values[place - 1 if place > 0 else place] for place in places if abs(place) <= len(values))
+
+
+def _as_of(values: list[str], small: bool) -> str:
+    """As of 30 June 2015, of year, month and day."""
+    date = [MONTHS[int(v) - 1] if place == 1 and v.isdecimal() and 0 < int(v) < 13 else v for place, v in enumerate(values[:3])]
+    return " ".join(["as of" if small else "As of", *reversed(date)])
 
 
 def _quantity(values: list[str]) -> str:

@@ -16,7 +16,7 @@ _DISAMBIGUATION = re.compile(  # templates of en.wikipedia's Category:Disambigua
     r"|roaddis|numberdis|surname|given name|set index article|sia|shipindex)\s*(\||\}\})",
     re.IGNORECASE,
 )
-_MEANINGS = re.compile(  # "may refer to:", "can stand for one of the following:", "most commonly refers to:", "may also refer to several places:"
+_MEANINGS = re.compile(  # "may also refer to:", "can stand for one of the following:", "most commonly refers to:"
     r"\b((may|can|could|might) (also |most commonly |commonly )?(refer to|mean|stand for)"
     r"|((most )?(commonly|often|usually|frequently) |also )refers to)( several| one of| any of| the)*[\w ]{0,40}:"
 )

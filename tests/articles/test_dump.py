@@ -217,7 +217,7 @@ def test_a_damaged_header_of_a_stream_is_told_with_its_place(tmp_path: Path) -> 
 
 def test_parquet_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     path = tmp_path / "part.parquet"
-    rows = {name: [f"{name} {n} of words that are many enough to be more than a stub" for n in range(40)] for name in ("id", "title", "text")}
+    rows = {name: [f"{name} {n}: ten words or more, so that it is no stub at all" for n in range(40)] for name in ("id", "title", "text")}
     half = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))  # no UTF-8
     for table in (pa.table({**rows, "text": [["a list"]] * 40}), pa.table({"id": ["1"], "title": ["t"], "text": half})):
         pq.write_table(table, path)

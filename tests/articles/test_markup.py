@@ -21,3 +21,25 @@ from tasks.articles.markup import plain_text
 )
 def test_links_and_quantities(markup: str, wanted: str) -> None:
     assert plain_text(markup) == (wanted, 0)
+
+
+@pytest.mark.parametrize(
+    ("markup", "wanted"),
+    [
+        ("{{Nihongo|'''Aikido'''|合気道|Aikidō|lead=yes}} is an art", "Aikido is an art"),
+        ("the mass {{nowrap|1=''E'' = ''mc''<sup>2</sup>}} and {{chem|C|2|H|6}}", "the mass E = mc2 and C2H6"),
+        ("a gauge of {{frac|4|8|15}} or {{frac|1|2}} or {{frac|3}}", "a gauge of 4 8/15 or 1/2 or 1/3"),
+        ("{{as of|2015|6|30}} and {{As of|2014|lc=y}} and {{as of|lc=y|2012|May}}", "As of 30 June 2015 and as of 2014 and as of May 2012"),
+        ("{{quote|text=It is [[so]].|author=A}}", "It is so."),
+        ("{{lang-la|Opus {{big|Majus}}}} and {{transl|ar|DIN|al}}", "Opus Majus and al"),
+        ("{{lang|grc|{{linktext|λόγος}}}} means reason", "λόγος means reason"),
+        ("''Eagle''{{'s}} pads of {{circa|1500}}", "Eagle's pads of c. 1500"),
+        ("{{HMS|Ajax|22|6}} for {{US$|5 million}}", "HMS Ajax for US$5 million"),
+        ("the letter {{angbr|a}} is {{IPA|/æ/}} ({{IPA|fr|mɔ̃}})", "the letter ⟨a⟩ is /æ/"),
+        ("{{Script|Xyzw|}}: Runic letter ( {{IPA-xx|a}} in Attic [incl. Gobies {{foo}}])", "Runic letter (in Attic [incl. Gobies])"),
+        ("{{ordered list|start=1\n| One ''part''.\n| Two [[parts]].}}", "One part.\nTwo parts."),
+        ("{{frac}}{{unknown|999999999=x}}{{lang|999999999=x}}", "1/"),
+    ],
+)
+def test_words_of_templates(markup: str, wanted: str) -> None:
+    assert plain_text(markup) == (wanted, 0)
