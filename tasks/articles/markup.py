@@ -2,10 +2,11 @@
 
 Kept: paragraphs and list items, the words of links, the words of a few templates that stand inside sentences. Left out: all
 other templates, tables, references, files, categories, links to other languages and projects that have no words of their own,
-formulas, code, comments, headings, and whole sections of sources and links ("References", "External links", ...).
+formulas, blocks of code, comments, headings, and whole sections of sources and links ("References", "External links", ...).
 """
 
 import re
+from collections.abc import Iterator
 from html import unescape
 from typing import Any
 
@@ -17,11 +18,12 @@ SECTIONS = frozenset(
      "notes and references", "references and notes", "works cited", "literature", "gallery", "discography", "filmography"]
 )  # fmt: skip
 SILENT_TAGS = frozenset(
-    ["ref", "references", "table", "gallery", "math", "chem", "code", "syntaxhighlight", "source", "pre", "timeline", "score",
+    ["ref", "references", "table", "gallery", "chem", "syntaxhighlight", "source", "pre", "timeline", "score",
      "imagemap", "hiero", "style", "script", "templatestyles", "section", "mapframe", "maplink", "graph", "inputbox", "ce",
      "tr", "td", "th"]
 )  # fmt: skip
-BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote"])
+BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote", "poem"])
+BREAK = "\n\n"  # a paragraph's end; a single line break inside one is a space
 # Templates whose words belong to the sentence: which positional parameters to keep, in order; {{lang-XX}} is among them.
 FIRST = [
     "nowrap", "nobr", "val", "abbr", "tooltip", "small", "smaller", "big", "large", "larger", "smallcaps", "sc", "em", "strong",
@@ -63,11 +65,13 @@ NAMESPACES = frozenset(  # and other projects: a link there is left out, but [[w
 RESIDUE = re.compile(
     r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|^\s*[|!]|</?(?:ref|table|tr|td|gallery|div|span|sub|sup|nowiki|onlyinclude)\b", re.IGNORECASE
 )
-_QUOTES = re.compile(r"'{2,}")  # bold, italics; taken out piece by piece, for {{'s}} may follow one
+_QUOTES = re.compile(r"'{2,}")  # bold, italics
+_MARKS = re.compile(r"^[*#:;]+\s*")  # of lists
+_STANDS_ALONE = re.compile(r"[*#:; ]")  # what a line begins with that is no part of a paragraph
+_PLAIN_FORMULA = re.compile(r"[A-Za-z0-9 .,=+*/()<>−-]{1,20}")
 SIGNS = [  # in the whole text
     (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word that other scripts write in another way
     (re.compile(r"__[A-Z]+__"), ""),  # switches
-    (re.compile(r"^[*#:;]+\s*", re.MULTILINE), ""),  # marks of lists
 ]
 GAPS = [  # in a line: what a removed template leaves in its sentence
     (re.compile(r"\(\s*(?:[,;:/–—-]\s*)*\)|\[\s*\]"), ""),
@@ -82,10 +86,46 @@ GAPS = [  # in a line: what a removed template leaves in its sentence
 
 def plain_text(markup: str) -> tuple[str, int]:
     """The text of a page's markup, and how many lines still showed markup (an unbalanced template, say): these are left out whole."""
-    code = mwparserfromhell.parse(markup, skip_style_tags=True)
-    lines = [line for line in _tidy(_body(code)).split("\n") if line]
-    kept = [line for line in lines if not RESIDUE.search(line)]
-    return "\n".join(kept), len(lines) - len(kept)
+    text = _body(mwparserfromhell.parse(_without_quotes(markup), skip_style_tags=True))
+    for pattern, kept in SIGNS:
+        text = pattern.sub(kept, text)
+    lines = text.split("\n")
+    whole = ["" if RESIDUE.search(line) else line for line in lines]
+    tidy = (_tidy(line) for line in _paragraphs(whole))
+    return "\n".join(line for line in tidy if line), sum(map(bool, map(RESIDUE.search, lines)))
+
+
+def _without_quotes(markup: str) -> str:
+    """The markup without bold and italics. Two quotes are italics, three bold, five both; further ones are apostrophes.
+
+    Where a line has an odd number of each, MediaWiki takes one bold for an apostrophe and italics: ''Iliad'''s.
+    """
+    return "\n".join(_line_without_quotes(line) if "''" in line else line for line in markup.split("\n"))
+
+
+def _line_without_quotes(line: str) -> str:
+    runs = [(found.start(), len(found[0])) for found in _QUOTES.finditer(line)]
+    apostrophe = -1
+    if sum(n == 2 or n >= 5 for _, n in runs) % 2 and sum(n >= 3 for _, n in runs) % 2:  # the first behind one letter, a word, a space
+        places = [start for start, n in runs if n == 3]
+        apostrophe = min(places, key=lambda p: (f" {line}"[p] == " ", f"  {line}"[p] != " "), default=-1)
+    return _QUOTES.sub(lambda found: "'" * (found.start() == apostrophe or (n := len(found[0])) == 4 or max(n - 5, 0)), line)
+
+
+def _paragraphs(lines: list[str]) -> Iterator[str]:
+    """Lines of the source as lines of the text: a paragraph goes on until a blank line or one that stands alone (a list's)."""
+    waiting: list[str] = []
+    for line in lines:
+        alone = _STANDS_ALONE.match(line)
+        if waiting and (alone or not line.strip()):
+            yield " ".join(waiting)
+            waiting = []
+        if alone:
+            yield _MARKS.sub("", line)
+        elif line.strip():
+            waiting.append(line)
+    if waiting:
+        yield " ".join(waiting)
 
 
 def _body(code: Any) -> str:
@@ -97,7 +137,7 @@ def _body(code: Any) -> str:
             if silent and node.level > silent:
                 continue
             silent = node.level if _words(node.title).strip().casefold() in SECTIONS else 0
-            kept.append("\n")
+            kept.append(BREAK)
         elif not silent:
             kept.append(_node(node))
     return "".join(kept)
@@ -111,7 +151,7 @@ def _node(node: Any) -> str:
     """What is kept of one node."""
     match node:
         case nodes.Text():
-            return _QUOTES.sub("", str(node.value))
+            return str(node.value)
         case nodes.Wikilink():
             return _link(node)
         case nodes.Template():
@@ -123,7 +163,7 @@ def _node(node: Any) -> str:
         case nodes.HTMLEntity():
             return unescape(str(node))
         case nodes.Heading():
-            return "\n"
+            return BREAK
     return ""  # comments, template arguments
 
 
@@ -141,6 +181,8 @@ def _template(node: Any) -> str:
     name = str(node.name).strip().casefold()
     if name in LITERAL:
         return LITERAL[name]
+    if name.startswith("formatnum:"):
+        return _words(node.name).partition(":")[2].strip()
     if name not in KEPT and not name.startswith("lang-"):
         return ""
     given = {_WORDS_NAMED.get(key := str(p.name).strip(), key): _words(p.value).strip() for p in node.params}
@@ -163,7 +205,7 @@ def _template(node: Any) -> str:
     if name == "ipa":
         return first if len(values) == 1 else ""  # fr|mɔ̃: how a title is said
     if name == "ordered list":
-        return "".join(f"\n{value}\n" for value in values)
+        return "".join(f"{BREAK}{value}{BREAK}" for value in values)
     places = WORDS_OF.get(name, (1,))
     return " ".join(values[place - 1 if place > 0 else place] for place in places if abs(place) <= len(values))
 
@@ -193,17 +235,21 @@ def _tag(node: Any) -> str:
     name = str(node.tag).strip().casefold()
     if name in SILENT_TAGS:
         return ""
-    if node.wiki_markup and node.contents is None:
-        return str(node.wiki_markup) if name not in BREAKS else ""
+    if node.wiki_markup:  # * # : ; and ----
+        return BREAK if name == "hr" else str(node.wiki_markup)
     inside = _words(node.contents)
-    return f"\n{inside}\n" if name in BREAKS else inside
+    if name == "code" and "\n" in inside:
+        return ""
+    if name == "math" and not _PLAIN_FORMULA.fullmatch(inside):
+        return ""
+    if name == "poem":
+        inside = inside.replace("\n", BREAK)
+    return f"{BREAK}{inside}{BREAK}" if name in BREAKS else inside
 
 
-def _tidy(text: str) -> str:
-    """Spaces folded, lines kept; signs of the markup and the gaps that removed templates leave taken out."""
-    for pattern, kept in SIGNS:
-        text = pattern.sub(kept, text)
-    lines = [" ".join(line.split()) for line in text.split("\n")]
+def _tidy(line: str) -> str:
+    """A line with its spaces folded; the gaps that removed templates leave are closed."""
+    line = " ".join(line.split())
     for pattern, kept in GAPS:
-        lines = [pattern.sub(kept, line) for line in lines]
-    return "\n".join(line.strip() for line in lines)
+        line = pattern.sub(kept, line)
+    return line.strip()

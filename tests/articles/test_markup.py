@@ -43,3 +43,22 @@ def test_links_and_quantities(markup: str, wanted: str) -> None:
 )
 def test_words_of_templates(markup: str, wanted: str) -> None:
     assert plain_text(markup) == (wanted, 0)
+
+
+@pytest.mark.parametrize(
+    ("markup", "wanted"),
+    [
+        ("A paragraph\ngoes on\nto its end.\n\nThe next\none.", "A paragraph goes on to its end.\nThe next one."),
+        (
+            "Before\n*one\n* two\n**three\nAfter\n== Head ==\nText\n;Term: words\n:more",
+            "Before\none\ntwo\nthree\nAfter\nText\nTerm: words\nmore",
+        ),
+        ("One<br>two\nthree <poem>four\nfive</poem>", "One\ntwo three\nfour\nfive"),
+        ("One <code>printf</code> two <code>a\nb</code> and <math>j</math>th of <math>x_{i}</math>.", "One printf two and jth of."),
+        ("in ''Iliad'''s text, '''Alkane'''s, '''''both'' bold''', ''''quoted''''", "in Iliad's text, Alkanes, both bold, 'quoted'"),
+        ("the ''Eagle'' L'''amour'' is", "the Eagle L'amour is"),
+        ("{{formatnum:3003}} m and {{formatnum: {{val|7}} }} m", "3003 m and 7 m"),
+    ],
+)
+def test_paragraphs_and_quotes(markup: str, wanted: str) -> None:
+    assert plain_text(markup) == (wanted, 0)
