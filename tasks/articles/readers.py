@@ -61,7 +61,7 @@ def _page(line: bytes, at: str, number: str) -> Page:
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise UserError(f"{at}: found {line[:60].decode('utf-8', 'replace')!r}, expected an object with id, title, text; mend that line")
     page = Page(str(value.get("id", value.get("_id", number))), str(value.get("title") or ""), value["text"])
-    for name, part in zip(FIELDS, page, strict=False):
+    for name, part in zip(FIELDS, (page.id, page.title, page.text), strict=True):
         if any("\ud800" <= c <= "\udfff" for c in part):
             raise UserError(f"{at}: the {name} holds half a character (a lone surrogate); mend that line")
     return page
