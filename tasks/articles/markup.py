@@ -108,7 +108,8 @@ def _line_without_quotes(line: str) -> str:
     apostrophe = -1
     if sum(n == 2 or n >= 5 for _, n in runs) % 2 and sum(n >= 3 for _, n in runs) % 2:  # the first behind one letter, a word, a space
         places = [start for start, n in runs if n == 3]
-        apostrophe = min(places, key=lambda p: (f" {line}"[p] == " ", f"  {line}"[p] != " "), default=-1)
+        near = {place: (line[max(place - 1, 0) : place], line[max(place - 2, 0) : max(place - 1, 0)]) for place in places}
+        apostrophe = min(places, key=lambda p: (near[p][0] in ("", " "), near[p][1] not in ("", " ")), default=-1)
     return _QUOTES.sub(lambda found: "'" * (found.start() == apostrophe or (n := len(found[0])) == 4 or max(n - 5, 0)), line)
 
 
