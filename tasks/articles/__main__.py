@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tasks.articles.extract import extract
+from tasks.articles.extract import WITH_MARKUP, extract
 from tasks.articles.params import Articles
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
@@ -25,11 +25,13 @@ def main() -> None:
     files = article_files(spec)
     processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     dropped: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
     progress = Progress("articles", None, "articles")
 
     def tables() -> Iterator[pa.Table]:
         for found in extract(spec, files, params, processes):
             dropped.update(found.dropped)
+            lines.update(found.lines)
             progress.advance(len(found.articles))
             if found.articles:
                 yield pa.table([list(column) for column in zip(*found.articles, strict=True)], schema=DOCUMENTS)
@@ -40,8 +42,9 @@ def main() -> None:
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
         if not articles:
             raise UserError(f"articles {params.source!r}: no article in it (left out: {left_out}); name another source")
-        write_json(out / "stats.json", {"articles": articles, "dropped": dict(sorted(dropped.items()))})
-    print(f"{articles:,} articles of {params.source}; left out: {left_out}")
+        stats = {"articles": articles, "dropped": dict(sorted(dropped.items())), "lines": dict(lines)}
+        write_json(out / "stats.json", stats)
+    print(f"{articles:,} articles of {params.source}; left out: {left_out}; of {lines.total():,} lines {lines[WITH_MARKUP]:,} with markup")
 
 
 if __name__ == "__main__":

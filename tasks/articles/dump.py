@@ -68,16 +68,24 @@ def stream_starts(path: Path) -> list[int]:
 
 
 def decompressed(stream: Stream) -> bytes:
-    """The bytes of one stream; UserError where it breaks off or is damaged."""
-    decompressor = bz2.BZ2Decompressor()
+    """The bytes of one stream; UserError where it breaks off or is damaged.
+
+    What follows it up to the next stream's beginning must be a stream too (an empty one has no signature): it is none where
+    the damage is in its header.
+    """
     with stream.path.open("rb") as handle:
         handle.seek(stream.start)
+        raw = handle.read(stream.end - stream.start)
+    found = b""
+    while raw:
+        decompressor, start = bz2.BZ2Decompressor(), stream.end - len(raw)
         try:
-            found = decompressor.decompress(handle.read(stream.end - stream.start))
+            found += decompressor.decompress(raw)
         except OSError as error:
-            raise UserError(f"{stream.path}: the bz2 stream at byte {stream.start} is damaged ({error}); fetch the file again") from None
-    if not decompressor.eof:
-        raise UserError(broken(stream.path, stream.end, stream.start))
+            raise UserError(f"{stream.path}: the bz2 stream at byte {start} is damaged ({error}); fetch the file again") from None
+        if not decompressor.eof:
+            raise UserError(broken(stream.path, stream.end, start))
+        raw = decompressor.unused_data
     return found
 
 

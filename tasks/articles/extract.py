@@ -26,15 +26,21 @@ from tasks.core.wikipedia import ArticleSpec
 PAGES = 500  # of plain text, cleaned at once
 AHEAD = 3  # pieces of work in flight for each process: memory is bounded by it
 READERS: dict[str, Callable[[Path], Iterator[Page]]] = {"demo": read_demo, "parquet": read_parquet, "jsonl": read_jsonl}
+KEPT, WITH_MARKUP = "kept", "with markup"
 Work = Stream | Piece | list[Page]
 
 
 @dataclass
 class Cleaned:
-    """The articles of one piece of work, and how many pages it had of each kind that is left out."""
+    """The articles of one piece of work, how many pages it had of each kind that is left out, and how many lines.
+
+    `lines`: "kept", and "with markup": those left out because they still showed some after parsing. Many of these say that
+    the parser does not understand the source.
+    """
 
     articles: list[Article] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
+    lines: Counter[str] = field(default_factory=Counter)
 
 
 def clean(work: Work, params: Articles) -> Cleaned:
@@ -44,10 +50,12 @@ def clean(work: Work, params: Articles) -> Cleaned:
         reason = unwanted(page, params)
         if reason is None:
             try:
-                text = long_lines(plain_text(page.text) if page.markup else page.text, params.least_line_words)
+                text, removed = plain_text(page.text) if page.markup else (page.text, 0)
             except (ParserError, RecursionError):  # one page in millions must not end a day's work; it is counted
                 found.dropped[UNREADABLE] += 1
                 continue
+            text = long_lines(text, params.least_line_words)
+            found.lines.update({KEPT: text.count("\n") + bool(text), WITH_MARKUP: removed})
             if len(text.split()) >= params.least_words:
                 found.articles.append(Article(page.id, " ".join(page.title.split()), text))
                 continue

@@ -1,11 +1,12 @@
 """Wiki markup to plain text. mwparserfromhell parses; what is kept of each node is decided here.
 
 Kept: paragraphs and list items, the words of links, the words of a few templates that stand inside sentences. Left out: all
-other templates, tables, references, files, categories, links to other languages, formulas, code, comments, headings, and
-whole sections of sources and links ("References", "External links", ...).
+other templates, tables, references, files, categories, links to other languages and projects that have no words of their own,
+formulas, blocks of code, comments, headings, and whole sections of sources and links ("References", "External links", ...).
 """
 
 import re
+from collections.abc import Iterator
 from html import unescape
 from typing import Any
 
@@ -17,50 +18,115 @@ SECTIONS = frozenset(
      "notes and references", "references and notes", "works cited", "literature", "gallery", "discography", "filmography"]
 )  # fmt: skip
 SILENT_TAGS = frozenset(
-    ["ref", "references", "table", "gallery", "math", "chem", "code", "syntaxhighlight", "source", "pre", "timeline", "score",
+    ["ref", "references", "table", "gallery", "chem", "syntaxhighlight", "source", "pre", "timeline", "score",
      "imagemap", "hiero", "style", "script", "templatestyles", "section", "mapframe", "maplink", "graph", "inputbox", "ce",
      "tr", "td", "th"]
 )  # fmt: skip
-BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote"])
-# Templates whose words belong to the sentence: which positional parameters to keep, in order.
+BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote", "poem"])
+BREAK = "\n\n"  # a paragraph's end; a single line break inside one is a space
+# Templates whose words belong to the sentence: which positional parameters to keep, in order; {{lang-XX}} is among them.
+FIRST = [
+    "nowrap", "nobr", "val", "abbr", "tooltip", "small", "smaller", "big", "large", "larger", "smallcaps", "sc", "em", "strong",
+    "formatnum", "quote", "blockquote", "bquote", "cquote", "nihongo", "vanchor", "visible anchor", "linktext", "ipa", "chem2",
+    "flag", "railgauge", "track gauge", "rail gauge", "interlanguage link", "ill", "math", "mvar", "not a typo", "nq",
+]  # fmt: skip
 WORDS_OF = {
-    "lang": (2,), "transl": (-1,), "transliteration": (-1,), "nowrap": (1,), "nobr": (1,), "convert": (1, 2), "cvt": (1, 2),
-    "val": (1,), "abbr": (1,), "tooltip": (1,), "small": (1,), "smallcaps": (1,), "sc": (1,), "formatnum": (1,),
-    "as of": (1,), "quote": (1,), "blockquote": (1,), "cquote": (1,),
+    **dict.fromkeys(FIRST, (1,)), "lang": (2,), "script": (2,), "rtl-lang": (2,), "langx": (2,), "wikt-lang": (2,), "color": (2,),
+    "transl": (-1,), "transliteration": (-1,),
 }  # fmt: skip
-LITERAL = {"snd": " – ", "spaced ndash": " – ", "ndash": "–", "mdash": "—", "'": "'", "!": "|", "=": "=", "nbsp": " "}
-_NAMESPACE = re.compile(r"\s*:?\s*([\w -]{2,30}?)\s*:(?!\s)", re.UNICODE)
+_WORDS_NAMED = {"text": "1", "quote": "1"}  # {{quote|text=...}}
+# Templates that put something before their first parameter.
+PREFIXES = {
+    "circa": "c. ", "c.": "c. ", "ca.": "c. ", "floruit": "fl. ", "fl.": "fl. ", "us$": "US$", "usd": "US$", "a$": "A$", "aud": "A$",
+    "£": "£", "gbp": "£", "€": "€", "euro": "€", "eur": "€", "¥": "¥", "inr": "₹", "hms": "HMS ", "uss": "USS ", "ss": "SS ", "rms": "RMS ",
+    "e": "×10^",
+}  # fmt: skip
+JOINED = frozenset(["chem", "sic"])  # C|2|H|6
+FRACTIONS = frozenset(["frac", "sfrac"])
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+QUANTITIES = frozenset(["convert", "cvt"])
+KEPT = frozenset([*WORDS_OF, *PREFIXES, *JOINED, *FRACTIONS, *QUANTITIES, "as of", "angbr", "ipa", "ordered list"])
+RANGES = {  # what may stand between two numbers of a quantity, and how it is shown
+    "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ", "by": " by ", "by(x)": " by ", "x": " × ", "×": " × ",
+    "-": "–", "–": "–", "+/-": " ± ", "±": " ± ",
+}  # fmt: skip
+_NUMBER = re.compile(r"[-+−]?\d[\d.,/+⁄]*")
+LITERAL = {
+    "snd": " – ", "spaced ndash": " – ", "spaced en dash": " – ", "ndash": "–", "en dash": "–", "mdash": "—", "em dash": "—", "mdashb": "—",
+    "'": "'", "'s": "'s", "' \"": "'\"", "\" '": "\"'", "!": "|", "=": "=", "nbsp": " ", "thinsp": " ", "spaces": " ",
+}  # fmt: skip
+_NAMESPACE = re.compile(r"\s*([\w -]{1,30}?)\s*:")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
-NAMESPACES = frozenset(
-    ["file", "image", "media", "category", "template", "wikipedia", "wp", "user",
-     "talk", "help", "portal", "special", "wikt", "wiktionary",
-     "commons", "s", "wikisource", "q", "wikiquote", "b", "n", "v", "d", "m", "meta", "mw", "project", "draft", "module",
-     "book", "timedtext"]
+SILENT_NAMESPACES = frozenset(["file", "image", "media", "category", "timedtext"])
+NAMESPACES = frozenset(  # and other projects: a link there is left out, but [[wikt:brigand|brigand]] is a word of the sentence
+    ["template", "wikipedia", "wp", "user", "talk", "help", "portal", "special", "wikt", "wiktionary", "commons", "s", "wikisource",
+     "q", "wikiquote", "b", "n", "v", "d", "m", "meta", "mw", "project", "draft", "module", "book"]
 )  # fmt: skip
 RESIDUE = re.compile(
     r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|^\s*[|!]|</?(?:ref|table|tr|td|gallery|div|span|sub|sup|nowiki|onlyinclude)\b", re.IGNORECASE
 )
+_QUOTES = re.compile(r"'{2,}")  # bold, italics
+_MARKS = re.compile(r"^[*#:;]+\s*")  # of lists
+_STANDS_ALONE = re.compile(r"[*#:; ]")  # what a line begins with that is no part of a paragraph
+_PLAIN_FORMULA = re.compile(r"[A-Za-z0-9 .,=+*/()<>−-]{1,20}")
 SIGNS = [  # in the whole text
     (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word that other scripts write in another way
     (re.compile(r"__[A-Z]+__"), ""),  # switches
-    (re.compile(r"'{2,}"), ""),  # bold, italics
-    (re.compile(r"^[*#:;]+\s*", re.MULTILINE), ""),  # marks of lists
 ]
 GAPS = [  # in a line: what a removed template leaves in its sentence
     (re.compile(r"\(\s*(?:[,;:/–—-]\s*)*\)|\[\s*\]"), ""),
-    (re.compile(r"\(\s*(?:[,;:]\s*)+"), "("),
+    (re.compile(r"\((?:\s*[,;:])*\s+|\((?:\s*[,;:])+"), "("),
+    (re.compile(r"^[,;:]\s+"), ""),
     (re.compile(r"(?:\s*[,;:])+\s*\)"), ")"),
     (re.compile(r"[,;]\s*(?=[,;])"), ""),
-    (re.compile(r"\s+([,.;:!?)])(?=\s|$)"), r"\1"),
+    (re.compile(r"\s+([,.;:!?)\]])(?=[\s)\]]|$)"), r"\1"),
     (re.compile(r" {2,}"), " "),
 ]
 
 
-def plain_text(markup: str) -> str:
-    """The text of a page's markup. A line that still shows markup (an unbalanced template, say) is left out whole."""
-    code = mwparserfromhell.parse(markup, skip_style_tags=True)
-    text = _tidy(_body(code))
-    return "\n".join(line for line in text.split("\n") if line and not RESIDUE.search(line))
+def plain_text(markup: str) -> tuple[str, int]:
+    """The text of a page's markup, and how many lines still showed markup (an unbalanced template, say): these are left out whole."""
+    text = _body(mwparserfromhell.parse(_without_quotes(markup), skip_style_tags=True))
+    for pattern, kept in SIGNS:
+        text = pattern.sub(kept, text)
+    lines = text.split("\n")
+    whole = ["" if RESIDUE.search(line) else line for line in lines]
+    tidy = (_tidy(line) for line in _paragraphs(whole))
+    return "\n".join(line for line in tidy if line), sum(map(bool, map(RESIDUE.search, lines)))
+
+
+def _without_quotes(markup: str) -> str:
+    """The markup without bold and italics. Two quotes are italics, three bold, five both; further ones are apostrophes.
+
+    Where a line has an odd number of each, MediaWiki takes one bold for an apostrophe and italics: ''Iliad'''s.
+    """
+    return "\n".join(_line_without_quotes(line) if "''" in line else line for line in markup.split("\n"))
+
+
+def _line_without_quotes(line: str) -> str:
+    runs = [(found.start(), len(found[0])) for found in _QUOTES.finditer(line)]
+    apostrophe = -1
+    if sum(n == 2 or n >= 5 for _, n in runs) % 2 and sum(n >= 3 for _, n in runs) % 2:  # the first behind one letter, a word, a space
+        places = [start for start, n in runs if n == 3]
+        near = {place: (line[max(place - 1, 0) : place], line[max(place - 2, 0) : max(place - 1, 0)]) for place in places}
+        apostrophe = min(places, key=lambda p: (near[p][0] in ("", " "), near[p][1] not in ("", " ")), default=-1)
+    return _QUOTES.sub(lambda found: "'" * (found.start() == apostrophe or (n := len(found[0])) == 4 or max(n - 5, 0)), line)
+
+
+def _paragraphs(lines: list[str]) -> Iterator[str]:
+    """Lines of the source as lines of the text: a paragraph goes on until a blank line or one that stands alone (a list's)."""
+    waiting: list[str] = []
+    for line in lines:
+        alone = _STANDS_ALONE.match(line)
+        if waiting and (alone or not line.strip()):
+            yield " ".join(waiting)
+            waiting = []
+        if alone:
+            yield _MARKS.sub("", line)
+        elif line.strip():
+            waiting.append(line)
+    if waiting:
+        yield " ".join(waiting)
 
 
 def _body(code: Any) -> str:
@@ -72,7 +138,7 @@ def _body(code: Any) -> str:
             if silent and node.level > silent:
                 continue
             silent = node.level if _words(node.title).strip().casefold() in SECTIONS else 0
-            kept.append("\n")
+            kept.append(BREAK)
         elif not silent:
             kept.append(_node(node))
     return "".join(kept)
@@ -98,16 +164,16 @@ def _node(node: Any) -> str:
         case nodes.HTMLEntity():
             return unescape(str(node))
         case nodes.Heading():
-            return "\n"
+            return BREAK
     return ""  # comments, template arguments
 
 
 def _link(node: Any) -> str:
-    title = str(node.title)
-    found = _NAMESPACE.match(title)
-    if found and not title.lstrip().startswith(":"):
+    if found := _NAMESPACE.match(str(node.title)):  # not where a colon stands first: [[:Category:X]] is a link to be read
         space = found[1].casefold()
-        if space in NAMESPACES or (_LANGUAGE.fullmatch(found[1]) and node.text is None):
+        if space in SILENT_NAMESPACES:
+            return ""
+        if node.text is None and (space in NAMESPACES or _LANGUAGE.fullmatch(found[1])):
             return ""
     return _words(node.text) if node.text is not None else _words(node.title).lstrip(":")
 
@@ -116,28 +182,75 @@ def _template(node: Any) -> str:
     name = str(node.name).strip().casefold()
     if name in LITERAL:
         return LITERAL[name]
-    places = WORDS_OF.get(name)
-    if places is None:
+    if name.startswith("formatnum:"):
+        return _words(node.name).partition(":")[2].strip()
+    if name not in KEPT and not name.startswith("lang-"):
         return ""
-    values = [_words(p.value).strip() for p in node.params if not p.showkey]
+    given = {_WORDS_NAMED.get(key := str(p.name).strip(), key): _words(p.value).strip() for p in node.params}
+    values = [given.get(str(place), "") for place in range(1, len(given) + 1)]
+    while values and not values[-1]:
+        values.pop()
+    first = values[0] if values else ""
+    if name in PREFIXES:
+        return PREFIXES[name] + first
+    if name in QUANTITIES:
+        return _quantity(values)
+    if name in JOINED:
+        return "".join(values)
+    if name in FRACTIONS:  # 3: 1/3, 1|3: 1/3, 2|1|3: 2 1/3
+        return " ".join([*values[:-2], "/".join(values[-2:] if len(values) > 1 else ["1", first])])
+    if name == "as of":
+        return _as_of(values, "lc" in given)
+    if name == "angbr":
+        return f"⟨{first}⟩"
+    if name == "ipa":
+        return first if len(values) == 1 else ""  # fr|mɔ̃: how a title is said
+    if name == "ordered list":
+        return "".join(f"{BREAK}{value}{BREAK}" for value in values)
+    places = WORDS_OF.get(name, (1,))
     return " ".join(values[place - 1 if place > 0 else place] for place in places if abs(place) <= len(values))
+
+
+def _as_of(values: list[str], small: bool) -> str:
+    """As of 30 June 2015, of year, month and day."""
+    date = [MONTHS[int(v) - 1] if place == 1 and v.isdecimal() and 0 < int(v) < 13 else v for place, v in enumerate(values[:3])]
+    return " ".join(["as of" if small else "As of", *reversed(date)])
+
+
+def _quantity(values: list[str]) -> str:
+    """The first of the quantities that {{convert}} shows, without its conversion.
+
+    400|to|670|mm: 400 to 670 mm. 5|ft|10|in: 5 ft 10 in. 5|km|mi|1, where a unit and digits follow: 5 km.
+    """
+    found, rest = "", values
+    while len(rest) > 2 and rest[1] in RANGES:
+        found, rest = f"{found}{rest[0]}{RANGES[rest[1]]}", rest[2:]
+    parts = rest[:2]
+    rest = rest[2:]
+    while len(rest) > 1 and _NUMBER.fullmatch(rest[0]) and rest[1] and not _NUMBER.fullmatch(rest[1]):
+        parts, rest = [*parts, *rest[:2]], rest[2:]
+    return found + " ".join(parts)
 
 
 def _tag(node: Any) -> str:
     name = str(node.tag).strip().casefold()
     if name in SILENT_TAGS:
         return ""
-    if node.wiki_markup and node.contents is None:
-        return str(node.wiki_markup) if name not in BREAKS else ""
+    if node.wiki_markup:  # * # : ; and ----
+        return BREAK if name == "hr" else str(node.wiki_markup)
     inside = _words(node.contents)
-    return f"\n{inside}\n" if name in BREAKS else inside
+    if name == "code" and "\n" in inside:
+        return ""
+    if name == "math" and not _PLAIN_FORMULA.fullmatch(inside):
+        return ""
+    if name == "poem":
+        inside = inside.replace("\n", BREAK)
+    return f"{BREAK}{inside}{BREAK}" if name in BREAKS else inside
 
 
-def _tidy(text: str) -> str:
-    """Spaces folded, lines kept; signs of the markup and the gaps that removed templates leave taken out."""
-    for pattern, kept in SIGNS:
-        text = pattern.sub(kept, text)
-    lines = [" ".join(line.split()) for line in text.split("\n")]
+def _tidy(line: str) -> str:
+    """A line with its spaces folded; the gaps that removed templates leave are closed."""
+    line = " ".join(line.split())
     for pattern, kept in GAPS:
-        lines = [pattern.sub(kept, line) for line in lines]
-    return "\n".join(line.strip() for line in lines)
+        line = pattern.sub(kept, line)
+    return line.strip()

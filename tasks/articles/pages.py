@@ -16,7 +16,11 @@ _DISAMBIGUATION = re.compile(  # templates of en.wikipedia's Category:Disambigua
     r"|roaddis|numberdis|surname|given name|set index article|sia|shipindex)\s*(\||\}\})",
     re.IGNORECASE,
 )
-_MEANINGS = re.compile(r"\b(may|can|could|might) (also )?(refer to|mean|stand for)( several| one of| any of| the)*[\w ]{0,40}:")
+_MEANINGS = re.compile(  # "may also refer to:", "can stand for one of the following:", "most commonly refers to:"
+    r"\b((may|can|could|might) (also |most commonly |commonly )?(refer to|mean|stand for)"
+    r"|((most )?(commonly|often|usually|frequently) |also )refers to)( several| one of| any of| the)*[\w ]{0,40}:"
+)
+_BEGINNING = 300  # characters: a title and a meaning above the others come first at most
 
 
 class Page(NamedTuple):
@@ -52,10 +56,10 @@ def unwanted(page: Page, params: Articles) -> str | None:
 
 
 def is_disambiguation(page: Page) -> bool:
-    """By its title, by its template, or, in plain text, by what its first line says ("Mercury may refer to:")."""
+    """By its title, by its template, or, in plain text, by what its beginning says ("Mercury may refer to:")."""
     if page.title.endswith("(disambiguation)"):
         return True
-    return bool(_DISAMBIGUATION.search(page.text) if page.markup else _MEANINGS.search(page.text[:300].split("\n\n")[0]))
+    return bool(_DISAMBIGUATION.search(page.text) if page.markup else _MEANINGS.search(page.text, 0, _BEGINNING))
 
 
 def long_lines(text: str, least_words: int) -> str:

@@ -33,8 +33,10 @@ def read_parquet(path: Path) -> Iterator[Page]:
             for batch in file.iter_batches(BATCH_ROWS // 8, columns=list(FIELDS)):
                 columns = [batch[name].cast(pa.string()).to_pylist() for name in FIELDS]
                 yield from (Page(id_ or "", title or "", text or "") for id_, title, text in zip(*columns, strict=True))
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a readable Parquet file ({error}); fetch it again") from None
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the disk, not of what stands on it
+        raise UserError(f"{path}: cannot be read as Parquet of id, title, text ({error}); fetch it again") from None
 
 
 def read_jsonl(path: Path) -> Iterator[Page]:
@@ -58,6 +60,8 @@ def _page(line: bytes, at: str, number: str) -> Page:
         raise UserError(f"{at}: not JSON ({error}), expected an object with id, title, text; mend that line") from None
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise UserError(f"{at}: found {line[:60].decode('utf-8', 'replace')!r}, expected an object with id, title, text; mend that line")
-    if any("\ud800" <= c <= "\udfff" for c in f"{value.get('id')}{value.get('title')}{value['text']}"):
-        raise UserError(f"{at}: the text holds half a character (a lone surrogate); mend that line")
-    return Page(str(value.get("id", value.get("_id", number))), str(value.get("title") or ""), value["text"])
+    page = Page(str(value.get("id", value.get("_id", number))), str(value.get("title") or ""), value["text"])
+    for name, part in zip(FIELDS, (page.id, page.title, page.text), strict=True):
+        if any("\ud800" <= c <= "\udfff" for c in part):
+            raise UserError(f"{at}: the {name} holds half a character (a lone surrogate); mend that line")
+    return page

@@ -29,10 +29,21 @@ def frame(tokenizer: Any) -> tuple[int, int]:
     return special[0], special[1]
 
 
+def lead(tokenizer: Any) -> str:
+    """What to put before a sentence that is tokenised alone, so that its tokens are those it has inside a running text.
+
+    A space for a byte-level BPE as RoBERTa's, whose tokens hold the space before a word ("Ġthe"), so that a word at a text's
+    very start is told by none; nothing for WordPiece and SentencePiece, to which every text begins with a word.
+    """
+    alone, twice = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in ("a", "a a"))
+    return "" if twice == alone * 2 else " "
+
+
 def tokenised(texts: list[str], tokenizer: Any, room: int) -> Iterator[list[Sentence]]:
     """The sentences of each text as tokens; the tokenizer's threads share many sentences at once."""
+    space = lead(tokenizer)
     split = [list(sentences(text)) for text in texts]
-    flat = [sentence for found in split for sentence in found]
+    flat = [space + sentence for found in split for sentence in found]
     tokens: list[Sentence] = []
     for start in range(0, len(flat), SENTENCES_AT_ONCE):
         part = flat[start : start + SENTENCES_AT_ONCE]

@@ -2,11 +2,12 @@
 
     SPEC   demo | dump:PATH | parquet:PATH | jsonl:PATH
 
-demo: the Wikipedia leads that the embedded default carries. dump: MediaWiki XML (.xml.bz2, multistream or not, or .xml).
-parquet: tables with id, title, text, as Hugging Face's wikipedia. jsonl: {"id", "title", "text"} a line, as wikiextractor
-writes. A PATH is a file, or a folder with such files anywhere below it.
+demo: the Wikipedia leads that the embedded default carries. dump: MediaWiki XML, .xml or .xml.bz2, multistream or not, whole
+or in parts (.xml-p1p41242.bz2). parquet: tables with id, title, text, as Hugging Face's wikipedia. jsonl: {"id", "title",
+"text"} a line, as wikiextractor writes. A PATH is a file, or a folder with such files anywhere below it.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,6 +18,7 @@ from tasks.core.errors import UserError
 from tasks.core.sources import DEMO_DISTRIBUTION, demo_file, local_path
 
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
+DUMP = re.compile(r"\.xml(-p\d+p\d+)?(\.bz2)?$")  # a split dump's parts are named by their first and last page: .xml-p1p41242.bz2
 FORMS = "demo | dump:PATH | parquet:PATH | jsonl:PATH"
 
 
@@ -43,7 +45,7 @@ def parse_articles(spec: str) -> ArticleSpec:
 
 
 def _is_dump(name: str) -> bool:
-    return name.endswith((".xml.bz2", ".xml")) and "-index" not in name
+    return DUMP.search(name) is not None and "-index" not in name
 
 
 def _is_jsonl(name: str) -> bool:
@@ -51,7 +53,7 @@ def _is_jsonl(name: str) -> bool:
 
 
 KNOWN: dict[Kind, tuple[Callable[[str], bool], str]] = {
-    "dump": (_is_dump, "*.xml.bz2"),
+    "dump": (_is_dump, "*.xml.bz2 or *.xml-pNpN.bz2"),
     "parquet": (lambda name: name.endswith(".parquet"), "*.parquet"),
     "jsonl": (_is_jsonl, "*.jsonl, *.jsonl.gz or wiki_NN"),
 }

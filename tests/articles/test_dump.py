@@ -17,6 +17,7 @@ import pytest
 from tasks.articles.dump import cut, read_pages
 from tasks.articles.extract import Cleaned, extract
 from tasks.articles.markup import plain_text
+from tasks.articles.pages import Page, is_disambiguation
 from tasks.articles.params import Articles
 from tasks.core.errors import UserError
 from tasks.core.wikipedia import article_files, parse_articles
@@ -99,6 +100,7 @@ def of(spec: str, processes: int = 1) -> Cleaned:
     for part in extract(parsed, article_files(parsed), PARAMS, processes):
         found.articles.extend(part.articles)
         found.dropped.update(part.dropped)
+        found.lines.update(part.lines)
     return found
 
 
@@ -126,7 +128,9 @@ def test_multistream_is_cut_where_streams_begin(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_the_markup() -> None:
-    assert plain_text(ARTICLE).split("\n") == [
+    text, removed = plain_text(ARTICLE)
+    assert removed == 1  # the unbalanced template
+    assert text.split("\n") == [
         "Ada Lovelace (10 December 1815 – 27 November 1852) was an English mathematician.",
         "She worked with Charles Babbage on the Analytical Engine and saw 5 km of cards.",
         "The language Ada was named after her in 1980.",
@@ -134,6 +138,14 @@ def test_what_is_kept_of_the_markup() -> None:
         "The value is large, says the site of the museum, and not small.",
         "A last line after the unbalanced template stands here.",
     ]
+
+
+def test_lines_that_still_show_markup_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parser that stopped working is seen: what it leaves is taken out, but counted."""
+    (tmp_path / "a.xml").write_bytes(WHOLE)
+    assert of(f"dump:{tmp_path}").lines == {"kept": 34, "with markup": 1}
+    monkeypatch.setattr("tasks.articles.markup._link", str)
+    assert of(f"dump:{tmp_path}").lines["with markup"] > 30
 
 
 def test_parameters_keep_what_they_say(tmp_path: Path) -> None:
@@ -164,6 +176,65 @@ def test_plain_sources(tmp_path: Path) -> None:
     assert found.dropped == {"disambiguations": 2}
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Mercury\n\nMercury may refer to:\n\nMercury, a planet", True),
+        ("Mercury most commonly refers to:\nMercury (planet)\nMercury (element)", True),
+        ("Mercury is the planet nearest to the Sun.\n\nMercury may also refer to:\nMercury (element)", True),
+        ("Ada can stand for one of the following people:\nAda Lovelace", True),
+        ("Mercury is a planet. Its name may refer to the god of trade.\n\nIt has no moon: it is too near to the Sun.", False),
+        ("Mercury is a planet." + " It has no moon." * 20 + "\n\nMercury may also refer to:\nMercury (element)", False),
+    ],
+)
+def test_disambiguations_of_plain_text(text: str, wanted: bool) -> None:
+    assert is_disambiguation(Page("1", "Mercury", text)) == wanted
+
+
+def test_files_of_a_folder(tmp_path: Path) -> None:
+    dumps = ["a/enwiki-pages-articles1.xml-p1p41242.bz2", "enwiki-pages-articles-multistream.xml.bz2", "p.xml", "q.xml-p1p2"]
+    others = ["enwiki-pages-articles-multistream-index1.txt-p1p41242.bz2", "md5sums.txt", "x.xml.gz", "x.xml-p1.bz2", "x.xml.bz2.part"]
+    (tmp_path / "a").mkdir()
+    for name in [*dumps, *others]:
+        (tmp_path / name).touch()
+    assert [str(path.relative_to(tmp_path)) for path in article_files(parse_articles(f"dump:{tmp_path}"))] == dumps
+
+
+def test_a_damaged_header_of_a_stream_is_told_with_its_place(tmp_path: Path) -> None:
+    multi = multistream()
+    path = tmp_path / "multi.xml.bz2"
+    starts = [found.start() for found in re.finditer(rb"BZh91AY&SY", multi)]
+    for start in starts[1:]:
+        for damage in (b"\0" * 10, b"XZh91AY&SY", b"BZh91AX&SY"):
+            path.write_bytes(multi[:start] + damage + multi[start + 10 :])
+            with pytest.raises(UserError, match=rf"the bz2 stream at byte {start} is damaged"):
+                of(f"dump:{path}")
+    path.write_bytes(multi)
+    whole = of(f"dump:{path}")
+    path.write_bytes(multi[: starts[3]] + bz2.compress(b"") + multi[starts[3] :])  # an empty stream is no damage
+    assert of(f"dump:{path}") == whole
+
+
+def test_parquet_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "part.parquet"
+    rows = {name: [f"{name} {n}: ten words or more, so that it is no stub at all" for n in range(40)] for name in ("id", "title", "text")}
+    half = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))  # no UTF-8
+    for table in (pa.table({**rows, "text": [["a list"]] * 40}), pa.table({"id": ["1"], "title": ["t"], "text": half})):
+        pq.write_table(table, path)
+        with pytest.raises(UserError, match=r"part.parquet: cannot be read as Parquet of id, title, text"):
+            of(f"parquet:{path}")
+    pq.write_table(pa.table(rows), path)
+    whole, refused = path.read_bytes(), 0
+    for place in range(4, len(whole), 23):  # no checksum: some damage is read as other text, none of it is a traceback
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            of(f"parquet:{path}")
+        except UserError as error:
+            refused += 1
+            assert str(error).startswith(str(path))
+    assert refused > 20
+
+
 def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     whole, multi = bz2.compress(WHOLE), multistream()
     starts = [found.start() for found in re.finditer(rb"BZh91AY&SY", multi)]
@@ -188,6 +259,7 @@ def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
         ('{"id": 1}\n', r"a.jsonl:2: found '\{\"id\": 1\}"),
         ("{\n", "a.jsonl:2: not JSON"),
         ('{"text": "x \\ud83d"}', "a.jsonl:2: the text holds half a character"),
+        ('{"_id": "\\udc00", "text": "x"}', "a.jsonl:2: the id holds half a character"),
     ):
         (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + text)
         with pytest.raises(UserError, match=line):
@@ -227,11 +299,12 @@ def test_the_sample_of_the_english_wikipedia(shared_data: Path) -> None:
     text = "\n".join(article.text for article in found.articles)
     assert len(text) > 2_000_000
     assert not RESIDUE.search(text)
-    assert not re.search(r"^\s*[|!{]|<(?:table|div|span|gallery)\b|\bFile:|\bCategory:", text, re.MULTILINE)
+    assert found.lines["with markup"] <= 0.001 * found.lines["kept"]  # left out whole: 1 line; a parser that fails leaves thousands
+    assert not re.search(r"^\s*[|!]|<(?:table|div|span|gallery)\b|\bFile:|\bCategory:", text, re.MULTILINE)
 
 
 def test_a_page_that_cannot_be_parsed_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(markup: str) -> str:
+    def fails(markup: str) -> tuple[str, int]:
         if "Lovelace" in markup:
             raise RecursionError
         return plain_text(markup)

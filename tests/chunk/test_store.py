@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
-from tasks.chunk.store import write_chunks
+from tasks.chunk.store import tokenised, write_chunks
 from tasks.core.chunks import open_chunks
 from tasks.core.tokenizers import load_tokenizer
+from tasks.pretrain.words import read_vocabulary, whole_words
 
 
 def test_chunks_hold_every_sentence_once_and_whole(tmp_path: Path, tiny_corpus: Any, tiny_encoder: Path) -> None:
@@ -40,3 +44,39 @@ def test_chunks_hold_every_sentence_once_and_whole(tmp_path: Path, tiny_corpus: 
     assert whole > 0.8 * stats["sentences"]
     for text, tokens in zip(texts, found, strict=True):
         assert tokens == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+LINES = ["The bacteria of the lake were found late. They were not known before!", 'He said "They were here." (The lake was cold.)']
+
+
+@pytest.fixture(scope="module")
+def roberta() -> Any:
+    """A byte-level BPE with RoBERTa's special tokens and no space before a text, trained on a few lines."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    bpe.train_from_iterator(LINES * 9, trainers.BpeTrainer(vocab_size=360, special_tokens=special, show_progress=False))
+    bpe.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    names = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, cls_token="<s>", sep_token="</s>", **dict(zip(names, special, strict=True)))
+
+
+def test_byte_level_sentences_have_the_tokens_of_the_running_text(tmp_path: Path, roberta: Any) -> None:
+    """A sentence's first word has its space, so that it is a word of its own and no end of the word before."""
+    stats = write_chunks(tmp_path, [(["a"], ["\n".join(LINES)])], roberta, "digest", Chunk(length=512, least=3), 1)
+    assert stats["chunks"] == 1 and stats["sentences"] == 4
+    chunks = open_chunks(tmp_path)
+    row = chunks.row(0)
+    assert row.tolist()[1:-1] == roberta(" " + " ".join(LINES), add_special_tokens=False)["input_ids"]
+    bounds = chunks.sentences(0)
+    assert [roberta.decode(row[start:end]) for start, end in pairwise(bounds)] == [f" {s}" for line in LINES for s in sentences(line)]
+    words = [roberta.decode(row[start:end]).strip() for start, end in whole_words(row, read_vocabulary(roberta, "roberta"))]
+    assert [word for word in words if word.isalpha()] == ["bacteria", "lake", "found", "late", "known", "said", "lake", "cold"]
+
+
+def test_wordpiece_sentences_have_the_tokens_that_they_have_alone(tiny_encoder: Path) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    for room in (512, 3):  # longer than 3 tokens: the words of the tokens too
+        for text, found in zip(LINES, tokenised(LINES, tokenizer, room), strict=True):
+            alone = [tokenizer(sentence, add_special_tokens=False) for sentence in sentences(text)]
+            assert found == [(one["input_ids"], one.word_ids() if room == 3 else []) for one in alone]
