@@ -27,7 +27,8 @@ NUMPY = {"load", "save", "savez", "loadtxt", "savetxt"}  # only as np.X: the nam
 MAY_OPEN = {
     # core: what opens each artifact
     "tasks/core/chunks.py", "tasks/core/embeddings.py", "tasks/core/encoder.py", "tasks/core/faiss_index.py", "tasks/core/files.py",
-    "tasks/core/document_lists.py", "tasks/core/mlm_head.py", "tasks/core/params.py", "tasks/core/scratch.py",
+    "tasks/core/document_lists.py", "tasks/core/mlm_head.py",
+    "tasks/core/projector.py", "tasks/core/params.py", "tasks/core/scratch.py",
     "tasks/core/sources.py", "tasks/core/tables.py", "tasks/core/tokens.py", "tasks/core/training.py",
     "tasks/core/runs.py", "tasks/core/texts.py", "tasks/core/curves.py",
     # stages: readers of foreign formats, and writers that stream

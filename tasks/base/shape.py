@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from tasks.base.params import Base
 from tasks.core.encoder import Shape, Towers, load_towers, read_shape
@@ -32,11 +31,10 @@ def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
 def shaped_towers(folder: Path, params: Base) -> Towers:
     """The source encoder; a head it does not bring is drawn from N(0, 0.02), biases 0 (ANCE, models.py)."""
     source, shape = read_shape(folder), wanted_shape(folder, params)
-    if shape.head == "none" or source.head == "linear_norm":
+    if shape.head in ("none", source.head):
         return load_towers(folder, shape)
     towers = load_towers(folder, shape)
     for tower in (towers.query, towers.document):
         assert tower.head is not None
-        nn.init.normal_(tower.head.linear.weight, std=0.02, generator=torch.Generator().manual_seed(params.seed))
-        nn.init.zeros_(tower.head.linear.bias)
+        tower.head.draw(torch.Generator().manual_seed(params.seed))
     return towers

@@ -29,9 +29,13 @@ from tasks.core.files import read_json
 MODULE = "sentence_transformers.models."
 ROUTER = "router_config.json"  # stands in a folder of two towers
 TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
-IDENTITY = "torch.nn.modules.linear.Identity"
+ACTIVATIONS = {  # of a Dense, by the head it belongs to
+    "linear_norm": "torch.nn.modules.linear.Identity",
+    "linear": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+}
 CHAINS = [  # of modules.json: what a Shape can say
-    ["Transformer", "Pooling", *head, *normalize] for head in ([], ["Dense", "LayerNorm"]) for normalize in ([], ["Normalize"])
+    ["Transformer", "Pooling", *head, *normalize] for head in ([], ["Dense"], ["Dense", "LayerNorm"]) for normalize in ([], ["Normalize"])
 ]
 transformers_logging.disable_progress_bar()  # bars for a load of half a second are noise in a stage's log
 transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
@@ -42,7 +46,7 @@ class Shape:
     """What stands on top of the transformer, and how texts are put to it."""
 
     pooling: str = "mean"  # cls | mean
-    head: str = "none"  # linear_norm | none
+    head: str = "none"  # linear_norm | linear | tanh | none
     similarity: str = "dot"  # dot | cosine
     max_length: int | None = None  # tokens of a document
     query_prefix: str = ""
@@ -50,16 +54,24 @@ class Shape:
 
 
 class Head(nn.Module):
-    """Linear, then LayerNorm, over the pooled vector (ANCE models.py, DRhard model.py)."""
+    """Over the pooled vector: linear, then LayerNorm (ANCE models.py, DRhard model.py), tanh (costa.txt Eq. 5) or nothing."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, kind: str) -> None:
         super().__init__()
+        self.kind = kind
         self.linear = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width) if kind == "linear_norm" else None
+
+    def draw(self, generator: torch.Generator) -> None:
+        """New weights: N(0, 0.02), biases 0."""
+        nn.init.normal_(self.linear.weight, std=0.02, generator=generator)
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, pooled_BH: torch.Tensor) -> torch.Tensor:
-        vectors_BD: torch.Tensor = self.norm(self.linear(pooled_BH.to(self.linear.weight.dtype)))
-        return vectors_BD
+        vectors_BD: torch.Tensor = self.linear(pooled_BH.to(self.linear.weight.dtype))
+        if self.norm is not None:
+            vectors_BD = self.norm(vectors_BD)
+        return vectors_BD.tanh() if self.kind == "tanh" else vectors_BD
 
 
 class Encoder(nn.Module):
@@ -70,7 +82,7 @@ class Encoder(nn.Module):
         self.transformer = transformer
         self.shape = shape
         self.width = int(transformer.config.hidden_size)  # D
-        self.head = Head(self.width) if shape.head == "linear_norm" else None
+        self.head: Head | None = None if shape.head == "none" else Head(self.width, shape.head)
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
@@ -115,12 +127,26 @@ def read_shape(folder: Path) -> Shape:
     prompts = described.get("prompts") or {}
     return Shape(
         pooling=_pooling(folder / modules[1]["path"] / "config.json"),
-        head="linear_norm" if "Dense" in chain else "none",
+        head=_head(folder, modules, chain),
         similarity="cosine" if "Normalize" in chain or described.get("similarity_fn_name") == "cosine" else "dot",
         max_length=max_length,
         query_prefix=prompts.get("query", ""),
         document_prefix=prompts.get("document", ""),
     )
+
+
+def _head(folder: Path, modules: list[dict[str, str]], chain: list[str]) -> str:
+    """The kind of head that the modules after the pooling are; UserError for an activation that none has."""
+    if "Dense" not in chain:
+        return "none"
+    if "LayerNorm" in chain:
+        return "linear_norm"
+    path = folder / modules[chain.index("Dense")]["path"] / "config.json"
+    activation = str(read_json(path).get("activation_function", ""))
+    kinds = [kind for kind in ("linear", "tanh") if activation.endswith(ACTIVATIONS[kind].rpartition(".")[2])]
+    if not kinds:
+        raise UserError(f"{path}: found activation {activation}; expected Identity or Tanh")
+    return kinds[0]
 
 
 def _pooling(path: Path) -> str:
@@ -173,7 +199,7 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
         return Towers(query, document)
     shape = shape or read_shape(folder)
     encoder = Encoder(load_transformer(folder), shape)
-    if encoder.head is not None and read_shape(folder).head == "linear_norm":
+    if encoder.head is not None and read_shape(folder).head == encoder.head.kind:
         _load_head(encoder.head, folder)
     wrong = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
     if wrong:
@@ -189,9 +215,12 @@ def _load_head(head: Head, folder: Path) -> None:
     width = head.linear.in_features
     if (config["in_features"], config["out_features"], config.get("bias", True)) != (width, width, True):
         raise UserError(f"{path}: expected in_features and out_features {width} and a bias")
-    if not str(config.get("activation_function", "")).endswith("Identity"):
-        raise UserError(f"{path}: found activation {config.get('activation_function')}; expected {IDENTITY}")
+    wanted = ACTIVATIONS[head.kind]
+    if not str(config.get("activation_function", "")).endswith(wanted.rpartition(".")[2]):
+        raise UserError(f"{path}: found activation {config.get('activation_function')}; expected {wanted}")
     for module, name, prefix in ((head.linear, "2_Dense", "linear."), (head.norm, "3_LayerNorm", "norm.")):
+        if module is None:
+            continue
         weights = folder / name / "model.safetensors"
         try:
             module.load_state_dict({key.removeprefix(prefix): value for key, value in load_file(weights).items()})
@@ -225,13 +254,15 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int 
         "pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False, "include_prompt": True,
     })  # fmt: skip
     if encoder.head is not None:
-        modules += [("2_Dense", "Dense"), ("3_LayerNorm", "LayerNorm")]
-        dense = {"in_features": width, "out_features": width, "bias": True, "activation_function": IDENTITY}
+        modules.append(("2_Dense", "Dense"))
+        dense = {"in_features": width, "out_features": width, "bias": True, "activation_function": ACTIVATIONS[encoder.head.kind]}
         _json(folder / "2_Dense" / "config.json", dense)
         linear, norm = encoder.head.linear, encoder.head.norm
         save_file({"linear.weight": linear.weight.data, "linear.bias": linear.bias.data}, folder / "2_Dense" / "model.safetensors")
-        _json(folder / "3_LayerNorm" / "config.json", {"dimension": width})
-        save_file({"norm.weight": norm.weight.data, "norm.bias": norm.bias.data}, folder / "3_LayerNorm" / "model.safetensors")
+        if norm is not None:
+            modules.append(("3_LayerNorm", "LayerNorm"))
+            _json(folder / "3_LayerNorm" / "config.json", {"dimension": width})
+            save_file({"norm.weight": norm.weight.data, "norm.bias": norm.bias.data}, folder / "3_LayerNorm" / "model.safetensors")
     if shape.similarity == "cosine":
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
         (folder / modules[-1][0]).mkdir()

@@ -8,6 +8,7 @@ from tasks.core.files import new_folder, write_json
 from tasks.core.mlm_head import save_head
 from tasks.core.optimizers import make_optimizer
 from tasks.core.params import load
+from tasks.core.projector import save_projector
 from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.training import Schedule, fit
@@ -58,6 +59,8 @@ def main() -> None:
         save_towers(towers, tokenizer, encoder)
         if head is not None:
             save_head(head.state_dict(), encoder)
+        if module.projector.linear is not None:
+            save_projector(module.projector.linear, module.projector.kind, encoder)
     finish(scratch)
 
 

@@ -10,6 +10,7 @@ from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
 from tasks.core.optimizers import make_optimizer
 from tasks.core.params import load
+from tasks.core.projector import add_projector
 from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens
@@ -38,6 +39,8 @@ def main() -> None:
     dtype = compute_dtype(device, params.precision)
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
+    if params.projector != "none":
+        print(f"{args.name}: projector {params.projector}, {add_projector(towers, params.projector, args.init, params.seed)}")
     module = nn.ModuleDict({"document": towers.document} if towers.shared else {"document": towers.document, "query": towers.query})
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)

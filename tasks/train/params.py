@@ -31,6 +31,11 @@ class Round(Params):
     )
     simans_a: float = Field(1.0, ge=0, description="a of simans, per squared unit of score (cosines lie close together: 100 or more)")
     simans_b: float = Field(0.0, description="b of simans: the wanted distance from the positive's score, in units of score")
+    projector: Literal["none", "linear", "nonlinear"] = Field(
+        "none",
+        description="a head over the text's vector, trained and retrieved with (COSTA, Table 6; nonlinear: tanh of a linear map): that of "
+        "the pre-training `init` where it had this kind, else a new one; none: as `init` has it",
+    )
     loss: Literal["nll", "pairwise", "ranknet", "hinge", "margin_mse", "kl"] = Field(
         "nll",
         description="nll: softmax over positive and negatives; ranknet: pairwise (STAR, Eq. 14); pairwise: ANCE's softmax over two, "
@@ -98,6 +103,8 @@ class Round(Params):
             raise ValueError(f"negatives {self.negatives} have no scores, and {wish} needs them; take a mine or a teacher")
         if self.hardest and self.distilled:
             raise ValueError(f"hardest takes one negative of all, and loss {self.loss} the whole group: choose one of them")
+        if self.optimizer_from == "continue" and self.projector != "none":
+            raise ValueError(f"projector {self.projector} adds weights that the carried optimizer knows nothing of; set projector: none")
         if self.optimizer_from == "continue" and self.schedule_steps is None:
             raise ValueError("optimizer_from: continue needs schedule_steps, the steps of the whole chain")
         if self.schedule_steps is not None and self.steps is not None and self.steps > self.schedule_steps:

@@ -35,6 +35,8 @@ SHAPES = {
     "cls_dot_head": Shape("cls", "linear_norm", "dot"),
     "mean_dot": Shape("mean", "none", "dot"),
     "mean_cosine_head": Shape("mean", "linear_norm", "cosine"),
+    "mean_dot_tanh": Shape("mean", "tanh", "dot"),
+    "cls_cosine_linear": Shape("cls", "linear", "cosine"),
 }
 
 
@@ -115,9 +117,13 @@ def test_auto_model_and_pooling_by_hand_give_the_same_vectors(model: tuple[Path,
         with torch.no_grad():
             hidden = transformer(**batch).last_hidden_state[0].numpy().astype(np.float64)
         vector = hidden[0] if shape.pooling == "cls" else sum(hidden) / len(hidden)
-        if shape.head == "linear_norm":
-            dense, norm = (load_file(folder / name / "model.safetensors") for name in ("2_Dense", "3_LayerNorm"))
+        if shape.head != "none":
+            dense = load_file(folder / "2_Dense" / "model.safetensors")
             vector = dense["linear.weight"].numpy() @ vector + dense["linear.bias"].numpy()
+        if shape.head == "tanh":
+            vector = np.tanh(vector)
+        if shape.head == "linear_norm":
+            norm = load_file(folder / "3_LayerNorm" / "model.safetensors")
             vector = (vector - vector.mean()) / np.sqrt(vector.var() + 1e-5)
             vector = vector * norm["norm.weight"].numpy() + norm["norm.bias"].numpy()
         vectors.append(vector / np.sqrt((vector**2).sum()) if shape.similarity == "cosine" else vector)
