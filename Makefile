@@ -13,9 +13,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 MADE_OF := pyproject.toml constraints.txt
 # Both packages of faiss write into one folder: the other one goes first, and its set-up is then no longer ready.
 ifeq ($(EXTRA),gpu)
-OTHER := -q -y faiss-cpu && rm -f .venv/.ready-cpu*
+OTHER := -q -y faiss-cpu 2>/dev/null && rm -f .venv/.ready-cpu*
 else
-OTHER := -q -y faiss-gpu-cu12 && rm -f .venv/.ready-gpu*
+OTHER := -q -y faiss-gpu-cu12 2>/dev/null && rm -f .venv/.ready-gpu*
 endif
 
 export PIP_REQUIRE_VIRTUALENV = 1
@@ -55,12 +55,12 @@ clean:
 # The development set-up holds everything that the other one does, so `make run` after `make test` installs nothing.
 .venv/.ready-$(EXTRA): $(MADE_OF) | .venv/.made
 	@echo 'Setting up .venv: some minutes, 2.5 GB with a CPU build of PyTorch, more with a CUDA build ...'
-	@$(PIP) uninstall $(OTHER) 2>/dev/null
+	@$(PIP) uninstall $(OTHER)
 	@$(PIP) install -q -c constraints.txt -e '.[$(EXTRA),demo]'
 	@touch $@
 
 .venv/.ready-$(EXTRA)-dev: $(MADE_OF) | .venv/.made
 	@echo 'Setting up .venv: some minutes, 2.5 GB with a CPU build of PyTorch, more with a CUDA build ...'
-	@$(PIP) uninstall $(OTHER) 2>/dev/null
+	@$(PIP) uninstall $(OTHER)
 	@$(PIP) install -q -c constraints.txt -e '.[$(EXTRA),demo,dev]'
 	@touch $@ .venv/.ready-$(EXTRA)
