@@ -36,7 +36,9 @@ def held(process: int) -> str:
     return json.dumps({"write": {"/data/x": {"pid": process, "cmd": "dvc repro"}}, "read": {}})
 
 
-@pytest.mark.parametrize("content", ["", '{"write": {"/da', "[]", held(2**22 + 1), held(os.getpid())])
+@pytest.mark.parametrize(
+    "content", ["", '{"write": {"/da', "[]", held(2**22 + 1), held(os.getpid())], ids=["empty", "cut", "list", "gone", "us"]
+)
 def test_a_stale_or_broken_record_is_removed(rwlock: Path, content: str) -> None:
     """A process id may be another program's by now: ours is no DVC."""
     rwlock.write_text(content)
