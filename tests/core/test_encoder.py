@@ -214,7 +214,7 @@ HARM = {
     "max pooling, the new form": (config("1_Pooling/config.json", pooling_mode="max"), "found pooling max"),
     "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not there"),
     "a module we have not": (chain("Transformer", "Pooling", "Dropout"), "found Transformer, Pooling, Dropout; expected one of"),
-    "a Dense alone": (chain("Transformer", "Pooling", "Dense"), "found Transformer, Pooling, Dense; expected one of"),
+    "a LayerNorm alone": (chain("Transformer", "Pooling", "LayerNorm"), "found Transformer, Pooling, LayerNorm; expected one of"),
     "an activation": (config("2_Dense/config.json", activation_function="torch.nn.modules.activation.Tanh"), "found activation .*Tanh"),
     "a narrowing Dense": (config("2_Dense/config.json", out_features=64), "expected in_features and out_features 128"),
     "no weights of the head": (without("2_Dense/model.safetensors"), "2_Dense/model.safetensors: cannot be loaded"),
