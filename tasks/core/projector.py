@@ -9,21 +9,29 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from tasks.core.encoder import Head, Towers
 from tasks.core.errors import UserError
 from tasks.core.training import draw_seed
 
 HEADS = {"linear": "linear", "nonlinear": "tanh"}  # the head of an encoder by the kind of projector
-STREAM = 14  # of draws
+STREAM = 13  # of draws
 
 
-def save_projector(linear: nn.Linear, kind: str, encoder: Path) -> None:
-    """Write a projector of `kind` (a key of HEADS) beside the encoder in `encoder` (existing)."""
+def make_projector(kind: str, width: int, seed: int) -> Head | None:
+    """A new projector of `kind` (a key of HEADS), its weights N(0, 0.02); nothing for none."""
+    if kind == "none":
+        return None
+    head = Head(width, HEADS[kind])
+    head.draw(torch.Generator().manual_seed(draw_seed(seed, STREAM)))
+    return head
+
+
+def save_projector(projector: Head, encoder: Path) -> None:
+    """Write a projector beside the encoder in `encoder` (existing)."""
     (encoder / "projector").mkdir()
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in linear.state_dict().items()}
-    save_file(tensors, encoder / "projector" / f"{kind}.safetensors")
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in projector.linear.state_dict().items()}
+    save_file(tensors, encoder / "projector" / f"{projector.kind}.safetensors")
 
 
 def add_projector(towers: Towers, kind: str, init: Path, seed: int) -> str:
@@ -31,17 +39,16 @@ def add_projector(towers: Towers, kind: str, init: Path, seed: int) -> str:
 
     Returns where it is from, in words. UserError where the towers have a head already.
     """
-    path = init / "projector" / f"{kind}.safetensors"
+    path = init / "projector" / f"{HEADS[kind]}.safetensors"
     for tower in [towers.document] if towers.shared else [towers.query, towers.document]:
         if tower.head is not None:
             raise UserError(f"{init}: has a head over its vectors already ({tower.shape.head}); set projector: none, which keeps it")
-        tower.head = Head(tower.width, HEADS[kind])
-        tower.shape = replace(tower.shape, head=HEADS[kind])
+        head = make_projector(kind, tower.width, seed)
+        assert head is not None
         if path.exists():
             try:
-                tower.head.linear.load_state_dict(load_file(path))
+                head.linear.load_state_dict(load_file(path))
             except (SafetensorError, RuntimeError) as error:
                 raise UserError(f"{path}: does not fit the encoder beside it ({' '.join(str(error).split())})") from None
-        else:
-            tower.head.draw(torch.Generator().manual_seed(draw_seed(seed, STREAM)))
+        tower.head, tower.shape = head, replace(tower.shape, head=head.kind)
     return "of the pre-training" if path.exists() else "new"

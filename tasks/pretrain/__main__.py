@@ -59,8 +59,8 @@ def main() -> None:
         save_towers(towers, tokenizer, encoder)
         if head is not None:
             save_head(head.state_dict(), encoder)
-        if module.projector.linear is not None:
-            save_projector(module.projector.linear, module.projector.kind, encoder)
+        if module.projector is not None:
+            save_projector(module.projector, encoder)
     finish(scratch)
 
 

@@ -10,39 +10,22 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from tasks.core.chunks import Chunks
-from tasks.core.encoder import Encoder, Shape, Towers, load_towers, read_shape
+from tasks.core.encoder import Encoder, Head, Shape, Towers, load_towers, read_shape
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.mlm_head import MLMHead, load_head
+from tasks.core.projector import make_projector
 from tasks.core.tokenizers import longest_text
 from tasks.core.training import draw_seed
 from tasks.pretrain.params import Pretrain, Scratch
 
-WEIGHTS, HEAD, PROJECTOR = 11, 12, 13  # streams of draws
-
-
-class Projector(nn.Module):
-    """Over the text's vector [N, H]: tanh of a linear map (costa.txt Eq. 5), the linear map alone, or nothing (Table 6)."""
-
-    def __init__(self, kind: Literal["nonlinear", "linear", "none"], width: int, seed: int) -> None:
-        super().__init__()
-        self.kind = kind
-        self.linear = None if kind == "none" else nn.Linear(width, width)
-        if self.linear is not None:
-            nn.init.normal_(self.linear.weight, std=0.02, generator=torch.Generator().manual_seed(draw_seed(seed, PROJECTOR)))
-            nn.init.zeros_(self.linear.bias)
-
-    def forward(self, text_NH: torch.Tensor) -> torch.Tensor:
-        if self.linear is None:
-            return text_NH
-        projected_NH: torch.Tensor = self.linear(text_NH)
-        return projected_NH.tanh() if self.kind == "nonlinear" else projected_NH
+WEIGHTS, HEAD = 11, 12  # streams of draws
 
 
 class Pretrainer(nn.Module):
     """Encoder, MLM head and projector under one roof, for the optimizer and the checkpoint."""
 
-    def __init__(self, encoder: Encoder, head: MLMHead | None, projector: Projector, pooling: str) -> None:
+    def __init__(self, encoder: Encoder, head: MLMHead | None, projector: Head | None, pooling: str) -> None:
         super().__init__()
         self.encoder, self.head, self.projector, self.pooling = encoder, head, projector, pooling
 
@@ -57,6 +40,13 @@ class Pretrainer(nn.Module):
             return hidden_BLH[:, 0].float()
         weights_BL1 = mask_BL.unsqueeze(-1).float()
         return (hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1)
+
+    def projected(self, text_NH: torch.Tensor) -> torch.Tensor:
+        """Eq. 5: the texts' vectors [N, H] behind the projector; as they are, where there is none (Table 6)."""
+        if self.projector is None:
+            return text_NH
+        projected_NH: torch.Tensor = self.projector(text_NH)
+        return projected_NH
 
     def embeddings(self) -> torch.Tensor:
         """The word embeddings, [V, H], which are the MLM head's output layer too."""
@@ -124,7 +114,7 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
     encoder = towers.document
     kind = params.projector if params.objective == "costa" else "none"
     pooling = encoder.shape.pooling if params.pooling == "encoder" else params.pooling
-    return Pretrainer(encoder, head, Projector(kind, encoder.width, params.seed), pooling)
+    return Pretrainer(encoder, head, make_projector(kind, encoder.width, params.seed), pooling)
 
 
 def check_length(chunks: Chunks, transformer: Any) -> None:

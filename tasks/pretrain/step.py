@@ -66,7 +66,7 @@ def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
 def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, Metrics]:
     """The contrastive loss of a step, reduced but not weighted, and what it says about the vectors."""
     if vectors.spans is not None:
-        text_NH, own_NSH = similar(module.projector(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
+        text_NH, own_NSH = similar(module.projected(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
         losses_N = group_contrastive(text_NH, own_NSH, params.tau)
     else:
         queries_NH, passages_NH = similar(vectors.text, params.similarity).chunk(2)

@@ -6,19 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.core.encoder import load_towers, read_shape, save_towers
+from tasks.core.encoder import Head, load_towers, read_shape, save_towers
 from tasks.core.errors import UserError
-from tasks.core.projector import add_projector, save_projector
+from tasks.core.projector import add_projector, make_projector, save_projector
 from tasks.core.tokenizers import load_tokenizer
 
 
-def pretrained(source: Path, folder: Path, kind: str) -> nn.Linear:
+def pretrained(source: Path, folder: Path, kind: str) -> Head:
     """The projector beside a copy of `source` in `folder`, as a pre-training leaves it."""
     folder.mkdir()
     save_towers(load_towers(source), load_tokenizer(source), folder)
-    linear = nn.Linear(128, 128)
-    save_projector(linear, kind, folder)
-    return linear
+    projector = make_projector(kind, 128, 99)
+    assert projector is not None
+    save_projector(projector, folder)
+    return projector
 
 
 def test_a_pretrainings_projector_is_no_part_of_its_encoder(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_a_pretrainings_projector_is_no_part_of_its_encoder(tiny_encoder: Path, 
 
 @pytest.mark.parametrize(("kind", "activation"), [("linear", torch.nn.Identity()), ("nonlinear", torch.nn.Tanh())])
 def test_its_own_is_taken_up_and_exported(tiny_encoder: Path, tmp_path: Path, kind: str, activation: nn.Module) -> None:
-    linear = pretrained(tiny_encoder, tmp_path / "p", kind)
+    linear = pretrained(tiny_encoder, tmp_path / "p", kind).linear
     towers = load_towers(tmp_path / "p")
     assert add_projector(towers, kind, tmp_path / "p", 1) == "of the pre-training"
     (tmp_path / "round").mkdir()

@@ -109,7 +109,7 @@ def test_losses_fall_and_vectors_spread(project: Path) -> None:
 def test_the_exported_encoder_is_a_plain_one(project: Path) -> None:
     weights, before = load_file(project / "whole/encoder/model.safetensors"), load_file(project / "base/model.safetensors")
     assert {name: t.shape for name, t in weights.items()} == {name: t.shape for name, t in before.items()}, "no projector, no MLM head"
-    assert [path.name for path in (project / "whole/encoder/projector").iterdir()] == ["nonlinear.safetensors"], "it stands beside them"
+    assert [path.name for path in (project / "whole/encoder/projector").iterdir()] == ["tanh.safetensors"], "it stands beside them"
     assert any(not torch.equal(weights[name], before[name]) for name in weights)
     shape, wanted = load_towers(project / "whole/encoder").document.shape, load_towers(project / "base").document.shape
     assert shape == wanted

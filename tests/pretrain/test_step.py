@@ -70,8 +70,9 @@ def plain_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary:
     contrast = torch.zeros(())
     if params.objective == "costa":
         assert batch.spans is not None
-        linear = module.projector.linear
-        if linear is not None:
+        assert (module.projector is None) == (params.projector == "none")
+        if module.projector is not None:
+            linear = module.projector.linear
             texts = [F.linear(text, linear.weight, linear.bias) for text in texts]
             texts = [text.tanh() for text in texts] if params.projector == "nonlinear" else texts
         spans = [[torch.stack([vectors[k][i] for i in range(a, b)]).mean(0) for a, b in batch.spans[k]] for k in range(count)]
