@@ -238,6 +238,7 @@ class Small:
 SMALL = {
     "encoder.source": "package:cognition/model",
     "tokenize.document_length": 24,
+    "pretrain.costa.steps": 2,
     "rounds": {
         "init": {"init": "base", "negatives": "none", "steps": 0},
         "warmup": {"init": "base", "negatives": "bm25", "steps": 2, "batch_queries": 8, "precision": "fp32"},
