@@ -97,7 +97,7 @@ def latency_section(found: Mapping[str, Any]) -> str:
                 continue
             parts = taken if isinstance(taken, dict) else {"mean": taken}
             cells = [f"{parts[key]:,.1f}" if key in parts else "" for key in ("mean", "p50", "p95")]
-            rows.append([name, split, str(values.get("depth", "")), *cells, f"{values.get('device')}, {values.get('threads')} threads"])
+            rows.append([name, split, str(values.get("depth", "")), *cells, str(values.get("device", ""))])
     if not rows:
         return ""
     header = ["system", "split", "depth", "ms a query", "median", "95th percentile", "measured on"]

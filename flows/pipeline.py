@@ -31,7 +31,9 @@ def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Cl
     """Run the plan as a Prefect flow run; how every stage ended, by name."""
     outcomes: dict[str, Outcome] = {}
     stages = plan.graph.stages
-    slots = {slot: Slots(find_devices()) for stage in stages.values() if (slot := stage.slot)}
+    kinds = {stage.slot for stage in stages.values() if stage.slot}
+    devices = find_devices() if kinds else []
+    slots = {kind: Slots(devices) for kind in kinds}
 
     @contextmanager
     def take_slot(name: str) -> Iterator[dict[str, str]]:

@@ -5,11 +5,12 @@ import queue
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from flows.display import Outcome
 from flows.processes import Processes, Stopped, environment
@@ -19,6 +20,8 @@ from tasks.core.files import partial
 from tasks.core.params import read_yaml
 
 LOGS = Path(".retemper/logs")
+RUNTIME = Path("runtime.yaml")
+ANSWER_SECONDS = 30
 ATTEMPTS = 3
 LOST = "failed to transfer"  # to the cache: DVC says so, and ends with status 0
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
@@ -45,25 +48,41 @@ class Slots:
 
 
 def find_devices() -> list[str]:
-    """The GPUs that we may use, by number or UUID; a nameless device where there is just one; without any, as many as `slots` says."""
+    """The GPUs that we may use, by number or UUID; a nameless device where there is just one; without any, as many as `slots` says.
+
+    `device` of runtime.yaml says where stages compute: of `cpu` no GPU takes part, of `cuda:N` no other.
+    """
+    runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
+    device = str(runtime.get("device", "auto"))
+    if device == "cpu":
+        return [""] * _cpu_slots(runtime)
+    if ":" in device:
+        return [""]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         found = [device.strip() for device in visible.split(",") if device.strip()]
     elif tool := shutil.which("nvidia-smi"):
-        asked = subprocess.run(
-            [tool, "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
-        )
-        found = asked.stdout.split() if asked.returncode == 0 else []
+        found = _numbers([tool, "--query-gpu=index", "--format=csv,noheader"])
     else:
         found = []
-    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots())
+    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots(runtime))
 
 
-def _cpu_slots(path: Path = Path("runtime.yaml")) -> int:
+def _numbers(command: list[str]) -> list[str]:
+    """What nvidia-smi lists; one nameless GPU where it does not answer, nothing where it fails."""
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"retemper: warning: {command[0]} has not answered in {ANSWER_SECONDS} s; stages run one at a time", file=sys.stderr)
+        return [""]
+    return asked.stdout.split() if asked.returncode == 0 else []
+
+
+def _cpu_slots(runtime: dict[str, Any]) -> int:
     """`slots` of runtime.yaml, which the stages check with the rest of it."""
-    slots = read_yaml(path).get("slots", 1) if path.exists() else 1
+    slots = runtime.get("slots", 1)
     if not isinstance(slots, int) or slots < 1:
-        raise UserError(f"{path}: slots: found {slots!r}, expected 1 or more")
+        raise UserError(f"{RUNTIME}: slots: found {slots!r}, expected 1 or more")
     return slots
 
 

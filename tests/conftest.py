@@ -23,6 +23,7 @@ THREADS = 2  # the same on every machine: another count may change the last bits
 # Before any test imports what reads them; stages that a test starts inherit them.
 os.environ.update(
     CUBLAS_WORKSPACE_CONFIG=":4096:8",
+    CUDA_VISIBLE_DEVICES="",  # what a GPU computes is in test_gpu.py
     DO_NOT_TRACK="1",
     DVC_NO_ANALYTICS="1",
     HF_DATASETS_OFFLINE="1",

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
+from tasks.core.devices import best_batch_tokens, place
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
 from tasks.core.tokenizers import load_tokenizer, longest_text
@@ -46,14 +47,17 @@ class CrossEncoder:
         return found
 
 
-def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int, device: torch.device, dtype: torch.dtype) -> CrossEncoder:
-    """The cross-encoder of a local folder; UserError where it is none, or has another number of labels than one."""
+def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, device: torch.device, dtype: torch.dtype) -> CrossEncoder:
+    """The cross-encoder of a local folder, `batch_tokens` at a time (none: what suits the device).
+
+    UserError where it is none, or has another number of labels than one.
+    """
     model, tokenizer = load_classifier(folder), load_tokenizer(folder)
-    model = model.to(device, dtype).eval()
+    model = place(model, device, dtype).eval()
     last = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1][-1:]
     for linear in last:  # bf16 has 8 bits: a logit of 8 to 16 would be a multiple of 1/16, and many documents of a list would tie
         linear.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
-    return CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens, device)
+    return CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens or best_batch_tokens(device), device)
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:

@@ -2,16 +2,18 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from tasks.core.errors import UserError
 from tasks.core.params import Params, read_yaml, validate
 
 Precision = Literal["bf16", "fp32"]
 RUNTIME_FILE = Path("runtime.yaml")
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Runtime(Params):
@@ -20,7 +22,9 @@ class Runtime(Params):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto takes the first GPU, else the CPU")
     threads: int | None = Field(None, ge=1, description="CPU threads; none: one per core. Another count may change last bits")
     slots: int = Field(1, ge=1, description="stages that need a device at once, where there is no GPU; give each its share of threads")
-    checkpoint_seconds: float = Field(30.0, ge=0, description="between two checkpoints of a training; a kill costs at most this")
+    checkpoint_seconds: float = Field(
+        30.0, ge=0, description="between two checkpoints of a training, or 20 times what one takes; a kill costs at most this"
+    )
     graph_tokens: int = Field(
         16384,
         ge=0,
@@ -45,9 +49,27 @@ def choose_device(runtime: Runtime) -> torch.device:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products are reproducible only with it
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")  # CUDA's attention is so only where it may not just warn
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; nothing reads one unwritten
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
+    torch.set_float32_matmul_precision("highest")  # some environments turn TF32 on, whose products have 10 bits
+    if device.type == "cuda":
+        if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+            raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
+        torch.cuda.set_device(device.index or 0)
     return device
+
+
+def hardware(device: torch.device) -> str:
+    """What the bits of a result may depend on: the kind of GPU, or that it is a CPU and its number of threads."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+
+
+def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
+    """Move a module, in place, and its weights to `dtype`. Buffers keep theirs: rotary frequencies in bf16 turn by half a
+    radian at 500 tokens.
+    """
+    module.to(device)
+    for weight in module.parameters():
+        weight.data = weight.data.to(dtype)
+    return module
 
 
 def best_batch_tokens(device: torch.device, gradients: bool = False) -> int:

@@ -14,6 +14,7 @@ REMEDIES = {
 }
 # Rust (safetensors, tokenizers), faiss, NumPy and SQLite say it in words of their own; NumPy's `tofile` keeps no errno.
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?")
 CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")  # user:password of a URL
 SIGNATURES = re.compile(r"(?i)([?&][\w-]*(?:token|key|secret|signature|sig|password)[\w-]*=)[^\s&'\"]+")
 
@@ -30,7 +31,7 @@ def one_line_errors() -> Iterator[None]:
     except UserError as error:
         message = str(error)
     except Exception as error:
-        message = disk_fault(error)
+        message = disk_fault(error) or memory_fault(error)
         if not message:
             raise
     else:
@@ -51,6 +52,19 @@ def disk_fault(error: BaseException | None) -> str:
     if not reason:
         return disk_fault(error.__cause__ or error.__context__)
     return f"{place}: {reason}; nothing half-written was kept, {remedy} and run again"
+
+
+def memory_fault(error: BaseException | None) -> str:
+    """That a GPU's memory is full, as one line for the user; empty for any other error. Known by PyTorch's words."""
+    if error is None:
+        return ""
+    found = OUT_OF_MEMORY.search(str(error))
+    if not found:
+        return memory_fault(error.__cause__ or error.__context__)
+    return (
+        f"{found[0]}: lower batch_tokens of this stage (params.yaml) or graph_tokens (runtime.yaml), or end what else is on the GPU; "
+        "a training goes on from its last checkpoint"
+    )
 
 
 def redacted(text: str) -> str:

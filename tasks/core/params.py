@@ -21,9 +21,13 @@ TrainingTokens = Annotated[
     int | None,
     Field(
         ge=512,
-        description="tokens of one forward pass at most, padding included (gradient caching cuts a step into these); "
+        description="tokens of one forward pass at most, padding included (a step is cut into these); "
         "none: 2,048 on a CPU, 16,384 on a GPU",
     ),
+]
+InferenceTokens = Annotated[
+    int | None,
+    Field(ge=512, description="tokens of a batch at most, padding included; none: 2,048 on a CPU, 65,536 on a GPU"),
 ]
 
 

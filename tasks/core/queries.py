@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from tasks.core.devices import Precision, best_batch_tokens, compute_dtype
+from tasks.core.devices import Precision, best_batch_tokens, compute_dtype, place
 from tasks.core.embeddings import Embeddings
 from tasks.core.encoder import Encoder, load_towers
 from tasks.core.encoding import Vectors, encode
@@ -23,7 +23,7 @@ FEWEST = 64  # queries at a time, however many results each has
 
 def query_tower(encoder: Path, precision: Precision, device: torch.device) -> Encoder:
     """The query tower of an encoder folder, on `device`, ready to encode."""
-    return load_towers(encoder).query.to(device, compute_dtype(device, precision))
+    return place(load_towers(encoder).query, device, compute_dtype(device, precision))
 
 
 def encode_queries(

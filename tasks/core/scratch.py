@@ -30,10 +30,8 @@ def work_digest(*parts: object) -> str:
 
 
 def code_digest(*packages: str) -> str:
-    """Digest of the source files of `packages` (`core`, `train`) and of what computes: work begun by others is not resumed."""
-    import torch  # here, as the flow, which has no need of it, imports this file too
-
-    computes = [version("torch"), version("transformers"), torch.get_num_threads()]
+    """Digest of the source files of `packages` (`core`, `train`) and of the libraries: work begun by others is not resumed."""
+    computes = [version("torch"), version("transformers")]
     root = Path(tasks.__file__).parent
     sources = sorted(file for package in packages for file in (root / package).rglob("*.py"))
     return work_digest(computes, [(file.relative_to(root).as_posix(), file_digest(file)) for file in sources])

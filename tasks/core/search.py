@@ -49,7 +49,7 @@ def exact_search(
     best = torch.full((len(queries), keep), -torch.inf, device=device)
     best_rows = torch.full((len(queries), keep), -1, dtype=torch.int64, device=device)
     for first, block in blocks:
-        vectors_RD = block if isinstance(block, torch.Tensor) else _on_device(first, block, device)
+        vectors_RD = block if isinstance(block, torch.Tensor) else finite_block(first, block, device)
         for start in range(0, len(queries), QUERY_BLOCK):
             part = slice(start, start + QUERY_BLOCK)
             scores_QR = queries[part] @ vectors_RD.T
@@ -64,7 +64,8 @@ def exact_search(
     return best.cpu().numpy(), best_rows.cpu().numpy()
 
 
-def _on_device(first: int, block: npt.NDArray[np.floating], device: torch.device) -> torch.Tensor:
+def finite_block(first: int, block: npt.NDArray[np.floating], device: torch.device) -> torch.Tensor:
+    """Vectors of the rows from `first` on, float32 on `device`; UserError for one that is not finite."""
     vectors_RD = torch.from_numpy(np.array(block, dtype=np.float32)).to(device)
     if not torch.isfinite(vectors_RD).all():
         raise UserError(f"vectors of rows {first} to {first + len(block) - 1}: found NaN or infinity; train or encode that model again")

@@ -31,6 +31,7 @@ from tasks.core.tokens import Ints
 Metrics = dict[str, float]
 POINTS = 500  # of a curve, at most
 CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT_SHARE = 20  # of what a checkpoint takes lies between two, so that a large model trains most of the time
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def fit(
     start, history = load_checkpoint(scratch / CHECKPOINT, module, optimizer)
     progress = Progress(what, schedule.steps, "steps")
     progress.skip(start)
-    saved = time.monotonic()
+    saved, taken = time.monotonic(), 0.0
     dropout = CheapDropout() if next(module.parameters()).device.type == "cpu" else nullcontext()
     with Live(str(curves), dvcyaml=None, save_dvc_exp=False, report=None, monitor_system=False) as live:
         for point in history:
@@ -122,9 +123,11 @@ def fit(
                 history.append({"step": step, **metrics, "gradient_norm": norm, "lr": optimizer.param_groups[0]["lr"]})
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
-            if time.monotonic() - saved >= checkpoint_seconds and step + 1 < schedule.steps:
+            began = time.monotonic()
+            if began - saved >= max(checkpoint_seconds, CHECKPOINT_SHARE * taken) and step + 1 < schedule.steps:
                 save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
                 saved = time.monotonic()
+                taken = saved - began
     progress.close()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from tasks.core.devices import RUNTIME_FILE, best_batch_tokens, choose_device, compute_dtype, read_runtime
+from tasks.core.devices import RUNTIME_FILE, best_batch_tokens, choose_device, compute_dtype, hardware, place, read_runtime
 from tasks.core.embeddings import Block, Manifest, shard_name, write_manifest
 from tasks.core.encoder import load_towers
 from tasks.core.encoding import encode
@@ -43,15 +43,14 @@ def main() -> None:
             tokens.max_length,
             code_digest("core", "encode"),
             str(compute),
-            device.type,
+            hardware(device),
             params.dtype,
             batch_tokens,
-            torch.get_num_threads(),
             torch.__version__,
             transformers.__version__,
         ]
     )
-    tower = tower.to(device, compute)
+    tower = place(tower, device, compute)
     store = ShardStore(ROOT / "shards", int(runtime.shard_store_gib * 2**30))
     size = len(tokens) * tower.width * np.dtype(params.dtype).itemsize
     if size > store.limit_bytes:

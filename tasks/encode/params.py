@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.params import Params
+from tasks.core.params import InferenceTokens, Params
 
 
 class Encode(Params):
@@ -12,6 +12,4 @@ class Encode(Params):
 
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16: where the hardware has matrix units for it, else fp32")
     dtype: Literal["float32", "float16"] = Field("float32", description="of a stored vector's numbers")
-    batch_tokens: int | None = Field(
-        None, ge=512, description="tokens of a batch at most, padding included; none: 2,048 on a CPU, 65,536 on a GPU"
-    )
+    batch_tokens: InferenceTokens = None

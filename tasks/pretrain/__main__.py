@@ -1,7 +1,7 @@
 """One pre-training: encoder in, encoder out."""
 
 from tasks.core.chunks import open_chunks
-from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.encoder import save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
@@ -45,7 +45,7 @@ def main() -> None:
     module = make_pretrainer(towers, head, params)
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
-    digest = work_digest(params.model_dump(), str(dtype), device.type, code_digest("core", "pretrain"), args.init, args.chunks)
+    digest = work_digest(params.model_dump(), str(dtype), hardware(device), code_digest("core", "pretrain"), args.init, args.chunks)
     scratch = scratch_folder(f"pretrain-{args.name}", digest)
     steps = steps_of(rows, params)
     what = f"pretrain {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.params import Params
+from tasks.core.params import InferenceTokens, Params
 
 
 class Rerank(Params):
@@ -15,4 +15,4 @@ class Rerank(Params):
     depth: int = Field(100, ge=1, description="ranks of the run that are reranked; the rest is left out")
     max_length: int = Field(256, ge=16, description="tokens of query and document together")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 where the hardware has it, else fp32")
-    batch_tokens: int = Field(8192, ge=512, description="tokens of one forward pass at most, padding included")
+    batch_tokens: InferenceTokens = None

@@ -1,7 +1,7 @@
 """A cross-encoder in the project's folder form: as it came, or fine-tuned."""
 
 from tasks.core.cross_encoder import CrossEncoder, load_classifier, longest_pair
-from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.devices import best_batch_tokens, choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.downloads import encoder_folder
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
@@ -36,7 +36,7 @@ def main() -> None:
         params.model_dump(),
         text.model_dump(),
         str(dtype),
-        device.type,
+        hardware(device),
         code_digest("core", "reranker"),
         source,
         args.negatives,
@@ -45,8 +45,9 @@ def main() -> None:
     scratch = scratch_folder(f"reranker-{args.name}", digest)
     with new_folder(args.curves) as curves, new_folder(args.out) as out:
         if params.steps:
+            batch_tokens = params.batch_tokens or best_batch_tokens(device, gradients=True)
             longest = longest_pair(model, tokenizer, params.max_length)
-            encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, params.batch_tokens, device)
+            encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, batch_tokens, device)
             groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, scratch)
             texts = corpus_texts(args.corpus, text, scratch / "texts.bin")
             queries = [query for _, query in query_texts(args.corpus, "train")]

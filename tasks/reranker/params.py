@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.params import Params
+from tasks.core.params import Params, TrainingTokens
 
 
 class Reranker(Params):
@@ -26,7 +26,7 @@ class Reranker(Params):
     warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which lr rises linearly; it then falls linearly to 0")
     clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16: autocast over fp32 weights where the hardware has it, else fp32")
-    batch_tokens: int = Field(8192, ge=512, description="tokens of one forward pass, one query's group at least")
+    batch_tokens: TrainingTokens = None
     seed: int = Field(42, ge=0, description="a new head, order, sampling and dropout")
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ def make_step(
 ) -> Callable[[int], dict[str, float]]:
     """The function that leaves the gradients of step n in the model; groups go through it as many at once as batch_tokens allow."""
     width = 1 + params.hard_negatives
-    at_once = max(1, params.batch_tokens // (width * encoder.max_length))
+    at_once = max(1, encoder.batch_tokens // (width * encoder.max_length))
 
     def backward(step: int) -> dict[str, float]:
         drawn, total, first = draw_groups(groups, params, step), 0.0, 0

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.devices import choose_device, compute_dtype, read_runtime
-from tasks.core.encoder import load_towers
+from tasks.core.devices import choose_device, read_runtime
 from tasks.core.encoding import encode_texts
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.faiss_index import open_index, search_index
+from tasks.core.queries import query_tower
 from tasks.core.search import ranked_tables, rows_needed
 from tasks.core.tables import StoredIds
 from tasks.core.tokenizers import load_tokenizer
@@ -48,7 +48,7 @@ def main() -> None:
         raise UserError(f"--k {args.k}: expected at least 1")
     device = choose_device(read_runtime())
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
-    tower = load_towers(args.encoder).query.to(device, compute_dtype(device, "fp32"))
+    tower = query_tower(args.encoder, "fp32", device)
     vector = encode_texts(tower, load_tokenizer(args.encoder), [queries.prefix + query], queries.max_length, device)
     index = open_index(args.index / "index.faiss", len(documents), vector.shape[1])
     scores, rows = search_index(index, vector, rows_needed(args.k, documents.owners))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tasks.core.cross_encoder import load_cross_encoder
-from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.document_lists import ranked_groups
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder
@@ -41,7 +41,7 @@ def main() -> None:
         params.model_dump(),
         text.model_dump(),
         str(dtype),
-        device.type,
+        hardware(device),
         code_digest("core", "teacher"),
         args.negatives,
         args.reranker,

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.params import Params
+from tasks.core.params import InferenceTokens, Params
 
 
 class Teacher(Params):
@@ -19,7 +19,7 @@ class Teacher(Params):
         description="guard against unjudged positives: negatives that score above the query's best positive less this much are left out",
     )
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 where the hardware has it, else fp32")
-    batch_tokens: int = Field(8192, ge=512, description="tokens of one forward pass at most, padding included")
+    batch_tokens: InferenceTokens = None
 
     @model_validator(mode="after")
     def _scores(self) -> Self:

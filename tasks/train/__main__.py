@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tasks.core.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.encoder import load_towers, save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
@@ -48,7 +48,7 @@ def main() -> None:
     digest = work_digest(
         params.model_dump(),
         str(dtype),
-        device.type,
+        hardware(device),
         code_digest("core", "train"),
         args.init,
         args.negatives,

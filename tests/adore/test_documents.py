@@ -59,6 +59,21 @@ def built(embeddings: Embeddings, factory: str) -> faiss.Index:
     return faiss.deserialize_index(faiss.serialize_index(INDEXES[factory]))
 
 
+@pytest.mark.parametrize("room", [2**30, 0])
+def test_shards_together_give_what_they_give_alone(
+    embeddings: Embeddings, queries: np.ndarray, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESIDENT", room)
+    documents = Exact(embeddings, CPU)
+    assert (documents.resident is None) == (room == 0)
+    alone = documents.search(queries, 20)
+    documents.shards_at_once = 2
+    assert [(first, len(block)) for first, block in documents.blocks()] == [(0, 151), (151, 149)]
+    together = documents.search(queries, 20)
+    np.testing.assert_array_equal(together[1], alone[1])
+    np.testing.assert_allclose(together[0], alone[0], rtol=1e-6)
+
+
 def agree(documents: module.Documents, queries: np.ndarray) -> None:
     """`scores` of what a search found are the search's own."""
     scores, rows = documents.search(queries, 30)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.core.devices import Runtime, choose_device, compute_dtype, read_runtime
-from tasks.core.errors import UserError
+from tasks.core.devices import Runtime, choose_device, compute_dtype, place, read_runtime
+from tasks.core.errors import UserError, one_line_errors
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
@@ -22,6 +22,7 @@ def hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = 
         return including_emulation or gpu_bf16  # every GPU emulates it
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +78,26 @@ def test_the_runtime_file(tmp_path: Path) -> None:
         (tmp_path / "r.yaml").write_text(text)
         with pytest.raises(UserError, match=words):
             read_runtime(tmp_path / "r.yaml")
+
+
+def test_weights_change_their_type_and_frequencies_keep_theirs() -> None:
+    """Rotary frequencies in bf16 are off by up to 0.4 %: radians at the end of a long text."""
+    module = torch.nn.Linear(2, 2)
+    module.register_buffer("inv_freq", torch.tensor([0.1234567]))
+    module.tied = module.weight
+    placed = place(module, CPU, torch.bfloat16)
+    assert placed is module
+    assert module.weight.dtype == module.bias.dtype == torch.bfloat16
+    assert module.tied is module.weight
+    assert torch.equal(module.inv_freq, torch.tensor([0.1234567]))
+
+
+def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.80 GiB of which 1 MiB is free."
+    with pytest.raises(SystemExit, match="2"), one_line_errors():
+        raise torch.OutOfMemoryError(words)
+    said = capsys.readouterr().err
+    assert said.startswith("retemper: CUDA out of memory. Tried to allocate 2.50 GiB: lower batch_tokens")
+    assert said.count("\n") == 1
+    with pytest.raises(RuntimeError, match="boom"), one_line_errors():
+        raise RuntimeError("boom")

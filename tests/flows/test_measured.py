@@ -42,10 +42,10 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "data/latency").mkdir()
     taken = {"mean": 20.25, "p50": 19.0, "p95": 31.5}
     (tmp_path / "data/latency/r.json").write_text(
-        json.dumps({"device": "cpu", "threads": 2, "depth": 30, "milliseconds a query": {"dev": taken}})
+        json.dumps({"device": "cpu, 2 threads", "depth": 30, "milliseconds a query": {"dev": taken}})
     )
     (tmp_path / "data/latency/s.json").write_text(
-        json.dumps({"device": "cpu", "threads": 2, "depth": 100, "test": {"milliseconds a query": 1.5}})
+        json.dumps({"device": "cpu, 2 threads", "depth": 100, "test": {"milliseconds a query": 1.5}})
     )
     (tmp_path / "data/report").mkdir()
     report = f"<style>a</style><p>above</p>{measured.PLACE}<p>below</p>"

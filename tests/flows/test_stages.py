@@ -1,5 +1,6 @@
 """DVC's output as it was seen (3.67), and who has the device."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import stages
 from flows.processes import Processes
 from flows.stages import Slots, Transcript, find_devices, run_stage
 from tasks.core.errors import UserError
@@ -136,6 +138,27 @@ def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert find_devices() == [""]
     Path("runtime.yaml").write_text("threads: 1\nslots: 3\n")
     assert find_devices() == ["", "", ""], "three at once on the CPU"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert find_devices() == ["2", "5"], "slots are for machines without"
+    Path("runtime.yaml").write_text("device: cpu\nslots: 2\n")
+    assert find_devices() == ["", ""], "no GPU takes part"
+    Path("runtime.yaml").write_text("device: cuda:1\n")
+    assert find_devices() == [""], "that one of both, which the stage finds by itself"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     Path("runtime.yaml").write_text("slots: many\n")
     with pytest.raises(UserError, match=r"^runtime.yaml: slots: found 'many', expected 1 or more$"):
         find_devices()
+
+
+def test_a_driver_that_hangs_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(stages, "ANSWER_SECONDS", 0.2)
+    assert find_devices() == [""]
+    assert "nvidia-smi has not answered in 0.2 s; stages run one at a time" in capsys.readouterr().err
+    tool.write_text("#!/bin/sh\nprintf '0\\n1\\n2\\n'\n")
+    assert find_devices() == ["0", "1", "2"]

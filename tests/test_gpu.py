@@ -1,0 +1,52 @@
+"""What a GPU computes beside what the CPU does: skipped where there is none. Each stage runs in a process of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no GPU")]
+STAGES = ["train@warmup", "encode@warmup", "index@warmup", "mine@warmup", "adore@tower", "reranker@small", "teacher@ce", "pretrain@costa"]
+
+
+def run(small: Any, stage: str, out: str) -> None:
+    """A stage on the GPU, its outs below `out`."""
+    small.write("runtime.yaml", "device: cuda\n")
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *small.commands[stage][1:], *small.elsewhere(stage, out)]
+    done = subprocess.run(command, cwd=small.folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def vectors(folder: Path) -> np.ndarray:
+    return np.concatenate([np.load(shard) for shard in sorted(folder.glob("[0-9]*.npy"))])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_gives_the_same_bits_twice(small: Any, stage: str) -> None:
+    for out in ("once", "twice"):
+        run(small, stage, out)
+    compared = 0
+    for file in (small.folder / "once").rglob("*"):
+        if file.suffix in (".safetensors", ".npy", ".parquet", ".faiss"):
+            assert file.read_bytes() == (small.folder / "twice" / file.relative_to(small.folder / "once")).read_bytes(), file
+            compared += 1
+    assert compared
+
+
+def test_vectors_and_lists_are_those_of_the_cpu(small: Any) -> None:
+    run(small, "encode@warmup", "gpu")
+    ours, theirs = vectors(small.folder / "gpu/data/embeddings/warmup"), vectors(small.folder / "data/embeddings/warmup")
+    cosine = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+    assert cosine.min() > 0.995, "bf16 beside fp32"
+    run(small, "mine@warmup", "gpu")
+    lists = [pq.read_table(small.folder / path / "data/negatives/warmup/train.parquet").to_pylist() for path in ("gpu", ".")]
+    found = [{(row["query"], row["doc"]) for row in rows if row["rank"] <= 10} for rows in lists]
+    assert len(found[0] & found[1]) > 0.9 * len(found[1])
