@@ -41,7 +41,7 @@ MAY_OPEN = {
 }  # fmt: skip
 NOT_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Tests of the whole, which mirror no folder.
-WHOLE = {"test_bad_input", "test_full_disk", "test_graph", "test_invalidations", "test_layout", "test_security", "test_smoke"}
+WHOLE = {"test_bad_input", "test_full_disk", "test_gpu", "test_graph", "test_invalidations", "test_layout", "test_security", "test_smoke"}
 
 
 def relative(file: Path) -> str:
