@@ -216,15 +216,11 @@ def server_url(toy_environment: dict[str, str]) -> Iterator[str]:
     process.wait()
 
 
-@pytest.fixture
-def toy(tmp_path: Path, toy_environment: dict[str, str]) -> Toy:
-    """A toy project of rounds a and b, nothing run yet, every change committed."""
-    return lay_out(tmp_path / "toy", toy_environment)
-
-
-def lay_out(folder: Path, environment: dict[str, str]) -> Toy:
+@pytest.fixture(scope="session")
+def _laid_out(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[str, str]) -> Toy:
+    folder = tmp_path_factory.mktemp("laid_out") / "toy"
     (folder / "data").mkdir(parents=True)
-    project = Toy(folder, environment)
+    project = Toy(folder, toy_environment)
     (folder / "step.py").write_text(STEP)
     (folder / "dvc.yaml").write_text(GRAPH)
     (folder / "data" / ".gitignore").write_text("/*\n!/.gitignore\n")
@@ -236,6 +232,17 @@ def lay_out(folder: Path, environment: dict[str, str]) -> Toy:
     project.command("git", "add", ".")
     project.command("git", "commit", "--quiet", "-m", "toy")
     return project
+
+
+@pytest.fixture
+def toy(_laid_out: Toy, tmp_path: Path) -> Toy:
+    """A toy project of rounds a and b, nothing run yet, every change committed."""
+    return copied(_laid_out, tmp_path / "toy")
+
+
+def copied(project: Toy, folder: Path, **environment: str) -> Toy:
+    shutil.copytree(project.folder, folder, symlinks=True)
+    return Toy(folder, project.environment | environment)
 
 
 @pytest.fixture
@@ -261,8 +268,8 @@ def served(toy: Toy, server_url: str) -> Toy:
 
 
 @pytest.fixture(scope="session")
-def _finished(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[str, str], server_url: str) -> Toy:
-    project = lay_out(tmp_path_factory.mktemp("finished") / "toy", toy_environment | {"PREFECT_API_URL": server_url})
+def _finished(_laid_out: Toy, tmp_path_factory: pytest.TempPathFactory, server_url: str) -> Toy:
+    project = copied(_laid_out, tmp_path_factory.mktemp("finished") / "toy", PREFECT_API_URL=server_url)
     project.rounds(a="1", b="2")
     project.command("git", "commit", "--quiet", "-am", "two rounds")
     project.run()
@@ -272,8 +279,7 @@ def _finished(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[st
 @pytest.fixture
 def finished(_finished: Toy, tmp_path: Path) -> Toy:
     """A copy of a toy project whose rounds a and b, which differ, have been run; dvc.lock is not committed."""
-    shutil.copytree(_finished.folder, tmp_path / "toy", symlinks=True)
-    return Toy(tmp_path / "toy", _finished.environment)
+    return copied(_finished, tmp_path / "toy")
 
 
 # A second toy project, for retrainings: the project's own parameters and sources, stages that take no time. A document's text is a
@@ -456,7 +462,7 @@ class Retraining:
 
 
 @pytest.fixture
-def retraining(tmp_path: Path, toy_environment: dict[str, str]) -> Retraining:
+def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str]) -> Retraining:
     """A project of one round, nothing run yet, no git identity, on a source of ten good documents and twenty dev queries."""
     root = Path(__file__).resolve().parents[2]
     folder, source = tmp_path / "toy", tmp_path / "source"
@@ -494,6 +500,7 @@ def retraining(tmp_path: Path, toy_environment: dict[str, str]) -> Retraining:
     found.act("")
     found.add(*[0.5] * 10)
     found.git("init", "--quiet", "--initial-branch=main")
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, env=environment, check=True)
+    shutil.copytree(_laid_out.folder / ".dvc", folder / ".dvc")
+    shutil.copy(_laid_out.folder / ".dvcignore", folder)
     found.commit()
     return found
