@@ -28,7 +28,8 @@ class Runtime(Params):
     graph_tokens: int = Field(
         16384,
         ge=0,
-        description="tokens of a training step whose activations stay in memory (fp32: about 3 GiB for MiniLM, 10 for BERT-base); "
+        description="tokens of a training step whose activations stay in memory (fp32, texts of 64 tokens: about 3 GiB for "
+        "MiniLM, 10 for BERT-base; of 128: twice that); "
         "those beyond are encoded twice",
     )
     shard_store_gib: float = Field(8.0, ge=0, description="disk kept for finished embedding shards, GiB; the least recently used go first")
