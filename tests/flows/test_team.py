@@ -1,5 +1,6 @@
 """Remotes and shared cache folders: what is written where, what is refused and undone; ten clones at once over one remote."""
 
+import hashlib
 import io
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows import cli, integrity, locks, team
+from flows import cli, integrity, locks, sharing, team
 from tasks.core.errors import UserError
 
 DVC = (sys.executable, "-m", "dvc")
@@ -219,3 +220,50 @@ def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkey
     monkeypatch.setattr(Path, "open", closed)
     with pytest.raises(UserError, match="no permission, so a run may be at work there"), locks.only_run_in([tmp_path]):
         pass
+
+
+def test_what_is_sent_is_the_groups_and_what_was_not_sent_before_goes_too(here: Path, tmp_path: Path, toy: Any) -> None:
+    """Records of runs in folders that a colleague can write to, and the outs of a dvc.lock that another one has replaced."""
+    cache = tmp_path / "cache"
+    team.share(cache)
+    team.add("team", str(tmp_path / "remote"), [])
+    whole = put(cache, b"text"), put(cache, b"more")
+    gone = "0" * 32
+    lists = [
+        put(cache, json.dumps([{"md5": oid, "relpath": name} for name, oid in files]).encode(), ".dir")
+        for files in ([("a", whole[0]), ("b", whole[1])], [("a", whole[0]), ("c", gone)])
+    ]
+    outs = "".join(f"    - {{path: data/{oid[:4]}, hash: md5, md5: {oid}}}\n" for oid in (*lists, "1" * 32))
+    unpushed = here / sharing.UNPUSHED / "x.lock"
+    unpushed.parent.mkdir(parents=True)
+    unpushed.write_text(f"schema: '2.0'\nstages:\n  train:\n    cmd: x\n    outs:\n{outs}")
+    record = Path("runs/ab", "ab" + "c" * 62, "d" * 64)
+    (cache / record).parent.mkdir(parents=True)
+    (cache / record).write_text("cmd: x\n")
+    shutil.rmtree(here / "data")
+
+    def call(command: str) -> None:
+        script = f"import os, sys; os.umask(0o027); from flows.remote import main; sys.exit(main(['{command}']))"
+        done = toy.call(script=script)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "failed to transfer" not in done.stderr
+
+    call("push")
+    shutil.rmtree(cache / "runs")
+    call("runs")
+    for root in (cache, tmp_path / "remote"):
+        assert (root / record).exists()
+        folders = [folder for folder in (root / record).parents if folder.is_relative_to(root)]
+        assert {oct(stat.S_IMODE(folder.stat().st_mode) & 0o2070) for folder in folders} == {"0o2070"}
+    sent = {integrity.object_id(path) for path in integrity.objects(tmp_path / "remote/files/md5")}
+    assert sent == {*whole, lists[0]}, "no listing without what it lists"
+
+
+def put(cache: Path, content: bytes, kind: str = "") -> str:
+    """Place an object in a cache; its digest."""
+    oid = hashlib.md5(content).hexdigest() + kind
+    path = integrity.object_path(cache / "files/md5", oid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o444)
+    return oid
