@@ -118,8 +118,5 @@ def _run(processes: Processes, command: list[str]) -> str:
     lines: list[str] = []
     status = processes.run(command, lines.append)
     problems = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
-    return (
-        ""
-        if status == 0 and not any(line.startswith(f"ERROR: {LOST}") for line in lines)
-        else redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})")
-    )
+    failed = status or any(line.startswith(f"ERROR: {LOST}") for line in lines)
+    return redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})") if failed else ""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flows import cli, integrity, locks, sharing, team
+from flows.verification import verify_remote
 from tasks.core.errors import UserError
 
 DVC = (sys.executable, "-m", "dvc")
@@ -257,6 +258,41 @@ def test_what_is_sent_is_the_groups_and_what_was_not_sent_before_goes_too(here: 
         assert {oct(stat.S_IMODE(folder.stat().st_mode) & 0o2070) for folder in folders} == {"0o2070"}
     sent = {integrity.object_id(path) for path in integrity.objects(tmp_path / "remote/files/md5")}
     assert sent == {*whole, lists[0]}, "no listing without what it lists"
+
+
+def test_what_is_damaged_on_a_remote_is_sent_again(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A file of a folder: DVC's push alone believes the folder's listing on the remote."""
+    remote = tmp_path / "remote"
+    team.add("team", str(remote), [])
+    (here / "folder").mkdir()
+    for name in ("a", "b"):
+        (here / "folder" / name).write_text(name)
+    subprocess.run([*DVC, "add", "--quiet", "folder"], check=True, env=os.environ | {"DVC_NO_ANALYTICS": "1"})
+
+    def push() -> dict[str, bytes]:
+        subprocess.run([sys.executable, "-m", "flows.remote", "push"], check=True)
+        return {integrity.object_id(path): path.read_bytes() for path in integrity.objects(remote / "files/md5")}
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    sent = push()
+    assert len(sent) == 3
+    (damaged,) = (path for path in integrity.objects(remote / "files/md5") if path.read_text() == "a")
+    damaged.chmod(0o644)
+    damaged.write_text("x")
+    sharing.PUSHED.parent.mkdir(exist_ok=True)
+    sharing.PUSHED.write_text("{}")
+    capfd.readouterr()
+    assert verify_remote("team") == 1
+    out, err = capfd.readouterr()
+    assert (len(err.splitlines()), "3 objects, 0.0 MB read, 1 damaged" in out) == (2, True)
+    assert not sharing.PUSHED.exists(), "the next run pushes, though it computes nothing"
+    assert push() == sent
+    assert verify_remote("team") == 0
+    damaged.unlink()
+    assert verify_remote("team") == 1, "gone by other means: its listing hides that as well"
+    assert push() == sent
 
 
 def put(cache: Path, content: bytes, kind: str = "") -> str:
