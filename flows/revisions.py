@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 from tasks.core.errors import UserError
 
 LOCK = "dvc.lock"
+GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install` the status of git checkout is its hook's
 NOBODY = {  # who commits where git knows no identity, and where nobody's hand does
     f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
 }
@@ -23,7 +24,7 @@ Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, pa
 def git(*arguments: str, folder: Path | None = None, check: bool = True, text: str | None = None, **env: str) -> str:
     """Output of a git command, without its last newline. UserError with git's own first line where it fails and `check`."""
     done = subprocess.run(
-        ["git", *arguments],
+        [*GIT, *arguments],
         cwd=folder,
         env={**os.environ, **identity(), **env},
         input=None if text is None else text.encode("utf-8", "surrogateescape"),

@@ -14,6 +14,7 @@ from flows.processes import Processes
 from tasks.core.errors import redacted
 from tasks.core.files import file_digest, write_json, write_text
 
+DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.remote"]
 PUSHED = Path(".retemper/pushed.json")
 UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
@@ -21,6 +22,7 @@ LOCK = Path("dvc.lock")
 LOST = "failed to transfer"  # to the cache or the remote: DVC says so, and ends with status 0
 # What S3, ssh and others call a refusal, however DVC wraps it.
 REFUSED = re.compile(r"Forbidden|Denied|Unauthorized|InvalidAccessKey|SignatureDoes|Expired|credentials|Authentication", re.IGNORECASE)
+FORBIDDEN = re.compile(r"\[Errno (1|13|30)\]")  # a folder's, or an ssh host's disk: no key would help
 NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
 
 Warn = Callable[[str], None]
@@ -75,6 +77,8 @@ def remedy(remote: str, problem: str) -> str:
     """What mends a remote's refusal: a clause that follows on `problem`, nothing where that is another fault."""
     if NO_BUCKET.search(problem):
         return "; make the bucket, or share by another remote (retemper remote remove, retemper remote add)"
+    if FORBIDDEN.search(problem):
+        return "; give access: its group has to be able to write there, and everybody of the team to be in it"
     if REFUSED.search(problem):
         keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
         return f"; mend its credentials: retemper remote add {remote} URL {keys}"

@@ -103,6 +103,7 @@ def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
         ("An error occurred (InvalidAccessKeyId) when calling the PutObject operation: The AWS Access Key Id does not exist", "KEY"),
         ("unexpected error - Unable to locate credentials", "KEY"),
         ("failed to transfer 'x' - An error occurred (NoSuchBucket): The specified bucket does not exist", "; make the bucket"),
+        ("failed to transfer 'x' - [Errno 13] Permission denied: '/srv/team/runs/x'", "; give access"),
         ("[Errno 113] No route to host", ""),
         ("failed to transfer 'x' - [Errno 28] No space left on device", ""),
     ],

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from flows import cli, integrity, locks, sharing, team
+from flows.processes import ending_signals
 from flows.verification import verify_remote
 from tasks.core.errors import UserError
 
@@ -61,6 +63,28 @@ def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path
     assert "no remote team, expected one of none" in refused(capsys, "remote", "remove", "team")
 
 
+def test_a_remotes_name_is_in_small_letters_as_dvc_reads_it(here: Path, tmp_path: Path) -> None:
+    assert cli.main(["remote", "add", "Team", str(tmp_path / "remote")]) == 0
+    assert "remote = team" in (here / ".dvc/config").read_text()
+    assert team.remotes() == [("team", str(tmp_path / "remote"), True)]
+    config = (here / ".dvc/config").read_text()
+    (here / ".dvc/config").write_text(config.replace("remote = team", "remote = Team"))  # of an earlier version
+    assert cli.main(["remote", "remove", "TEAM"]) == 0
+    assert "eam" not in (here / ".dvc/config").read_text()
+
+
+def test_a_remote_that_was_not_verified_is_undone_at_a_signal(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (here / ".dvc/config").read_bytes()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        monkeypatch.setattr(team, "probe", lambda *_, number=number: os.kill(os.getpid(), number))
+        handler = signal.getsignal(number)
+        assert cli.main(["remote", "add", "team", str(tmp_path / "remote")]) == 128 + number
+        assert (here / ".dvc/config").read_bytes() == before
+        assert signal.getsignal(number) is handler
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # by nohup
+    assert signal.SIGHUP not in ending_signals()
+
+
 @pytest.mark.usefixtures("here")
 def test_a_remote_that_is_away_or_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "away is not there; make it, or is it not mounted?" in refused(
@@ -68,6 +92,8 @@ def test_a_remote_that_is_away_or_no_folder_is_refused(tmp_path: Path, capsys: p
     )
     (tmp_path / "file").write_text("")
     assert "found a file, expected a folder" in refused(capsys, "remote", "add", "team", str(tmp_path / "file"))
+    for arguments in (["remote", "add", "team"], ["cache", "share"]):
+        assert "~nobodyatall is not there; make it" in refused(capsys, *arguments, "~nobodyatall/x")
     assert "key=value" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "port")
     assert "extra keys not allowed" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "colour=blue")
     if not team_has("dvc_gs"):
@@ -92,6 +118,8 @@ def test_secrets_stay_out_of_git_and_of_messages(here: Path, monkeypatch: pytest
     assert "the URL holds a password" in error
     assert "hunter2" not in error
     monkeypatch.setattr(team, "probe", lambda *_: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "password=-: expected the value" in refused(capsys, "remote", "add", "team", "s3://bucket/path", "--option", "password=-")
     monkeypatch.setattr("sys.stdin", io.StringIO("asked\n"))
     options = ["secret_access_key=hunter2", "access_key_id=me", "endpointurl=http://localhost:1", "session_token=-"]
     assert cli.main(["remote", "add", "team", "s3://bucket/path", *(part for option in options for part in ("--option", option))]) == 0
