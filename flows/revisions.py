@@ -106,13 +106,14 @@ def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
 
 
 def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, list[Lock]]]:
-    """What every reference and every working tree's HEAD has of DVC's, in the project and below it: each dvc.lock and each .dvc file.
+    """What every reference, stash and working tree's HEAD has of DVC's, in the project and below it: each dvc.lock and each .dvc file.
 
     Equal ones are read once.
     """
     seen: dict[str, Lock] = {}
     trees: dict[str, list[Lock]] = {}
-    for name in [*references(folder), "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
+    stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # no reference but the last has
+    for name in [*references(folder), *stashed, "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
         where = Path(name.removeprefix("worktree ")) if name.startswith("worktree ") else folder
         revision = "HEAD" if name.startswith("worktree ") else name
         tree = git("rev-parse", "--verify", "--quiet", f"{revision}:./", folder=where, check=False)

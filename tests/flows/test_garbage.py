@@ -142,10 +142,14 @@ def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path)
     git("update-ref", "refs/exps/aa/bb/name", "exp")
     git("checkout", "--quiet", "main")
     git("branch", "--quiet", "-D", "added", "exp")
+    for stash in ("first", "second"):
+        (project / "stashed.dvc").write_text(f"outs: [{{path: x, md5: {stash}}}]\n")
+        git("add", ".")
+        git("stash")
     git("tag", "blob", "HEAD:beside.dvc")  # a tag need not be of a commit
     (project / "größe.dvc").write_text("outs: [{path: x, md5: here}]\n")
     needs = garbage.find_needs([project], [project])
-    assert needs.oids == {"added", "below", "locked", "exp", "here"}
+    assert needs.oids == {"added", "below", "locked", "exp", "here", "first", "second"}
     assert needs.without == ["refs/heads/main", "refs/tags/blob"]
     git("checkout", "--quiet", "below")
     (project / "inner folder/x.dvc").write_text("a line")
