@@ -5,10 +5,12 @@ import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from flows import team_commands
+from flows.processes import ending_signals
 from tasks.core.errors import UserError, one_line_errors, redacted
 from tasks.core.files import write_text
 
@@ -129,9 +131,10 @@ def build_parser() -> ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | None = None) -> int:
     """Carry out a command line; returns the exit status: 0 only when all that was asked is done, 2 for a user's mistake."""
+    _open_streams()
     options = build_parser().parse_args(arguments)
     try:
-        with one_line_errors():
+        with _interrupted_by_signals(), one_line_errors():
             from flows.plan import project_folder
 
             project_folder()
@@ -149,9 +152,36 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
     return status
 
 
+def _open_streams() -> None:
+    """What the caller has closed (`>&-`) reads and writes nothing; else the next file that is opened would take its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt with their number, so that what a command would undo at Ctrl-C is undone."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        with suppress(OSError):
+            os.write(2, b"\nretemper: stopped\n")
+        raise KeyboardInterrupt(number)
+
+    before = {number: signal.signal(number, stop) for number in ending_signals() if number != signal.SIGINT}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is stop:  # else a run that is stopped goes on hearing none
+                signal.signal(number, handler)
+
+
 def leave_quietly(status: int) -> None:
     """What is left is to exit, which takes Prefect a moment: from now on a signal only shortens that."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         signal.signal(number, lambda *_: os._exit(status))
 
 

@@ -17,7 +17,7 @@ from flows import locks, team
 from flows.display import text_table
 from flows.integrity import listing, object_id, objects, remote_id
 from flows.plan import lock_is_readable, repository
-from flows.revisions import Lock, git, locks_of_references, read_lock, worktrees
+from flows.revisions import Lock, git, is_of_dvc, locks_of_references, parse_of_dvc, read_lock, worktrees
 from flows.sharing import reason
 from tasks.core.errors import UserError
 
@@ -84,15 +84,16 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
 
 
 def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
-    """What the references of `projects` and the working trees need: outs of every dvc.lock, and of .dvc files.
+    """What the references of `projects` and the working trees need: outs of every dvc.lock and of every .dvc file.
 
     Of a run that was killed, what dvc.lock was before counts too; UserError where the kill cut dvc.lock short.
     """
     needs = Needs()
     for project in projects:
-        for name, lock in locks_of_references(project):
-            needs.add(lock or {})
-            if lock is None and name.startswith(("refs/heads/", "refs/tags/", "refs/remotes/")) and not name.endswith("/HEAD"):
+        for name, locks_there in locks_of_references(project):
+            for lock in locks_there:
+                needs.add(lock)
+            if not locks_there and name.startswith(("refs/heads/", "refs/tags/", "refs/remotes/")) and not name.endswith("/HEAD"):
                 needs.without.append(name)
     for tree in trees:
         lock_file = tree / locks.DVC_LOCK
@@ -100,9 +101,11 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
             raise UserError(f"{lock_file}: cut short, so what it needs is not known; retemper run there mends it")
         needs.add(read_lock(lock_file))
         needs.add(read_lock(tree / locks.BEFORE))
-        for file in [tree / name for name in git("ls-files", "-co", "--exclude-standard", "--", "*.dvc", folder=tree).splitlines()]:
-            if file.is_file():
-                needs.add({str(file): {"outs": (YAML(typ="safe").load(file.read_text(encoding="utf-8")) or {}).get("outs", [])}})
+        for file in [
+            tree / name for name in git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0") if is_of_dvc(name)
+        ]:
+            if file != lock_file and file.is_file():
+                needs.add(parse_of_dvc(file.read_text(encoding="utf-8"), str(file)))
     return needs
 
 

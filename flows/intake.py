@@ -16,7 +16,7 @@ from typing import Any
 from flows.promotion import FILE, Intake
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
-from tasks.core.sources import parse_dataset
+from tasks.core.sources import local_path, parse_dataset
 
 OUT = Path(".retemper/dataset")
 STAMP = Path(".retemper/dataset.json")
@@ -30,7 +30,7 @@ def take_in(intake: Intake, source: str, project: Path) -> str:
     """
     if intake.inbox is None:
         return absolute(source, project)
-    inbox = project / Path(intake.inbox).expanduser()
+    inbox = project / local_path(intake.inbox)
     if not inbox.is_dir():
         raise UserError(f"{FILE}: intake.inbox: {inbox}: no such folder; make it, or give access")
     batches = sorted(path for path in inbox.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -51,7 +51,7 @@ def absolute(source: str, project: Path) -> str:
     """`source`, a SPEC of a data set or of articles, its path no longer relative to `project`."""
     kind, colon, place = source.partition(":")
     if colon and kind in ("beir", "msmarco", "parquet", "dump", "jsonl"):
-        return f"{kind}:{(project / Path(place).expanduser()).resolve()}"
+        return f"{kind}:{(project / local_path(place)).resolve()}"
     return source
 
 

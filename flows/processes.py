@@ -111,7 +111,7 @@ class Processes:
 
 @contextmanager
 def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lambda: "\nretemper: stopped\n") -> Iterator[None]:
-    """On SIGINT or SIGTERM stop `processes` and raise KeyboardInterrupt with the signal's number; on any exception stop them too.
+    """On a signal that asks us to end stop `processes` and raise KeyboardInterrupt with its number; on any exception stop them too.
 
     Main thread only. `farewell` is said on stderr at once, and whatever is then slow to unwind is given LAST_RESORT_SECONDS;
     further signals change nothing.
@@ -125,7 +125,8 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         signalled = True
         sys.unraisablehook = _quiet
         again = processes.stopped
-        os.write(2, farewell().encode())  # no print: we may be in the midst of one
+        with suppress(OSError):  # the terminal is gone
+            os.write(2, farewell().encode())  # no print: we may be in the midst of one
         processes.stop()
         timer = threading.Timer(LAST_RESORT_SECONDS, os._exit, (128 + number,))
         timer.daemon = True
@@ -133,7 +134,7 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         if not again:
             raise KeyboardInterrupt(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in ending_signals()}
     try:
         yield
     except BaseException:
@@ -143,6 +144,12 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         if not signalled:  # else a second Ctrl-C would meet Python's own handler, on our way out
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Those that ask us to end. SIGHUP is one of them (the terminal was closed), unless nohup has it ignored."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
 def _quiet(_raised: "sys.UnraisableHookArgs") -> None:

@@ -1,4 +1,6 @@
-"""DVC commands that its command line lacks: `python -m flows.remote runs | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`.
+"""DVC commands that its command line lacks.
+
+`python -m flows.remote runs | push | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
 
 They check by content what they take from the cache (`flows.integrity`). And `dvc repro --pull` fetches the
 remote's whole run cache, every entry again, for every stage. Here the entries that are new are fetched once, and a stage
@@ -12,7 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows.integrity import by_content
+from flows.integrity import by_content, listing, object_path
+from flows.revisions import read_lock
+from flows.sharing import UNPUSHED
 from flows.source import SOURCE, STANDS, changed_since
 from tasks.core.entry import BEGUN
 
@@ -29,6 +33,39 @@ def fetch_runs() -> int:
         fetched = repo.stage_cache.transfer(remote, repo.cache.legacy, force=False)
     print(f"{len(fetched)} runs fetched")
     return 0
+
+
+def push() -> int:
+    """`dvc push --run-cache`, then the outs of every dvc.lock in UNPUSHED: DVC sends those of the present one alone."""
+    from dvc.cli import main
+    from dvc.repo import Repo
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    status = int(main(["--wait-for-lock", "push", "--run-cache"]))
+    entries = [entry for file in sorted(UNPUSHED.glob("*.lock")) for entry in read_lock(file).values()]
+    if status or not entries:
+        return status
+    repo = Repo()
+    root = Path(repo.cache.local.path)
+    oids = {str(out["md5"]) for entry in entries for out in entry.get("outs") or [] if out.get("md5")}
+    oids = {oid for oid in oids if object_path(root, oid).is_file()}  # the rest was collected, run records with it
+    oids |= {inner for oid in oids if oid.endswith(".dir") for inner in listing(root, oid).values()}
+    with repo.lock:
+        failed = repo.cloud.push([HashInfo("md5", oid) for oid in oids]).failed
+    return 1 if failed else 0
+
+
+def share_with_group() -> None:
+    """Where the cache or the remote is its group's, the folders of runs that this process makes there are too.
+
+    DVC sets the permissions of all but those that its copying of runs makes. Not for stages: what they write is the user's own.
+    """
+    from dvc.config import Config
+
+    config = Config.from_cwd()
+    remote = config["remote"].get(config["core"].get("remote"), {})
+    if "group" in (config["cache"].get("shared"), remote.get("shared")):
+        os.umask(os.umask(0o077) & ~0o070)
 
 
 def reproduce(stage: str, pull: bool) -> int:
@@ -128,9 +165,11 @@ def read_once() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments == ["runs"]:
+    if arguments in (["runs"], ["push"]):
         try:
-            return fetch_runs()
+            share_with_group()  # before DVC's modules are imported, which remember the mask
+            by_content()
+            return push() if arguments == ["push"] else fetch_runs()
         except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
             print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
             return 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.revisions import NOBODY
+from flows.revisions import GIT, NOBODY
 from tasks.core.errors import UserError
 
 FOLDER = Path(".retemper/retraining")
@@ -34,7 +34,7 @@ def git(folder: Path, *words: str, text: str = "", timeout: float | None = None)
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            ["git", *words], cwd=folder, env=env | NOBODY | quiet, input=text, capture_output=True, text=True, timeout=timeout, check=False
+            [*GIT, *words], cwd=folder, env=env | NOBODY | quiet, input=text, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         raise GitFailed(f"git {words[0]}: no answer within {timeout:g} s") from None
@@ -73,6 +73,7 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
     if followed is None:
         raise UserError(f"{follow}: no such commit, branch or tag; commit the project first, or name one with --follow")
     root = (project / FOLDER).resolve()
+    refuse_taken_names(project)
     common = Path(git(project, "rev-parse", "--path-format=absolute", "--git-common-dir"))
     common.joinpath(f"{BRANCH}.lock").unlink(missing_ok=True)
     if problem := fetch(project):
@@ -96,6 +97,14 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
         if (project / name).exists():
             shutil.copy(project / name, folder / name)
     return Tree(root, folder, followed, tip)
+
+
+def refuse_taken_names(project: Path) -> None:
+    """UserError where a branch or tag stands in the way of ours: git keeps none below it, and says so when all has been computed."""
+    for name, move in ((BRANCH.rpartition("/")[0], "git branch -m {0} NEW"), (TAGS.rstrip("/"), "git tag NEW {0} && git tag -d {0}")):
+        if name in git(project, "for-each-ref", "--format=%(refname)", name).splitlines():
+            short = name.rpartition("/")[2]
+            raise UserError(f"{name}: git can keep no {short}/... beside it, which retrainings need; rename it: {move.format(short)}")
 
 
 def is_worktree(root: Path, common: Path) -> bool:

@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 from tasks.core.errors import UserError
 
 LOCK = "dvc.lock"
+GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install` the status of git checkout is its hook's
 NOBODY = {  # who commits where git knows no identity, and where nobody's hand does
     f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
 }
@@ -23,7 +24,7 @@ Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, pa
 def git(*arguments: str, folder: Path | None = None, check: bool = True, text: str | None = None, **env: str) -> str:
     """Output of a git command, without its last newline. UserError with git's own first line where it fails and `check`."""
     done = subprocess.run(
-        ["git", *arguments],
+        [*GIT, *arguments],
         cwd=folder,
         env={**os.environ, **identity(), **env},
         input=None if text is None else text.encode("utf-8", "surrogateescape"),
@@ -104,16 +105,42 @@ def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
     return {name: entry for name, entry in lock.items() if belongs(name)}
 
 
-def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, Lock | None]]:
-    """The dvc.lock of every reference and of every working tree's HEAD, None where it has none. Equal ones are read once."""
+def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, list[Lock]]]:
+    """What every reference, stash and working tree's HEAD has of DVC's, in the project and below it: each dvc.lock and each .dvc file.
+
+    Equal ones are read once.
+    """
     seen: dict[str, Lock] = {}
-    for name in [*references(folder), "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
+    trees: dict[str, list[Lock]] = {}
+    stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # no reference but the last has
+    for name in [*references(folder), *stashed, "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
         where = Path(name.removeprefix("worktree ")) if name.startswith("worktree ") else folder
         revision = "HEAD" if name.startswith("worktree ") else name
-        blob = git("rev-parse", "--verify", "--quiet", f"{revision}:./{LOCK}", folder=where, check=False)
-        if blob and blob not in seen:
-            seen[blob] = parse_lock(git("cat-file", "blob", blob, folder=where), f"{name}:{LOCK}")
-        yield name, seen.get(blob)
+        tree = git("rev-parse", "--verify", "--quiet", f"{revision}:./", folder=where, check=False)
+        if tree and tree not in trees:
+            trees[tree] = []
+            for line in filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=where).split("\0")):
+                (mode, _, blob), path = line.partition("\t")[0].split(), line.partition("\t")[2]
+                if mode.startswith("100") and is_of_dvc(path):
+                    if blob not in seen:
+                        seen[blob] = parse_of_dvc(git("cat-file", "blob", blob, folder=where), f"{name}:{path}")
+                    trees[tree].append(seen[blob])
+        yield name, trees.get(tree, [])
+
+
+def is_of_dvc(path: str) -> bool:
+    """Whether a file of this name says what is in the cache."""
+    return path.endswith(".dvc") or path.rpartition("/")[2] == LOCK
+
+
+def parse_of_dvc(text: str, where: str) -> Lock:
+    """Stages of a dvc.lock; a .dvc file, of `dvc add`, counts as one stage."""
+    if not where.endswith(".dvc"):
+        return parse_lock(text, where)
+    try:
+        return {where: {"outs": (YAML(typ="safe").load(text) or {}).get("outs") or []}}
+    except (YAMLError, AttributeError) as error:
+        raise UserError(f"{where}: not a file of dvc add ({' '.join(str(error).split())[:100]}); git checkout it") from None
 
 
 def worktrees(folder: Path | None = None) -> list[Path]:

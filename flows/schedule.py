@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import locks, notify, retraining_tree
-from flows.processes import Processes, environment
+from flows.processes import Processes, ending_signals, environment
 from flows.promotion import read_retraining
 from flows.server import Away, Server, is_configured, set_environment
 from tasks.core.errors import UserError
@@ -147,7 +147,7 @@ def _run_runner(schedule: Schedule, processes: Processes) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """SIGTERM and SIGINT raise Stop, once, and end us for good after STOP_SECONDS."""
+    """A signal that asks us to end raises Stop, once, and end us for good after STOP_SECONDS."""
     stopping = threading.Event()
 
     def stop(_number: int, _frame: object) -> None:
@@ -159,7 +159,7 @@ def _stopping() -> Iterator[threading.Event]:
         timer.start()
         raise Stop
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in ending_signals()}
     try:
         yield stopping
     finally:

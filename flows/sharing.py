@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 from flows.lineage import cache_folder
 from flows.processes import Processes
 from tasks.core.errors import redacted
-from tasks.core.files import file_digest, write_json
+from tasks.core.files import file_digest, write_json, write_text
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.remote"]
 PUSHED = Path(".retemper/pushed.json")
+UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
 LOCK = Path("dvc.lock")
+LOST = "failed to transfer"  # to the cache or the remote: DVC says so, and ends with status 0
 # What S3, ssh and others call a refusal, however DVC wraps it.
 REFUSED = re.compile(r"Forbidden|Denied|Unauthorized|InvalidAccessKey|SignatureDoes|Expired|credentials|Authentication", re.IGNORECASE)
+FORBIDDEN = re.compile(r"\[Errno (1|13|30)\]")  # a folder's, or an ssh host's disk: no key would help
 NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
 
 Warn = Callable[[str], None]
@@ -33,6 +37,8 @@ def remote_name(repo: Any) -> str | None:
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
     """Fetch the record of others' runs, and the outs of `stages` that dvc.lock knows; False (and a warning) where the remote is away."""
     fresh = not (cache_folder() / "files").exists()
+    if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was away
+        _keep_unpushed()
     if problem := _run(processes, [*REMOTE, "runs"]):
         warn(
             f"remote {remote} {'refuses' if REFUSED.search(problem) else 'is away'}, nothing is pulled: {problem}{remedy(remote, problem)}"
@@ -52,18 +58,27 @@ def restore(processes: Processes, stages: Iterable[str]) -> None:
 
 
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
-    """Send outs and the record of runs to the remote; False (and a warning) where that failed. The next run tries again."""
-    if problem := _run(processes, [*DVC, "push", "--run-cache"]):
+    """Send outs and the record of runs to the remote; False (and a warning) where that failed. The next run tries again, with these too."""
+    if problem := _run(processes, [*REMOTE, "push"]):
+        _keep_unpushed()
         warn(f"remote {remote}: not everything was pushed, the next run tries again: {problem}{remedy(remote, problem)}")
         return False
     write_json(PUSHED, _state(remote))
+    shutil.rmtree(UNPUSHED, ignore_errors=True)
     return True
+
+
+def _keep_unpushed() -> None:
+    if LOCK.exists():
+        write_text(UNPUSHED / f"{file_digest(LOCK)}.lock", LOCK.read_text(encoding="utf-8"))
 
 
 def remedy(remote: str, problem: str) -> str:
     """What mends a remote's refusal: a clause that follows on `problem`, nothing where that is another fault."""
     if NO_BUCKET.search(problem):
         return "; make the bucket, or share by another remote (retemper remote remove, retemper remote add)"
+    if FORBIDDEN.search(problem):
+        return "; give access: its group has to be able to write there, and everybody of the team to be in it"
     if REFUSED.search(problem):
         keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
         return f"; mend its credentials: retemper remote add {remote} URL {keys}"
@@ -107,4 +122,5 @@ def _run(processes: Processes, command: list[str]) -> str:
     lines: list[str] = []
     status = processes.run(command, lines.append)
     problems = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
-    return "" if status == 0 else redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})")
+    failed = status or any(line.startswith(f"ERROR: {LOST}") for line in lines)
+    return redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})") if failed else ""

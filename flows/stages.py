@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from flows.display import Outcome
 from flows.processes import Processes, Stopped, environment
-from flows.sharing import REMOTE
+from flows.sharing import LOST, REMOTE
 from tasks.core.errors import FULL_WORDS, UserError, redacted
 from tasks.core.files import partial
 from tasks.core.params import read_yaml
@@ -23,7 +23,6 @@ LOGS = Path(".retemper/logs")
 RUNTIME = Path("runtime.yaml")
 ANSWER_SECONDS = 30
 ATTEMPTS = 3
-LOST = "failed to transfer"  # to the cache: DVC says so, and ends with status 0
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
 ENDED = ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'", "Use `dvc push` to send your updates to remote storage.")
 EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")

@@ -19,6 +19,7 @@ from flows.revisions import worktrees
 from flows.sharing import remedy
 from tasks.core.errors import UserError
 from tasks.core.files import file_digest, new_file, write_text
+from tasks.core.sources import local_path
 
 CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # git's, and this clone's own
 SECRET = ("password", "passphrase", "token", "key", "secret", "credential", "connection_string", "keyfile", "user", "profile")
@@ -33,6 +34,7 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     `options` are DVC's of a remote, `key=value`; those that hold a secret go to .dvc/config.local, which git ignores, and
     the value `-` is asked for. UserError, and nothing changed, where the remote is away or refuses.
     """
+    name = name.lower()  # DVC reads the names of remotes so
     scheme, given = _scheme(url), dict(_option(option) for option in options)
     if scheme == "":
         url = str(_folder(url))
@@ -55,6 +57,7 @@ def remotes() -> list[tuple[str, str, bool]]:
 
 def remove(name: str) -> None:
     """Forget a remote, and its secrets; what lies there stays. UserError where there is none of that name."""
+    name = name.lower()
     known = [known for known, _, _ in remotes()]
     if name not in known:
         raise UserError(f"{CONFIG}: no remote {name}, expected one of {', '.join(known) or 'none'}; add it with retemper remote add")
@@ -62,7 +65,7 @@ def remove(name: str) -> None:
         for level in ("local", "repo"):
             with repo.config.edit(level) as config:
                 config["remote"].pop(name, None)
-                if config["core"].get("remote") == name:
+                if str(config["core"].get("remote")).lower() == name:
                     del config["core"]["remote"]
 
 
@@ -100,7 +103,7 @@ def share(folder: Path) -> str:
 
     Outs are linked to it, not copied (reflinks where the disk has them, else hard links, else symbolic ones).
     """
-    folder = folder.expanduser().resolve()
+    folder = local_path(str(folder)).resolve()
     own = Path(".dvc/cache").absolute()
     if not folder.parent.is_dir():
         raise UserError(f"{folder}: {folder.parent} is not there; make it, or is it not mounted?")
@@ -230,7 +233,7 @@ def _scheme(url: str) -> str:
 
 
 def _folder(url: str) -> Path:
-    folder = Path(url.removeprefix("file://")).expanduser().absolute()
+    folder = local_path(url.removeprefix("file://")).absolute()
     if not folder.parent.is_dir():
         raise UserError(f"{folder}: {folder.parent} is not there; make it, or is it not mounted?")
     if folder.exists() and not folder.is_dir():
@@ -243,7 +246,12 @@ def _option(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise UserError(f"--option {text}: expected key=value, such as endpointurl=https://host (dvc remote modify --help names them)")
     if value == "-":
-        value = getpass.getpass(f"{key}: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+        try:
+            value = getpass.getpass(f"{key}: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+        except EOFError:
+            value = ""
+        if not value:
+            raise UserError(f"--option {text}: expected the value on the terminal, or as a line on stdin; found none")
     return key, value
 
 

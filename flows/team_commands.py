@@ -31,12 +31,12 @@ def add_commands(commands: Any) -> None:
     cache.set_defaults(work=_cache)
 
     verify = commands.add_parser("verify", help="read the whole cache; what is damaged is removed, and fetched or computed by the next run")
-    verify.add_argument("--remote", metavar="NAME", help="the remote's objects instead")
+    verify.add_argument("--remote", type=str.lower, metavar="NAME", help="the remote's objects instead")
     verify.set_defaults(work=_verify)
 
     gc = commands.add_parser("gc", help="remove from the cache what no branch, tag, experiment or working tree needs")
     gc.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
-    gc.add_argument("--remote", metavar="NAME", help="from this remote as well, once every git remote was fetched")
+    gc.add_argument("--remote", type=str.lower, metavar="NAME", help="from this remote as well, once every git remote was fetched")
     gc.add_argument("--days", type=float, default=7, metavar="N", help="leave what came to the remote in the last N days (default: 7)")
     gc.set_defaults(work=_gc)
 

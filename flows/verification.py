@@ -1,12 +1,13 @@
 """`retemper verify`: every cached object is read and compared with its digest. A damaged one is removed."""
 
 import hashlib
+import json
 import sys
 from pathlib import Path
 
 from flows import integrity, locks
 from flows.plan import repository
-from flows.sharing import reason
+from flows.sharing import PUSHED, reason
 from tasks.core.errors import UserError
 
 
@@ -19,7 +20,7 @@ def verify_cache() -> int:
 
         def remove(path: Path) -> None:
             wrong.append(path)
-            _say(path)
+            _say(path, "damaged, removed; the next run of who has or makes it puts it there again")
             path.unlink(missing_ok=True)
 
         count, size = integrity.verify(root, remove)
@@ -28,28 +29,50 @@ def verify_cache() -> int:
 
 
 def verify_remote(name: str) -> int:
-    """The same for the objects of a remote; all of them are read, so all of them are downloaded."""
-    wrong = []
+    """The same for the objects of a remote; all of them are read, so all of them are downloaded.
+
+    The listing of a folder of which an object is damaged or gone goes too: DVC takes what a listing names for there, and would never
+    send it again.
+    """
     size = 0
     try:
+        from dvc_data.hashfile.db import get_index
+
         with repository() as repo:
             odb = repo.cloud.get_remote(name).odb
             files = [path for path in (odb.fs.fs.find(odb.path) if odb.fs.exists(odb.path) else []) if integrity.remote_id(path)]
+            whole: set[str] = set()
+            wrong: list[str] = []
             for path in files:
                 digest = hashlib.md5(usedforsecurity=False)
                 with odb.fs.open(path, "rb") as handle:
                     while block := handle.read(1 << 20):
                         digest.update(block)
                         size += len(block)
-                if str(integrity.remote_id(path)).removesuffix(".dir") != digest.hexdigest():
+                oid = str(integrity.remote_id(path))
+                if oid.removesuffix(".dir") == digest.hexdigest():
+                    whole.add(oid)
+                else:
                     wrong.append(path)
-                    _say(path)
+                    _say(path, "damaged, removed; the next run here sends it, if its cache has it, else whoever makes it")
                     odb.fs.remove(path)
+            hollow = [
+                path
+                for path in files
+                if path.endswith(".dir") and path not in wrong
+                if any(not odb.exists(oid) for oid in {entry["md5"] for entry in json.loads(odb.fs.fs.cat_file(path))} - whole)
+            ]
+            for path in hollow:
+                _say(path, "lists what is damaged or gone, removed with it")
+                odb.fs.remove(path)
+            if wrong or hollow:
+                get_index(odb).clear()
+                PUSHED.unlink(missing_ok=True)
     except Exception as error:  # DVC's, or of any of the libraries that speak to remotes
         raise UserError(f"remote {name}: cannot be read: {reason(name, error)}") from None
     print(f"remote {name}: {len(files)} objects, {size / 1e6:,.1f} MB read, {len(wrong)} damaged")
-    return 1 if wrong else 0
+    return 1 if wrong or hollow else 0
 
 
-def _say(path: object) -> None:
-    print(f"retemper: {path}: damaged, removed; the next run of who has or makes it puts it there again", file=sys.stderr)
+def _say(path: object, what: str) -> None:
+    print(f"retemper: {path}: {what}", file=sys.stderr)

@@ -57,8 +57,9 @@ def carry_changes(changes: Changes, tree: Path) -> None:
 
 
 def copy(names: Iterable[str], tree: Path) -> None:
-    """Copy those of `names` that are here into `tree`."""
+    """Copy those of `names` that are here into `tree`; what an earlier time has left there of the others goes."""
     for name in names:
+        (tree / name).unlink(missing_ok=True)
         if Path(name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(name, tree / name)

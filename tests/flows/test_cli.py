@@ -91,6 +91,31 @@ def test_a_dry_run_names_stages_and_changes_nothing(project: Path) -> None:
     assert not (project / "data/source.json").exists()
 
 
+def test_a_dry_run_that_is_hung_up_leaves_no_setting(project: Path) -> None:
+    code = """
+import os, signal, sys
+from flows.cli import main
+def hang_up():
+    assert "0.123" in open("params.yaml").read()
+    os.kill(os.getpid(), signal.SIGHUP)
+sys.exit(main(["run", "--dry-run", "--set", "rounds.star.lr=0.123"], hang_up))
+"""
+    before = (project / "params.yaml").read_bytes()
+    for handler, status in (("SIG_DFL", 128 + 1), ("SIG_IGN", 0)):  # the latter by nohup
+        command = [sys.executable, "-c", f"import signal; signal.signal(signal.SIGHUP, signal.{handler}){code}"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == status, done.stderr
+        assert (project / "params.yaml").read_bytes() == before
+
+
+def test_streams_that_are_closed_are_no_mistake(project: Path) -> None:
+    command = f"exec {sys.executable} -m flows.cli run --dry-run prepare <&- >&-"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], cwd=project, env=environment, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("setting", [[], ["--set", "rounds.star.lr=1e-5"]])
 def test_what_a_person_saves_during_a_dry_run_stays(project: Path, setting: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)

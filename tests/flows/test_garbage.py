@@ -115,3 +115,43 @@ def test_a_folders_files_are_needed_with_it() -> None:
 @pytest.mark.parametrize("entry", [{}, {"outs": None}, {"outs": [{"path": "x"}]}])
 def test_entries_without_digests_need_nothing(entry: dict[str, Any]) -> None:
     assert list(garbage.outs(entry)) == []
+
+
+def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path) -> None:
+    """Whatever their names, and though the working tree has none of them."""
+
+    def git(*words: str) -> None:
+        author = ["-c", "user.name=toy", "-c", "user.email=toy@example.com"]
+        subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "--quiet", "--initial-branch=main")
+    project = tmp_path / "project"
+    (project / ".dvc").mkdir(parents=True)
+    (project / "params.yaml").write_text("")
+    (tmp_path / "beside.dvc").write_text("outs: [{path: x, md5: beside}]\n")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "empty")
+    for branch, name in (("added", "völlig.dvc"), ("below", "inner folder/x.dvc"), ("locked", "inner/dvc.lock"), ("exp", "e.dvc")):
+        git("checkout", "--quiet", "-b", branch, "main")
+        (project / name).parent.mkdir(exist_ok=True)
+        outs = f"outs: [{{path: x, md5: {branch}}}]"
+        (project / name).write_text(f"stages: {{a: {{{outs}}}}}\n" if name.endswith("lock") else f"{outs}\n")
+        git("add", ".")
+        git("commit", "--quiet", "-m", branch)
+    git("tag", "-a", "v1", "-m", "v1", "added")
+    git("update-ref", "refs/exps/aa/bb/name", "exp")
+    git("checkout", "--quiet", "main")
+    git("branch", "--quiet", "-D", "added", "exp")
+    for stash in ("first", "second"):
+        (project / "stashed.dvc").write_text(f"outs: [{{path: x, md5: {stash}}}]\n")
+        git("add", ".")
+        git("stash")
+    git("tag", "blob", "HEAD:beside.dvc")  # a tag need not be of a commit
+    (project / "größe.dvc").write_text("outs: [{path: x, md5: here}]\n")
+    needs = garbage.find_needs([project], [project])
+    assert needs.oids == {"added", "below", "locked", "exp", "here", "first", "second"}
+    assert needs.without == ["refs/heads/main", "refs/tags/blob"]
+    git("checkout", "--quiet", "below")
+    (project / "inner folder/x.dvc").write_text("a line")
+    with pytest.raises(UserError, match=r"x\.dvc: not a file of dvc add"):
+        garbage.find_needs([], [project])

@@ -45,3 +45,24 @@ def test_machines_have_one_lineage(tmp_path: Path) -> None:
     assert not retraining_tree._is_ancestor(one, other, first)
     shutil.move(tmp_path / "remote.git", tmp_path / "away.git")
     assert (retraining_tree.fetch(one) or "").startswith("git remote origin: not asked for the champions of other machines")
+
+
+def test_names_that_stand_in_the_way_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    git = retraining_tree.git
+    git(tmp_path, "init", "--quiet")
+    hook = tmp_path / ".git/hooks/post-checkout"  # as `dvc install` makes it; git checkout then ends with its status
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "first")
+    git(tmp_path, "checkout", "--quiet", "-b", "retemper")
+    with pytest.raises(UserError, match=r"refs/heads/retemper: .* git branch -m retemper NEW"):
+        retraining_tree.prepare(tmp_path, "HEAD", print)
+    git(tmp_path, "branch", "-m", "retemper", "NEW")
+    git(tmp_path, "tag", "champion")
+    with pytest.raises(UserError, match=r"refs/tags/champion: .* git tag NEW champion && git tag -d champion"):
+        retraining_tree.prepare(tmp_path, "HEAD", print)
+    git(tmp_path, "tag", "-d", "champion")
+    git(tmp_path, "update-ref", retraining_tree.BRANCH, "HEAD")
+    git(tmp_path, "update-ref", f"{retraining_tree.TAGS}1", "HEAD")
+    retraining_tree.refuse_taken_names(tmp_path)

@@ -40,13 +40,18 @@ def test_what_was_pushed_is_remembered_until_something_is_computed(tmp_path: Pat
     Path("dvc.lock").write_text("one")
     warnings: list[str] = []
     assert not is_pushed("team")
-    monkeypatch.setattr(sharing, "DVC", ["sh", "-c", "echo 'ERROR: no route to host'; exit 3"])
+    monkeypatch.setattr(sharing, "REMOTE", ["sh", "-c", "echo 'ERROR: no route to host'; exit 3"])
     assert not push(Processes(), "team", warnings.append)
     assert not is_pushed("team")
     assert warnings == ["remote team: not everything was pushed, the next run tries again: no route to host (status 3)"]
-    monkeypatch.setattr(sharing, "DVC", ["true"])
+    kept = [path.read_text() for path in sharing.UNPUSHED.iterdir()]
+    assert kept == ["one"], "the next run, of other parameters, sends these outs too"
+    monkeypatch.setattr(sharing, "REMOTE", ["sh", "-c", "echo 'ERROR: failed to transfer x - [Errno 13] Permission denied'"])
+    assert not push(Processes(), "team", warnings.append), "DVC ends with status 0"
+    monkeypatch.setattr(sharing, "REMOTE", ["true"])
     assert push(Processes(), "team", warnings.append)
     assert is_pushed("team")
+    assert not sharing.UNPUSHED.exists()
     assert not is_pushed("other")
     Path("dvc.lock").write_text("two")
     assert not is_pushed("team")
@@ -98,6 +103,7 @@ def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
         ("An error occurred (InvalidAccessKeyId) when calling the PutObject operation: The AWS Access Key Id does not exist", "KEY"),
         ("unexpected error - Unable to locate credentials", "KEY"),
         ("failed to transfer 'x' - An error occurred (NoSuchBucket): The specified bucket does not exist", "; make the bucket"),
+        ("failed to transfer 'x' - [Errno 13] Permission denied: '/srv/team/runs/x'", "; give access"),
         ("[Errno 113] No route to host", ""),
         ("failed to transfer 'x' - [Errno 28] No space left on device", ""),
     ],

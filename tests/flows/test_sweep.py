@@ -101,6 +101,10 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
         monkeypatch.setenv(name, toy.environment[name])
     commit, place = revisions.git("rev-parse", "HEAD"), Path(".retemper/sweep/tree-0")
+    hook = Path(".git/hooks/post-checkout")  # as `dvc install` makes it; git checkout then ends with its status
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
     tree = worktree.make_worktree(place, commit)
     (toy.folder / ".git/worktrees/tree-0/index.lock").write_text("")
     (tree / "step.py").write_text("spoilt")
@@ -124,7 +128,9 @@ def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool,
     tree = Path(".retemper/sweep/tree-0")
     shutil.copytree(".dvc", tree / ".dvc")
     shutil.copy("params.yaml", tree)
+    (tree / "runtime.yaml").write_text("device: cpu\n")  # of a sweep before; here it was removed since
     worktree.equip(tree, own)
+    assert not (tree / "runtime.yaml").exists()
     with Repo(str(tree)) as repo:
         assert Path(repo.config["remote"]["team"]["url"]) == toy.folder.parent / "remote"
         assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own else toy.folder) / ".dvc/cache"

@@ -1,9 +1,11 @@
 """Remotes and shared cache folders: what is written where, what is refused and undone; ten clones at once over one remote."""
 
+import hashlib
 import io
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -13,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from flows import cli, integrity, locks, team
+from flows import cli, integrity, locks, sharing, team
+from flows.processes import ending_signals
+from flows.verification import verify_remote
 from tasks.core.errors import UserError
 
 DVC = (sys.executable, "-m", "dvc")
@@ -59,6 +63,28 @@ def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path
     assert "no remote team, expected one of none" in refused(capsys, "remote", "remove", "team")
 
 
+def test_a_remotes_name_is_in_small_letters_as_dvc_reads_it(here: Path, tmp_path: Path) -> None:
+    assert cli.main(["remote", "add", "Team", str(tmp_path / "remote")]) == 0
+    assert "remote = team" in (here / ".dvc/config").read_text()
+    assert team.remotes() == [("team", str(tmp_path / "remote"), True)]
+    config = (here / ".dvc/config").read_text()
+    (here / ".dvc/config").write_text(config.replace("remote = team", "remote = Team"))  # of an earlier version
+    assert cli.main(["remote", "remove", "TEAM"]) == 0
+    assert "eam" not in (here / ".dvc/config").read_text()
+
+
+def test_a_remote_that_was_not_verified_is_undone_at_a_signal(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (here / ".dvc/config").read_bytes()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        monkeypatch.setattr(team, "probe", lambda *_, number=number: os.kill(os.getpid(), number))
+        handler = signal.getsignal(number)
+        assert cli.main(["remote", "add", "team", str(tmp_path / "remote")]) == 128 + number
+        assert (here / ".dvc/config").read_bytes() == before
+        assert signal.getsignal(number) is handler
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # by nohup
+    assert signal.SIGHUP not in ending_signals()
+
+
 @pytest.mark.usefixtures("here")
 def test_a_remote_that_is_away_or_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "away is not there; make it, or is it not mounted?" in refused(
@@ -66,6 +92,8 @@ def test_a_remote_that_is_away_or_no_folder_is_refused(tmp_path: Path, capsys: p
     )
     (tmp_path / "file").write_text("")
     assert "found a file, expected a folder" in refused(capsys, "remote", "add", "team", str(tmp_path / "file"))
+    for arguments in (["remote", "add", "team"], ["cache", "share"]):
+        assert "~nobodyatall is not there; make it" in refused(capsys, *arguments, "~nobodyatall/x")
     assert "key=value" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "port")
     assert "extra keys not allowed" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "colour=blue")
     if not team_has("dvc_gs"):
@@ -90,6 +118,8 @@ def test_secrets_stay_out_of_git_and_of_messages(here: Path, monkeypatch: pytest
     assert "the URL holds a password" in error
     assert "hunter2" not in error
     monkeypatch.setattr(team, "probe", lambda *_: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "password=-: expected the value" in refused(capsys, "remote", "add", "team", "s3://bucket/path", "--option", "password=-")
     monkeypatch.setattr("sys.stdin", io.StringIO("asked\n"))
     options = ["secret_access_key=hunter2", "access_key_id=me", "endpointurl=http://localhost:1", "session_token=-"]
     assert cli.main(["remote", "add", "team", "s3://bucket/path", *(part for option in options for part in ("--option", option))]) == 0
@@ -219,3 +249,85 @@ def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkey
     monkeypatch.setattr(Path, "open", closed)
     with pytest.raises(UserError, match="no permission, so a run may be at work there"), locks.only_run_in([tmp_path]):
         pass
+
+
+def test_what_is_sent_is_the_groups_and_what_was_not_sent_before_goes_too(here: Path, tmp_path: Path, toy: Any) -> None:
+    """Records of runs in folders that a colleague can write to, and the outs of a dvc.lock that another one has replaced."""
+    cache = tmp_path / "cache"
+    team.share(cache)
+    team.add("team", str(tmp_path / "remote"), [])
+    whole = put(cache, b"text"), put(cache, b"more")
+    gone = "0" * 32
+    lists = [
+        put(cache, json.dumps([{"md5": oid, "relpath": name} for name, oid in files]).encode(), ".dir")
+        for files in ([("a", whole[0]), ("b", whole[1])], [("a", whole[0]), ("c", gone)])
+    ]
+    outs = "".join(f"    - {{path: data/{oid[:4]}, hash: md5, md5: {oid}}}\n" for oid in (*lists, "1" * 32))
+    unpushed = here / sharing.UNPUSHED / "x.lock"
+    unpushed.parent.mkdir(parents=True)
+    unpushed.write_text(f"schema: '2.0'\nstages:\n  train:\n    cmd: x\n    outs:\n{outs}")
+    record = Path("runs/ab", "ab" + "c" * 62, "d" * 64)
+    (cache / record).parent.mkdir(parents=True)
+    (cache / record).write_text("cmd: x\n")
+    shutil.rmtree(here / "data")
+
+    def call(command: str) -> None:
+        script = f"import os, sys; os.umask(0o027); from flows.remote import main; sys.exit(main(['{command}']))"
+        done = toy.call(script=script)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "failed to transfer" not in done.stderr
+
+    call("push")
+    shutil.rmtree(cache / "runs")
+    call("runs")
+    for root in (cache, tmp_path / "remote"):
+        assert (root / record).exists()
+        folders = [folder for folder in (root / record).parents if folder.is_relative_to(root)]
+        assert {oct(stat.S_IMODE(folder.stat().st_mode) & 0o2070) for folder in folders} == {"0o2070"}
+    sent = {integrity.object_id(path) for path in integrity.objects(tmp_path / "remote/files/md5")}
+    assert sent == {*whole, lists[0]}, "no listing without what it lists"
+
+
+def test_what_is_damaged_on_a_remote_is_sent_again(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A file of a folder: DVC's push alone believes the folder's listing on the remote."""
+    remote = tmp_path / "remote"
+    team.add("team", str(remote), [])
+    (here / "folder").mkdir()
+    for name in ("a", "b"):
+        (here / "folder" / name).write_text(name)
+    subprocess.run([*DVC, "add", "--quiet", "folder"], check=True, env=os.environ | {"DVC_NO_ANALYTICS": "1"})
+
+    def push() -> dict[str, bytes]:
+        subprocess.run([sys.executable, "-m", "flows.remote", "push"], check=True)
+        return {integrity.object_id(path): path.read_bytes() for path in integrity.objects(remote / "files/md5")}
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    sent = push()
+    assert len(sent) == 3
+    (damaged,) = (path for path in integrity.objects(remote / "files/md5") if path.read_text() == "a")
+    damaged.chmod(0o644)
+    damaged.write_text("x")
+    sharing.PUSHED.parent.mkdir(exist_ok=True)
+    sharing.PUSHED.write_text("{}")
+    capfd.readouterr()
+    assert verify_remote("team") == 1
+    out, err = capfd.readouterr()
+    assert (len(err.splitlines()), "3 objects, 0.0 MB read, 1 damaged" in out) == (2, True)
+    assert not sharing.PUSHED.exists(), "the next run pushes, though it computes nothing"
+    assert push() == sent
+    assert verify_remote("team") == 0
+    damaged.unlink()
+    assert verify_remote("team") == 1, "gone by other means: its listing hides that as well"
+    assert push() == sent
+
+
+def put(cache: Path, content: bytes, kind: str = "") -> str:
+    """Place an object in a cache; its digest."""
+    oid = hashlib.md5(content).hexdigest() + kind
+    path = integrity.object_path(cache / "files/md5", oid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o444)
+    return oid
