@@ -163,9 +163,11 @@ def _hang(trailing: Any, place: Place | None) -> None:
 
 def _split_trailing(place: Place | None) -> Any:
     """Take what stands after the line of an entry (blank lines, comments of what follows) off it, as a comment token of its own."""
-    holder, key = place or (None, None)
+    if place is None:
+        return None
+    holder, key = place
     slot = 0 if isinstance(holder, CommentedSeq) else 2
-    token = (holder.ca.items.get(key) or [None] * 4)[slot] if holder is not None else None
+    token = (holder.ca.items.get(key) or [None] * 4)[slot]
     if token is None or "\n" not in token.value:
         return None
     own, _, rest = token.value.partition("\n")
