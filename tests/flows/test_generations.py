@@ -179,3 +179,13 @@ def test_an_experiment_has_no_figures_of_before(project: Path) -> None:
     git(project, "add", "dvc.lock", "params.yaml")
     git(project, "commit", "--quiet", "-m", "x")
     assert set(experiments.read("x", "HEAD", "", cache).metrics) == {"other"}
+
+
+def test_a_run_of_one_training_tells_whose_figures_are_old(finished: Any) -> None:
+    """With the dvc.lock that DVC itself writes."""
+    whole = finished.call("run").stdout
+    assert "\na      dev" in whole and "\nb      dev" in whole and "left out" not in whole
+    finished.rounds(a="9", b="2")
+    said = finished.call("run", "train@a").stdout
+    assert "\na      dev" not in said and "\nb      dev" in said
+    assert "left out: a (measured before the present data/encoders/a was made)" in said
