@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from flows import generations
 from flows.display import text_table
 from flows.processes import environment
 from flows.retraining_tree import BRANCH, TAGS, ZERO, fetch, git, move, push, resolve
@@ -89,12 +90,17 @@ def describe(champion: Champion) -> str:
 
 
 def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
-    """What dvc.lock and data/source.json of `commit` say of `model`: digests and data. UserError where it has no encoder there."""
-    outs = locked_outs(folder, commit)
+    """What dvc.lock and data/source.json of `commit` say of `model`: digests and data.
+
+    UserError where it has no encoder there, or another than its index was made with.
+    """
+    lock = locked(folder, commit)
+    outs = outs_of(lock)
     encoder = outs.get(f"data/encoders/{model}")
     if encoder is None:
         known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
         raise UserError(f"{commit[:12]}: dvc.lock has no encoder {model}, expected one of {', '.join(known) or 'none yet'}")
+    generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
     source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
     return {"digests": digests_of(outs, model), "data": {name: source[name] for name in ("source", "digest") if name in source}}
 
@@ -122,8 +128,13 @@ def taken_back(champions: list[Champion], digests: Mapping[str, str]) -> Champio
 
 def locked_outs(folder: Path, commit: str) -> dict[str, str]:
     """Digest of every out in dvc.lock of `commit` that its graph still makes, by path."""
+    return outs_of(locked(folder, commit))
+
+
+def locked(folder: Path, commit: str) -> Lock:
+    """The stages in dvc.lock of `commit` that its graph still has."""
     lock = parse_lock(show(folder, commit, "dvc.lock") or "", f"{commit[:12]}:dvc.lock")
-    return outs_of(of_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml")))
+    return of_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml"))
 
 
 def outs_of(stages: Lock) -> dict[str, str]:

@@ -146,6 +146,12 @@ def check_rounds(parameters: Parameters, where: str) -> None:
     """What a round asks of its negatives and of the round it carries on."""
     rounds = parameters.rounds
     for name, entry in rounds.items():
+        before = rounds.get(entry.init)
+        if entry.optimizer_from == "continue" and (before is None or before.optimizer != entry.optimizer):
+            found = f"{entry.init!r}, no round" if before is None else f"a round trained with {before.optimizer}"
+            expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: anew"
+            raise UserError(f"{where}: rounds.{name}.init: found {found}; {expected}")
+    for name, entry in rounds.items():
         key = f"{where}: rounds.{name}"
         if entry.steps == 0:
             continue
@@ -164,10 +170,6 @@ def check_rounds(parameters: Parameters, where: str) -> None:
                 f"{key}.negatives: found {entry.negatives!r}, expected a mine or a teacher ({known}): {wish} needs positives' scores"
             )
         if entry.optimizer_from == "continue":
-            before = rounds.get(entry.init)
-            if before is None or before.optimizer != entry.optimizer:
-                found = f"{entry.init!r}, no round" if before is None else f"a round trained with {before.optimizer}"
-                raise UserError(f"{key}.init: found {found}; expected a round trained with {entry.optimizer}, or optimizer_from: anew")
             behind = _steps_behind(parameters, entry.init)
             total = None if behind is None or entry.steps is None else behind + entry.steps
             if total is not None and total > (entry.schedule_steps or 0):

@@ -1,12 +1,13 @@
 """What a run says: one line per stage, its output under its name, a table at the end."""
 
+import os
 import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TextIO
 
 from tasks.core.errors import redacted
 from tasks.core.progress import LIVE
@@ -35,12 +36,15 @@ class Outcome:
 
 
 class Display:
-    """Prints whole lines from many threads. On a terminal, what the stages at work are doing is redrawn below them."""
+    """Prints whole lines from many threads. On a terminal, what the stages at work are doing is redrawn below them.
+
+    Where nobody reads any more (`retemper run | head`) or the disk below a log is full, it falls silent; what is run goes on.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._width = 0
-        self._terminal = sys.stdout.isatty()
+        self._terminal = sys.stdout is not None and sys.stdout.isatty()
         self._doing: dict[str, str] = {}
         self._drawn = 0
         self.environment = {LIVE: "1"} if self._terminal else {}  # of the stages
@@ -65,11 +69,11 @@ class Display:
 
     def line(self, text: str = "") -> None:
         with self._redrawn():
-            print(redacted(text), flush=True)
+            _say(redacted(text))
 
     def warn(self, text: str) -> None:
         with self._redrawn():
-            print(f"retemper: warning: {redacted(text)}", file=sys.stderr, flush=True)
+            _say(f"retemper: warning: {redacted(text)}", sys.stderr)
 
     def began(self, stage: str) -> None:
         """A stage is at work from now until it `ended`."""
@@ -87,21 +91,33 @@ class Display:
     def ended(self, stage: str, outcome: Outcome) -> None:
         with self._redrawn():
             self._doing.pop(stage, None)
-            print(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}", flush=True)
+            _say(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}")
 
     @contextmanager
     def _redrawn(self) -> Iterator[None]:
         """Alone with the screen, the lines in passing taken off it and put back below what is printed."""
         with self._guard:
             if self._drawn:
-                print(f"\x1b[{self._drawn}A\x1b[J", end="", flush=True)
+                _say(f"\x1b[{self._drawn}A\x1b[J", end="")
             self._drawn = 0
             yield
             if self._terminal and self._doing:
                 columns = shutil.get_terminal_size().columns - 1
                 lines = [f"{stage:{self._width}} > {text}"[:columns] for stage, text in self._doing.items()]
                 self._drawn = len(lines)
-                print("\n".join(lines), flush=True)
+                _say("\n".join(lines))
+
+
+def _say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
+    """Print; at the first failure the stream (stdout) is led to nowhere, for us and all who write to it later, Python's exit included."""
+    stream = sys.stdout if stream is None else stream
+    try:
+        print(text, end=end, file=stream, flush=True)
+    except OSError:
+        with suppress(OSError, ValueError):  # no file of the system's
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: float) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from flows.display import text_table
+from flows.generations import outdated
 from flows.integrity import object_path
 from flows.lineage import cache_folder
 from flows.revisions import LOCK, git, of_graph, parse_lock, read_blob
@@ -79,7 +80,8 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
     lock = of_graph(parse_lock(read_blob(commit, LOCK) or "{}", f"{name}:{LOCK}"), read_blob(commit, "dvc.yaml"), written)
     metrics: dict[str, Any] = {}
-    for entry in lock.values():
+    late = outdated(lock)  # of a model that the experiment has not measured anew
+    for entry in (entry for name, entry in lock.items() if name not in late):
         for out in entry.get("outs", []):
             path = Path(out["path"])
             if path.parent == Path("data/metrics") and path.suffix == ".json":

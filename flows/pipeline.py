@@ -19,7 +19,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import metrics, timing
+from flows import generations, metrics, timing
 from flows.display import Display, Outcome, markdown_table
 from flows.plan import Plan
 from flows.processes import Processes, Stopped, stopping_on_signals
@@ -116,6 +116,6 @@ def shared_slot() -> AbstractContextManager[None]:
 
 
 def _metrics_artifact() -> None:
-    header, rows = metrics.rows(metrics.read_metrics())
+    header, rows = metrics.rows(generations.present(metrics.read_metrics())[0])
     if rows:
         create_markdown_artifact(markdown_table(header, rows), key="metrics", description="metrics of every model, by split")

@@ -159,11 +159,9 @@ def _quiet(_raised: "sys.UnraisableHookArgs") -> None:
 def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
     for raw in stream:
         text = raw.decode("utf-8", "replace").rstrip("\n")
-        if text.rfind("\r") == 0:
-            tell(text)  # a line in passing
-            continue
-        for line in text.split("\r"):
-            if line:
+        passing = text.rfind("\r") == 0
+        for line in [text] if passing else filter(None, text.split("\r")):
+            with suppress(OSError):  # of who is told; a command whose output nobody takes would wait for ever
                 tell(line)
 
 

@@ -10,16 +10,20 @@ then pulls only what its own restored run needs.
 import fcntl
 import os
 import sys
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import tasks
 from flows.integrity import by_content, listing, object_path
 from flows.revisions import read_lock
 from flows.sharing import UNPUSHED
 from flows.source import SOURCE, STANDS, changed_since
 from tasks.core.entry import BEGUN
 
+SCRATCH = Path(".retemper")
 TURNS = "RETEMPER_TURNS"  # names a folder: of runs that share it and a cache, one computes a stage, the others wait and take its outs
 
 
@@ -95,7 +99,8 @@ def recorded_as_read() -> None:
     from dvc.stage.exceptions import StageCmdFailedError
 
     start = run.cmd_run
-    os.environ[BEGUN] = repr(time.time())  # of this process, before DVC takes any digest
+    settle(Path(), *map(Path, tasks.__path__))
+    os.environ[BEGUN] = repr(files_time())  # of this process, before DVC takes any digest
 
     def start_and_hold(stage: Any, dry: bool = False, run_env: Any = None) -> None:
         keys = [key for param in stage.params if param.def_path == str(SOURCE) for key in param.params]
@@ -118,6 +123,29 @@ def recorded_as_read() -> None:
             stage.save_deps = lambda *_, **__: None
 
     setattr(run, "cmd_run", start_and_hold)  # noqa: B010 - mypy forbids the plain form
+
+
+def files_time(folder: Path = SCRATCH) -> float:
+    """Seconds since 1970 by the clock that dates a change of the project's files: a file server's may not be this machine's."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:
+            return os.fstat(probe.fileno()).st_ctime
+    except OSError:  # a full disk: the stage itself will say so
+        return time.time()
+
+
+def settle(project: Path, *code: Path) -> None:
+    """Date parameters and code anew that were changed in the future, by a clock that was ahead: else no stage begins until then.
+
+    Only the time of change (ctime) moves, which DVC does not look at.
+    """
+    now = files_time(project / SCRATCH)
+    for path in [project / "params.yaml", *(file for folder in code for file in folder.rglob("*.py"))]:
+        with suppress(OSError):  # not there, or a colleague's
+            found = path.stat()
+            if found.st_ctime > now:
+                os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def in_turn(folder: Path) -> None:

@@ -2,11 +2,11 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from flows import leftovers, locks, measured, metrics, server, sharing, team, timing
+from flows import generations, leftovers, locks, measured, metrics, server, sharing, team, timing
 from flows.display import Display, Outcome, summary, text_table
 from flows.graph import DEFAULT_TARGET
 from flows.lineage import cache_folder
@@ -47,9 +47,13 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
             locks.forget()
         if plan.remote and not sharing.is_pushed(plan.remote):
             sharing.push(processes, plan.remote, display.warn)
-    header, rows = metrics.rows(metrics.read_metrics())
+    found, left_out = generations.present(metrics.read_metrics())
+    found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
+    header, rows = metrics.rows(found)
     if rows and outcomes.get(DEFAULT_TARGET, Outcome("Cached")).state != "Ran":  # else it has just said so itself
         display.line(f"\n{text_table(header, rows)}")
+    for note in filter(None, (left_out, unmeasured)):
+        display.line(note)
     for name, outcome in outcomes.items():
         table = STUDIES / name.partition("@")[2] / "table.md"
         if name.startswith("study@") and outcome.state == "Cached" and table.is_file():  # one that ran has printed it
@@ -83,6 +87,15 @@ def dry_run(
     with stopping_on_signals(processes, display.farewell), locks.only_run(), edited or nullcontext():
         plan = make_plan(targets, processes, display.warn, check, dry=True)
     return [name for name in plan.graph.stages if name in plan.changed]
+
+
+def _unmeasured(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """The models whose metrics this run was to bring up to date and has not: why their figures are not the present ones."""
+    late = {name: outcomes[name].state.lower() if name in outcomes else "skipped" for name in plan.graph.stages}
+    outs = [
+        (out, f"{name}: {state}") for name, state in late.items() if state not in ("ran", "cached") for out in plan.graph.stages[name].outs
+    ]
+    return {out.stem: reason for out, reason in outs if out.suffix == ".json" and out.parent == metrics.METRICS.absolute()}
 
 
 def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock) -> dict[str, Outcome]:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from flows.checks import check_file
+from flows.generations import lock_here, refuse_unfit
 from flows.metrics import INDEXES, best_model, read_metrics
 from flows.processes import environment
 from tasks.core.errors import UserError
@@ -17,7 +18,7 @@ def search(text: str, k: int, model: str | None) -> int:
         raise UserError(f"-k {k}: expected at least 1")
     if not text.strip():
         raise UserError("the query is empty; expected some text")
-    note = ""
+    note, chosen = "", model is None
     if model is None:
         metrics = read_metrics()
         split = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
@@ -26,6 +27,7 @@ def search(text: str, k: int, model: str | None) -> int:
     if not (INDEXES / model).exists():
         known = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
         raise UserError(f"{INDEXES / model}: no index of model {model}, expected one of {', '.join(known) or 'none yet'}; run retemper run")
+    refuse_unfit(lock_here(), model, "dvc.lock", measured=chosen)  # chosen by its figures, which are then to be its own
     print(f"searching with {model}{note}", file=sys.stderr)
     paths = ["--encoder", f"data/encoders/{model}", "--index", str(served_index(model))]
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]

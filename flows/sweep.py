@@ -30,6 +30,7 @@ from tasks.core.params import read_yaml, validate
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
 FOLDER = Path(".retemper/sweep")
+NAME = re.compile(r"(?!.*(\.\.|\.lock$|\.$))[A-Za-z0-9][A-Za-z0-9_.-]*")  # what git takes as the last part of a reference
 
 Check = Callable[[dict[str, Any]], object]
 Describe = Callable[[Path, Path], None]  # brings a source.json up to date with a params.yaml
@@ -208,8 +209,10 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(value.get("targets", []), list):
         raise UserError(f"{file}: targets: found {value['targets']!r}, expected a list of stages, such as [evaluate@star]")
     for name, given in value.get("points", {}).items():
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", str(name)) or not isinstance(given, dict):
-            raise UserError(f"{file}: points.{name}: expected a name of letters, digits, _, . and -, and a mapping of keys to values")
+        if not NAME.fullmatch(str(name)) or not isinstance(given, dict):
+            raise UserError(
+                f"{file}: points.{name}: expected a name of letters, digits, _, - and single dots within, and a mapping of keys to values"
+            )
     return value
 
 
@@ -321,7 +324,7 @@ def _is_special(word: str) -> bool:
 
 def _name(values: Mapping[str, Any]) -> str:
     """A name of what is set: the last part of each key, unless two share it, and the value."""
-    written = (re.sub(r"[^A-Za-z0-9.-]+", "_", f"{key}_{value}").strip("._-") for key, value in _named(values))
+    written = (re.sub(r"([^A-Za-z0-9.-]|\.{2,})+", "_", f"{key}_{value}").strip("._-") for key, value in _named(values))
     return "-".join(written)[:100]
 
 

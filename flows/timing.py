@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.revisions import Lock, read_lock
+from tasks.core.errors import UserError
 
 LOG = Path(".retemper/times.jsonl")
 PARAMS = Path("params.yaml")
@@ -63,9 +64,15 @@ class Clock:
         self.write({"ended": span.stage, "state": span.state, "seconds": span.end - span.start})
 
     def keep(self) -> None:
-        """Say in the log which entry of dvc.lock the times belong to that this run, or one that was killed, has left without."""
+        """Say in the log which entry of dvc.lock the times belong to that this run, or one that was killed, has left without.
+
+        Of a dvc.lock that a kill has cut short they go on waiting.
+        """
         waiting = fold(read(self._log))[1]
-        lock = read_lock() if waiting else {}
+        try:
+            lock = read_lock() if waiting else {}
+        except UserError:  # the run restores it (flows.locks), or says so
+            return
         for stage in waiting:
             if stage in lock:
                 self.write({"made": stage, "digest": entry_digest(lock[stage])})

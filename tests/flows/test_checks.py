@@ -152,6 +152,19 @@ def test_what_passes(sections: dict[str, Any]) -> None:
             {**CARRIED, "init": "warmup", "negatives": "bm25", "schedule_steps": 14},
             "rounds.star.schedule_steps: found 14, expected the whole chain's steps, 15 at least",
         ),
+        (
+            "rounds",
+            {
+                "b": {"init": "base", "negatives": "none", **CARRIED, "steps": 0},
+                "warmup": {**CARRIED, "init": "b", "negatives": "bm25", "hard_negatives": 2},
+            },
+            "rounds.b.init: found 'base', no round; expected a round trained with adamw, or optimizer_from: anew",
+        ),
+        (
+            "rounds",
+            {"warmup": {**CARRIED, "init": "below", "negatives": "bm25", "hard_negatives": 2}, "below": {**TRAINED, **CARRIED}},
+            "rounds.below.init: found 'base', no round; expected a round trained with adamw, or optimizer_from: anew",
+        ),
         ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
         ("rounds.star.speed", 1, "rounds.star.speed: unknown key"),
         ("bm25.b", 2, "bm25.b: found 2"),

@@ -82,7 +82,8 @@ def test_a_refused_setting_changes_nothing(project: Path) -> None:
 
 
 def test_a_dry_run_names_stages_and_changes_nothing(project: Path) -> None:
-    before = (project / "params.yaml").read_bytes()
+    before = (project / "params.yaml").read_bytes().replace(b"\n", b"\r\n")
+    (project / "params.yaml").write_bytes(before)
     done = call(project, "run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=bm25", "train@more")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2] == "train@more"

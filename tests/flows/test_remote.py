@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from flows import remote
 from flows.remote import TURNS
+from tasks.core.entry import refuse_newer
+from tasks.core.errors import UserError
 
 Executed = Callable[[dict[str, str]], set[str]]
 
@@ -19,6 +23,43 @@ Executed = Callable[[dict[str, str]], set[str]]
 def locked(folder: Path, stage: str) -> dict[str, Any]:
     entry: dict[str, Any] = YAML(typ="safe").load(folder / "dvc.lock")["stages"][stage]
     return entry
+
+
+@pytest.mark.parametrize("wrong", [-15.0, 3600.0])
+def test_a_change_is_dated_by_the_clock_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+    """Whatever this machine's own says: a file server's may be ahead of it, or behind."""
+    params = tmp_path / "params.yaml"
+    params.write_text("a: 1\n")
+    real = time.time()
+    monkeypatch.setattr(remote.time, "time", lambda: real + wrong)
+    begun = remote.files_time(tmp_path / ".retemper")
+    assert abs(begun - real) < 10 and list((tmp_path / ".retemper").iterdir()) == []
+    refuse_newer(repr(begun), params)
+    time.sleep(0.05)  # the kernel's clock of files is coarse
+    params.write_text("a: 2\n")
+    with pytest.raises(UserError, match="changed while the stage was starting"):
+        refuse_newer(repr(begun), params)
+    (tmp_path / "file").write_text("")
+    assert remote.files_time(tmp_path / "file") == real + wrong, "nothing can be written there: this machine's own"
+
+
+def test_what_was_changed_in_the_future_is_dated_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that was ahead at checkout."""
+    code, params = tmp_path / "tasks/core/entry.py", tmp_path / "params.yaml"
+    code.parent.mkdir(parents=True)
+    for path in (code, params):
+        path.write_text("")
+    before = {path: path.stat() for path in (code, params)}
+    time.sleep(0.05)
+    remote.settle(tmp_path, tmp_path / "tasks")
+    assert [path.stat().st_ctime_ns for path in before] == [found.st_ctime_ns for found in before.values()], "not in the future"
+    monkeypatch.setattr(remote, "files_time", lambda _: before[code].st_ctime - 3600)
+    remote.settle(tmp_path, tmp_path / "tasks")
+    for path, found in before.items():
+        assert path.stat().st_ctime_ns > found.st_ctime_ns
+        assert path.stat().st_mtime_ns == found.st_mtime_ns
+    params.unlink()
+    remote.settle(tmp_path, tmp_path / "nowhere")
 
 
 def test_parameters_edited_meanwhile_are_a_change_for_the_next_run(served: Any, executed: Executed) -> None:

@@ -1,6 +1,7 @@
 """`--set`: what is edited, what stays as it was, what is refused."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,98 @@ def test_only_the_named_lines_change(file: Path, assignments: list[str], old: st
     assert file.read_text() == TEXT.replace(old, new)
 
 
+COMMENTED = """\
+# The head.
+rounds: # of all
+  # about warmup
+  warmup: # first
+    lr: 1 # peak
+    window: [1, 2]
+
+  # star: the thing
+  star:
+    lr: 2
+
+  # apart
+
+  # ance
+  ance: {a: 1}
+  # next
+  next:
+    lr: 3
+# end
+only:
+  x: 1
+
+# What follows.
+mine: {} # none
+last: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "gone", "instead"),
+    [
+        ("rounds.warmup", "  warmup: # first\n    lr: 1 # peak\n    window: [1, 2]\n", ""),
+        ("rounds.warmup.lr", "    lr: 1 # peak\n", ""),
+        ("rounds.warmup.window", "    window: [1, 2]\n", ""),
+        ("rounds.star", "  star:\n    lr: 2\n", ""),
+        ("rounds.star.lr", "  star:\n    lr: 2\n", "  star: {}\n"),
+        ("rounds.ance", "  ance: {a: 1}\n", ""),
+        ("rounds.next", "  next:\n    lr: 3\n", ""),
+        ("rounds", COMMENTED[COMMENTED.index("rounds") : COMMENTED.index("# end")], ""),
+        ("only", "only:\n  x: 1\n", ""),
+        ("only.x", "only:\n  x: 1\n", "only: {}\n"),
+        ("mine", "mine: {} # none\n", ""),
+        ("last", "last: 1\n", ""),
+    ],
+)
+def test_what_is_removed_takes_no_comment_of_another_along(file: Path, key: str, gone: str, instead: str) -> None:
+    file.write_text(COMMENTED)
+    apply([f"{key}="], file, accept)
+    assert COMMENTED.count(gone) == 1
+    assert file.read_text() == COMMENTED.replace(gone, instead)
+
+
+def test_a_section_that_is_emptied_and_filled_again_keeps_its_place(file: Path) -> None:
+    file.write_text(COMMENTED)
+    apply(["only.x=", "only.y=5"], file, accept)
+    assert file.read_text() == COMMENTED.replace("  x: 1\n", "  y: 5\n")
+
+
+def test_newlines_stay_as_they_are(file: Path) -> None:
+    crlf = TEXT.replace("\n", "\r\n").encode()
+    file.write_bytes(crlf)
+    before = apply(["rounds.star.steps=7"], file, accept)
+    assert before is not None and before.encode() == crlf
+    assert file.read_bytes() == crlf.replace(b"    lr: 5e-5\r\n\r\n#", b"    lr: 5e-5\r\n    steps: 7\r\n\r\n#")
+    apply(["rounds.star.steps="], file, accept)
+    assert file.read_bytes() == crlf
+
+
+@pytest.mark.parametrize(
+    ("assignment", "places"),
+    [
+        ("rounds.b.lr=1", "rounds.a and rounds.b"),
+        ("rounds.a.lr=1", "rounds.a and rounds.b"),
+        ("rounds.b.lr=", "rounds.a and rounds.b"),
+        ("rounds.b.x.y=1", "rounds.a and rounds.b"),
+        ("rounds.b.deep.c=2", "rounds.a.deep and rounds.b.deep"),
+    ],
+)
+def test_a_section_that_stands_in_two_places_is_not_edited_in_both(file: Path, assignment: str, places: str) -> None:
+    text = "rounds:\n  a: &x {lr: 5, deep: {c: 1}}\n  b: *x\n  c: {lr: 5}\n"
+    file.write_text(text)
+    with pytest.raises(UserError, match=f"{re.escape(assignment)}: {places} are one section"):
+        apply([assignment], file, accept)
+    assert file.read_text() == text
+    apply(["rounds.b.lr=5", "rounds.c.lr=6", "rounds.b={lr: 7}"], file, accept)
+    assert value(file)["rounds"] == {"a": {"lr": 5, "deep": {"c": 1}}, "b": {"lr": 7}, "c": {"lr": 6}}
+    file.write_text(text)
+    apply(["rounds.a="], file, accept)
+    assert value(file)["rounds"]["b"] == {"lr": 5, "deep": {"c": 1}}
+
+
 def test_values_are_yaml_1_2(file: Path) -> None:
     apply(["a.float=1e-05", "a.word=no", "a.list=[1, x]", "a.null=null", "a.spec=beir:../x", "a.text='1'"], file, accept)
     assert value(file)["a"] == {"float": 1e-05, "word": "no", "list": [1, "x"], "null": None, "spec": "beir:../x", "text": "1"}
@@ -106,6 +199,8 @@ def test_true_is_not_one(file: Path) -> None:
         ("rounds.star.lr.x=1", "--set rounds.star.lr.x=1: rounds.star.lr is no section"),
         ("rounds.star.lr=[1", "--set rounds.star.lr=[1: the value is not YAML"),
         ("rounds.star.lr=2024-13-45", "--set rounds.star.lr=2024-13-45: the value is not YAML"),
+        ("text.separator=!x y", "--set text.separator=!x y: the value is not YAML; quote it"),
+        ("text.separator={a: !x y}", "--set text.separator={a: !x y}: the value is not YAML; quote it"),
         ("rounds.star.lr=!!int x", "--set rounds.star.lr=!!int x: the value is not YAML"),
     ],
 )

@@ -70,6 +70,11 @@ def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
         ("grid: [1]", "grid: expected a mapping"),
         ("points: {'a b': {x: 1}}", "points.a b: expected a name"),
         ("points: {a: 1}", "and a mapping of keys"),
+        ("points: {a..b: {x: 1}}", r"points.a\.\.b: expected a name of letters, digits, _, - and single dots within"),
+        ("points: {a.lock: {x: 1}}", "points.a.lock: expected a name"),
+        ("points: {a.: {x: 1}}", "points.a.: expected a name"),
+        ("points: {.a: {x: 1}}", "points..a: expected a name"),
+        ("points: {'a@{b': {x: 1}}", "points.a@{b: expected a name"),
         ("grid: {a: []}", "no points"),
         ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points of that name"),
     ],
@@ -77,6 +82,16 @@ def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
 def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         points(tmp_path, text)
+
+
+def test_git_takes_the_name_of_every_point(tmp_path: Path) -> None:
+    """A point that cannot be stored is found out only after its run."""
+    values = ["../models/a", "../models/b", "...", "x.lock", "a@{1}", "~b^c:d?e*[f", "a..b", "beir:../../x/"]
+    long = f"{'a' * 86}../b"  # cut within
+    found = points(tmp_path, json.dumps({"grid": {"encoder.source": [*values, long]}, "points": {"v1.2-a_b": {"x": 1}}}))
+    assert [point.name for point in found][:2] == ["source_models_a", "source_models_b"]
+    for point in found:
+        subprocess.run(["git", "check-ref-format", f"refs/exps/ab/{point.name}-012345"], check=True)
 
 
 def test_a_table_shows_where_parameters_differ_and_test_only_when_asked() -> None:

@@ -48,6 +48,20 @@ def test_a_time_belongs_to_what_was_made(tmp_path: Path, monkeypatch: pytest.Mon
     assert entry_digest({"a": 1, "b": 2}) == entry_digest({"b": 2, "a": 1})
 
 
+def test_of_a_dvc_lock_that_was_cut_short_times_go_on_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run keeps the times of a killed one before it restores dvc.lock: it must get that far."""
+    monkeypatch.chdir(tmp_path)
+    whole = "schema: '2.0'\nstages:\n  train@a:\n    cmd: x\n    outs:\n    - path: data/a\n      md5: '1'\n"
+    clock = Clock()
+    clock.ended(Span("train@a", 10, 11, 14.5, "0", "Ran"))
+    Path("dvc.lock").write_text(whole[: whole.index("outs") + 2])
+    clock.keep()
+    assert fold(read())[1] == {"train@a": Measured(3.5)}
+    Path("dvc.lock").write_text(whole)
+    clock.keep()
+    assert measured(LOCK) == {"train@a": Measured(3.5)}
+
+
 def test_a_torn_log_and_a_disk_that_takes_nothing(tmp_path: Path) -> None:
     log = tmp_path / "times.jsonl"
     log.write_text('{"ended": "t", "state": "Ran", "seconds": 2}\n{"began": "u", "at')
