@@ -27,7 +27,7 @@ def known(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
 
 
 class Searcher:
-    """Scores over one buffer of a number a document [N]. A query touches the documents of its terms and no other."""
+    """Search over one buffer of a number a document [N]. A query touches the documents of its terms and no other."""
 
     def __init__(self, index: bm25s.BM25) -> None:
         self.weights, self.documents, self.starts = (np.asarray(index.scores[name]) for name in ("data", "indices", "indptr"))
@@ -39,26 +39,28 @@ class Searcher:
         A term that stands twice in the query counts twice, as in Lucene. Weights are added up in the order of the query,
         so that a score has the bits of bm25s' own.
         """
-        columns = {term: slice(self.starts[term], self.starts[term + 1]) for term in terms}
-        rows = {term: self.documents[column].astype(np.int64) for term, column in columns.items()}
+        added: list[tuple[Ints, Floats]] = []  # for every term its documents, and their sums up to it
         for term in terms:
-            self.scores[rows[term]] += self.weights[columns[term]]
-        found, threshold = np.empty(0, dtype=np.int64), LEAST
-        for here in sorted(rows.values(), key=len):  # rare terms weigh most: of the others' documents few come up to theirs
-            reached = here[self.scores[here] >= threshold]
-            found, threshold = self._cut(np.union1d(found, self._cut(reached, depth)[0]), depth)
-        scores = self.scores[found]
-        for here in rows.values():
-            self.scores[here] = 0
-        return found, scores
+            column = slice(self.starts[term], self.starts[term + 1])
+            rows = self.documents[column].astype(np.int64)
+            sums = self.scores[rows] + self.weights[column]
+            self.scores[rows] = sums
+            added.append((rows, sums))
+        last = LEAST
+        for _, sums in sorted(added, key=lambda pair: len(pair[0])):  # rare terms weigh most: of the others' documents few come up
+            last = max(last, _last(sums[sums >= last], depth))
+        # A document's score is its sum at the last of its terms; the best have at least `last` there.
+        candidates = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows[sums >= last] for rows, sums in added)]))
+        scores = self.scores[candidates]
+        kept = scores >= max(last, _last(scores, depth))
+        for rows, _ in added:
+            self.scores[rows] = 0
+        return candidates[kept], scores[kept]
 
-    def _cut(self, rows: Ints, depth: int) -> tuple[Ints, np.float32]:
-        """Those of `rows` whose score is the `depth`-th largest or more, and this score."""
-        if len(rows) < depth:
-            return rows, LEAST
-        scores = self.scores[rows]
-        threshold = np.partition(scores, len(rows) - depth)[len(rows) - depth]
-        return rows[scores >= threshold], threshold
+
+def _last(scores: Floats, depth: int) -> np.float32:
+    """The `depth`-th largest of `scores`, LEAST where there are fewer."""
+    return np.float32(np.partition(scores, len(scores) - depth)[len(scores) - depth]) if len(scores) >= depth else LEAST
 
 
 def ranked(queries: Iterable[Query], index: bm25s.BM25, ids: pa.Array | StoredIds, depth: int) -> Iterator[pa.Table]:

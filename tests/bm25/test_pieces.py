@@ -41,7 +41,7 @@ def test_processes_change_nothing(run: Any, tmp_path: Path) -> None:
     assert run("b", 2) == alone
 
 
-@pytest.mark.parametrize("at", [1, 5, 10])
+@pytest.mark.parametrize("at", [1, 8])
 def test_killed_and_resumed(at: int, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = run("a")
     remove_finished()
@@ -68,7 +68,7 @@ def test_killed_and_resumed(at: int, run: Any, tmp_path: Path, monkeypatch: pyte
     assert (len(built), first + len(searched[first:]), len(set(searched))) == (1, 10, 10), "the index and whole pieces are kept"
 
 
-@pytest.mark.parametrize("name", ["train/000002.parquet", "index/data.csc.index.npy", "index.json", "index.json.sha256"])
+@pytest.mark.parametrize("name", ["train/000002.parquet", "index/data.csc.index.npy", "index.json"])
 def test_what_is_damaged_is_made_again(name: str, run: Any, tmp_path: Path) -> None:
     undisturbed = run("a")
     (scratch,) = (tmp_path / ".retemper" / "scratch" / "bm25").iterdir()
