@@ -1,6 +1,5 @@
 """Wikipedia in, plain articles out."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -8,13 +7,15 @@ import pyarrow as pa
 
 from tasks.articles.extract import WITH_MARKUP, extract
 from tasks.articles.params import Articles
+from tasks.core.batches import joined
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
 from tasks.core.params import load
+from tasks.core.processes import cores
 from tasks.core.progress import Progress
 from tasks.core.records import DOCUMENTS
-from tasks.core.tables import write_table
+from tasks.core.tables import BATCH_ROWS, write_table
 from tasks.core.wikipedia import article_files, parse_articles
 
 
@@ -23,13 +24,12 @@ def main() -> None:
     params = load(Articles, "articles")
     spec = parse_articles(params.source)
     files = article_files(spec)
-    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     dropped: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     progress = Progress("articles", None, "articles")
 
     def tables() -> Iterator[pa.Table]:
-        for found in extract(spec, files, params, processes):
+        for found in extract(spec, files, params, cores()):
             dropped.update(found.dropped)
             lines.update(found.lines)
             progress.advance(len(found.articles))
@@ -37,7 +37,7 @@ def main() -> None:
                 yield pa.table([list(column) for column in zip(*found.articles, strict=True)], schema=DOCUMENTS)
 
     with new_folder(arguments.out) as out:
-        articles = write_table(out / "articles.parquet", DOCUMENTS, tables())
+        articles = write_table(out / "articles.parquet", DOCUMENTS, joined(tables(), BATCH_ROWS))  # one row group a table, not a stream
         progress.close()
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
         if not articles:

@@ -1,13 +1,7 @@
 """From files to articles: pages are read, looked at and cleaned by as many processes as there are cores, in the source's order."""
 
-import ctypes
-import multiprocessing
-import os
-import signal
-import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -20,11 +14,10 @@ from tasks.articles.markup import plain_text
 from tasks.articles.pages import STUB, UNREADABLE, Article, Page, long_lines, unwanted
 from tasks.articles.params import Articles
 from tasks.articles.readers import read_demo, read_jsonl, read_parquet
-from tasks.core.entry import PR_SET_PDEATHSIG
+from tasks.core.processes import in_order
 from tasks.core.wikipedia import ArticleSpec
 
 PAGES = 500  # of plain text, cleaned at once
-AHEAD = 3  # pieces of work in flight for each process: memory is bounded by it
 READERS: dict[str, Callable[[Path], Iterator[Page]]] = {"demo": read_demo, "parquet": read_parquet, "jsonl": read_jsonl}
 KEPT, WITH_MARKUP = "kept", "with markup"
 Work = Stream | Piece | list[Page]
@@ -77,28 +70,4 @@ def pieces(spec: ArticleSpec, files: Iterable[Path]) -> Iterator[Work]:
 
 def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processes: int) -> Iterator[Cleaned]:
     """The articles of a source, piece by piece in its order, whatever the number of processes."""
-    work = pieces(spec, files)
-    first = list(islice(work, 2))  # a small source needs no processes
-    if processes == 1 or len(first) < 2:
-        yield from map(partial(clean, params=params), [*first, *work])
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_tie, initargs=(os.getpid(),)) as pool:
-        waiting: deque[Future[Cleaned]] = deque()
-        try:
-            for piece in (part for source in (first, work) for part in source):
-                waiting.append(pool.submit(clean, piece, params))
-                if len(waiting) >= AHEAD * processes:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _tie(parent: int) -> None:
-    """A worker ends with the stage, even where that is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    yield from in_order(partial(clean, params=params), pieces(spec, files), processes)

@@ -1,21 +1,27 @@
 """Corpus to the lexical index, candidates of every query, and training negatives."""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from shutil import copytree
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
 from tasks.bm25.analysis import analyzer
 from tasks.bm25.index import build, load, save
-from tasks.bm25.negatives import without_positives
+from tasks.bm25.negatives import ROWS, without_positives
 from tasks.bm25.params import BM25
-from tasks.bm25.search import ranked
+from tasks.bm25.pieces import seal_index, searched, whole_index
+from tasks.bm25.search import known
 from tasks.core import params
+from tasks.core.batches import joined
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder
-from tasks.core.progress import track
+from tasks.core.processes import cores
+from tasks.core.progress import Progress, track
 from tasks.core.records import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
+from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables import count_rows, read_batches, read_table, write_table
 from tasks.core.text import Text, document_text
 
@@ -49,20 +55,31 @@ def main() -> None:
     bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
     terms = analyzer(bm25.stemmer, bm25.stopwords)
     path = arguments.corpus / "documents.parquet"
-    with new_folder(arguments.index) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as scratch:
-        documents = track(texts(path, text), "bm25: documents analysed", count_rows(path))
-        save(folder, build(documents, terms, bm25, Path(scratch)), document_ids(path), bm25)
-    index, ids, _ = load(arguments.index)
+    libraries = [version(name) for name in ("bm25s", "numpy", "PyStemmer")]
+    code = code_digest("core", "bm25")
+    digest = work_digest(bm25.model_dump(), text.model_dump(), code, libraries, path, arguments.corpus / "queries")
+    scratch = scratch_folder("bm25", digest)
+    built = scratch / "index"
+    if not whole_index(built):
+        with new_folder(built) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as postings:
+            documents = track(texts(path, text), "bm25: documents analysed", count_rows(path))
+            save(folder, build(documents, terms, bm25, Path(postings)), document_ids(path), bm25)
+        seal_index(built)
+    with new_folder(arguments.index) as folder:
+        copytree(built, folder, dirs_exist_ok=True)
+    vocabulary = load(built)[0].vocab_dict
     with new_folder(arguments.candidates) as folder:
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
-            searched = track(queries(path), f"bm25: {split} queries searched", count_rows(path))
+            asked = ((name, known(terms(query), vocabulary)) for name, query in queries(path))
+            progress = Progress(f"bm25: {split} queries searched", count_rows(path), "queries")
             depth = bm25.depth if split == "train" else bm25.run_depth
-            write_table(folder / f"{split}.parquet", RANKED, ranked(searched, index, ids, terms, depth))
+            write_table(folder / f"{split}.parquet", RANKED, searched(asked, built, depth, scratch / split, progress, cores()))
     with new_folder(arguments.negatives) as folder:
         qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
-        candidates = read_batches(arguments.candidates / "train.parquet", RANKED)
+        candidates = joined(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
         write_table(folder / "train.parquet", RANKED, without_positives(candidates, qrels))
+    finish(scratch)
 
 
 if __name__ == "__main__":

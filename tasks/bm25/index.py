@@ -41,10 +41,13 @@ def save(folder: Path, index: bm25s.BM25, ids: pa.ChunkedArray, params: BM25) ->
     write_json(folder / "analysis.json", {"stemmer": params.stemmer, "stopwords": params.stopwords})
 
 
-def load(folder: Path) -> tuple[bm25s.BM25, StoredIds, dict[str, str]]:
-    """Memory-map a saved index: the index, document ids [N], and the arguments of `analyzer`."""
+def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, dict[str, str]]:
+    """Memory-map a saved index: the index, document ids [N], and the arguments of `analyzer`.
+
+    Whoever has numbers of terms needs no `vocabulary`, which is the one part that is held in memory.
+    """
     analysis = read_json(folder / "analysis.json")
-    return bm25s.BM25.load(folder, mmap=True), StoredIds(folder / "ids.parquet"), analysis
+    return bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary), StoredIds(folder / "ids.parquet"), analysis
 
 
 def id_order(ids: pa.Array) -> pa.Array:

@@ -8,22 +8,25 @@ import pyarrow.compute as pc
 
 from tasks.core.records import RANKED
 
+ROWS = 2**18  # of a batch of candidates
+
 
 def _keys(query: pa.Array, doc: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(query, doc, "\0")
 
 
-def without_positives(candidates: Iterable[pa.RecordBatch], qrels: pa.Table) -> Iterator[pa.RecordBatch]:
+def without_positives(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa.Table) -> Iterator[pa.Table]:
     """`candidates` (RANKED, by query and rank, ranks without gaps) less every pair of grade > 0 in `qrels`, ranks from 1 again.
 
-    A query may run over from one batch into the next.
+    A query may run over from one batch into the next. All of `qrels` is passed by once a batch: let these be large.
     """
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))
-    positives = _keys(relevant["query"], relevant["doc"]).combine_chunks()
     carried = 0  # positives already removed of the query that the next batch begins with
     for batch in candidates:
         if not batch.num_rows:
             continue
+        asked = relevant.filter(pc.is_in(relevant["query"], value_set=pc.unique(batch["query"])))
+        positives = _keys(asked["query"], asked["doc"]).combine_chunks()  # of this batch's queries, not of all
         positive = pc.is_in(_keys(batch["query"], batch["doc"]), value_set=positives).to_numpy(zero_copy_only=False)
         rank = batch["rank"].to_numpy()
         removed = np.concatenate([[0], np.cumsum(positive)])  # before each row, within this batch
@@ -31,4 +34,4 @@ def without_positives(candidates: Iterable[pa.RecordBatch], qrels: pa.Table) -> 
         above = np.where(begin >= 0, removed[:-1] - removed[begin], removed[:-1] + carried)
         carried = int(above[-1] + positive[-1])
         columns = [batch["query"], batch["doc"], pa.array(rank - above, pa.int32()), batch["score"]]
-        yield pa.record_batch(columns, schema=RANKED).filter(pa.array(~positive))
+        yield pa.table(columns, schema=RANKED).filter(pa.array(~positive))

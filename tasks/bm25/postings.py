@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tasks.core.progress import Progress
+
 BLOCK = 2**17  # pairs in memory at a time, about 13 MB with what sorts them
 PARTS = ("terms", "counts", "lengths", "sizes")  # files of the first pass, int32: two a pair, two a document
 
@@ -80,10 +82,13 @@ def invert(pairs: Pairs, k1: float, b: float) -> Columns:
     total = int(indptr[-1])
     data = np.memmap(pairs.folder / "data", np.float32, "w+", shape=(total,))
     indices = np.memmap(pairs.folder / "indices", np.int32, "w+", shape=(total,))
-    idf = np.array([math.log(1 + (pairs.documents - n + 0.5) / (n + 0.5)) for n in pairs.frequencies.tolist()], dtype=np.float32)
+    seen = np.unique(pairs.frequencies)  # few: most terms are rare
+    logs = np.array([math.log(1 + (pairs.documents - n + 0.5) / (n + 0.5)) for n in seen.tolist()], dtype=np.float32)
+    idf = logs[np.searchsorted(seen, pairs.frequencies)]
     average = pairs.words / pairs.documents
     heads, first = indptr[:-1].copy(), 0
     offsets = dict.fromkeys(PARTS, 0)
+    progress = Progress("bm25: postings inverted", total, "postings")
     for documents, count in pairs.blocks:
         read: dict[str, npt.NDArray[np.int32]] = {}
         for part, items in zip(PARTS, (count, count, documents, documents), strict=True):
@@ -95,9 +100,13 @@ def invert(pairs: Pairs, k1: float, b: float) -> Columns:
         weight = idf[read["terms"]] * (frequency / (norm + frequency))
         order = np.argsort(read["terms"], kind="stable")
         term = read["terms"][order]
-        place = heads[term] + np.arange(count) - np.searchsorted(term, term)
+        starts = np.flatnonzero(np.diff(term, prepend=-1))  # of each term's run: a block has few of the V terms
+        runs = np.diff(starts, append=count)
+        place = heads[term] + np.arange(count) - np.repeat(starts, runs)
         data[place] = weight[order]
         indices[place] = document[order]
-        heads += np.bincount(term, minlength=len(heads))
+        heads[term[starts]] += runs
         first += documents
+        progress.advance(count)
+    progress.close()
     return Columns(data, indices, indptr)

@@ -3,7 +3,7 @@
 Lists are ordered by score, ties by document id falling: trec_eval's order, so ranks, our figures and its agree.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import bm25s
 import numpy as np
@@ -16,40 +16,64 @@ from tasks.core.tables import StoredIds
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-QUERY_BLOCK = 256  # queries whose results are held before they are written: 256 x 1000 ranks are 4 MB
-HELD = 2**19  # results, where many tie at the last rank
+Query = tuple[str, list[int]]  # id; numbers of its terms, in their order, without those that no document has
+HELD = 2**19  # results that are held before they are written: 4 MB
+LEAST = np.nextafter(np.float32(0), np.float32(1))  # score of a result: above 0
 
 
-def scores_of(index: bm25s.BM25, terms: list[str]) -> Floats:
-    """BM25 of every document, float32 [N]; a term that stands twice in the query counts twice, as in Lucene."""
-    known = [index.vocab_dict[term] for term in terms if term in index.vocab_dict]
-    scores: Floats = index.get_scores_from_ids(known)
-    return scores
+def known(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
+    """The numbers of those of a query's terms that the index has, in their order."""
+    return [vocabulary[term] for term in terms if term in vocabulary]
 
 
-def best(scores: Floats, depth: int) -> Ints:
-    """Rows of the `depth` largest scores above 0, in no order, with all that tie at the last rank: id decides, not chance."""
-    rows = np.flatnonzero(scores > 0)
-    if len(rows) > depth:
-        threshold = np.partition(scores[rows], len(rows) - depth)[len(rows) - depth]
-        rows = rows[scores[rows] >= threshold]
-    return rows
+class Searcher:
+    """Search over one buffer of a number a document [N]. A query touches the documents of its terms and no other."""
+
+    def __init__(self, index: bm25s.BM25) -> None:
+        self.weights, self.documents, self.starts = (np.asarray(index.scores[name]) for name in ("data", "indices", "indptr"))
+        self.scores: Floats = np.zeros(index.scores["num_docs"], dtype=np.float32)  # all 0 between two queries
+
+    def best(self, terms: Sequence[int], depth: int) -> tuple[Ints, Floats]:
+        """Rows, rising, and scores of the `depth` best documents, with all that tie at the last rank: id decides, not chance.
+
+        A term that stands twice in the query counts twice, as in Lucene. Weights are added up in the order of the query,
+        so that a score has the bits of bm25s' own.
+        """
+        added: list[tuple[Ints, Floats]] = []  # for every term its documents, and their sums up to it
+        for term in terms:
+            column = slice(self.starts[term], self.starts[term + 1])
+            rows = self.documents[column].astype(np.int64)
+            sums = self.scores[rows] + self.weights[column]
+            self.scores[rows] = sums
+            added.append((rows, sums))
+        last = LEAST
+        for _, sums in sorted(added, key=lambda pair: len(pair[0])):  # rare terms weigh most: of the others' documents few come up
+            last = max(last, _last(sums[sums >= last], depth))
+        # A document's score is its sum at the last of its terms; the best have at least `last` there.
+        candidates = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows[sums >= last] for rows, sums in added)]))
+        scores = self.scores[candidates]
+        kept = scores >= max(last, _last(scores, depth))
+        for rows, _ in added:
+            self.scores[rows] = 0
+        return candidates[kept], scores[kept]
 
 
-def ranked(
-    queries: Iterable[tuple[str, str]], index: bm25s.BM25, ids: pa.Array | StoredIds, terms: Callable[[str], list[str]], depth: int
-) -> Iterator[pa.Table]:
-    """Ranked documents (schema RANKED) of `queries` (id, text), in their order, QUERY_BLOCK queries a table or HELD results."""
+def _last(scores: Floats, depth: int) -> np.float32:
+    """The `depth`-th largest of `scores`, LEAST where there are fewer."""
+    return np.float32(np.partition(scores, len(scores) - depth)[len(scores) - depth]) if len(scores) >= depth else LEAST
+
+
+def ranked(queries: Iterable[Query], index: bm25s.BM25, ids: pa.Array | StoredIds, depth: int) -> Iterator[pa.Table]:
+    """Ranked documents (schema RANKED) of `queries`, in their order, about HELD results a table. All ids pass by once a table."""
+    searcher = Searcher(index)
     names: list[str] = []
     found: list[tuple[Ints, Floats]] = []
     held = 0
-    for name, text in queries:
-        scores = scores_of(index, terms(text))
-        rows = best(scores, depth)
+    for name, terms in queries:
         names.append(name)
-        found.append((rows, scores[rows]))
-        held += len(rows)
-        if len(found) == QUERY_BLOCK or held >= HELD:
+        found.append(searcher.best(terms, depth))
+        held += len(found[-1][0])
+        if held >= HELD:
             yield _table(names, found, ids, depth)
             names, found, held = [], [], 0
     if found:

@@ -1,6 +1,6 @@
 """Scores of many pairs, piece by piece: a kill costs the piece it falls into."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from tasks.core.scratch import seal, sealed
 from tasks.core.tokens import ordinals
 
 PIECE = 8192  # pairs
+TEXT = 2**24  # characters of their texts at once: what a tokenizer makes of them takes some 20 times as much
 Floats = npt.NDArray[np.float32]
 Pair = tuple[str, str]
 
@@ -39,10 +40,22 @@ class Pieces:
             if sealed(path):
                 self.progress.skip(len(places))
             else:
-                found = self.scores([self.texts(query, place) for query, place in zip(queries, places, strict=True)])
+                found = np.concatenate([self.scores(pairs) for pairs in self._pairs(queries, places)])
                 with new_file(path) as temporary, temporary.open("wb") as handle:
                     np.save(handle, found)
                 seal(path)
                 self.progress.advance(len(places))
             pieces.append(np.load(path, allow_pickle=False))
         return np.concatenate(pieces)
+
+    def _pairs(self, queries: list[str], places: list[int]) -> Iterator[list[Pair]]:
+        """The texts of a piece's pairs, in order, until they fill TEXT characters."""
+        held, size = list[Pair](), 0
+        for query, place in zip(queries, places, strict=True):
+            held.append(self.texts(query, place))
+            size += sum(map(len, held[-1]))
+            if size >= TEXT:
+                yield held
+                held, size = [], 0
+        if held:
+            yield held

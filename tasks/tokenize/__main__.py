@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.core.batches import cut
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import folder_digest, new_folder, read_json
@@ -20,14 +21,16 @@ PROMPTS = ("query", "document")
 def documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts of the corpus, a batch at a time."""
     for batch in read_batches(path, DOCUMENTS):
-        rows = zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True)
-        yield batch["id"].to_pylist(), [document_text(title, body, text) for title, body in rows]
+        for part in cut(batch, ["title", "text"]):
+            rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
+            yield part["id"].to_pylist(), [document_text(title, body, text) for title, body in rows]
 
 
 def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts of one split's queries, a batch at a time."""
     for batch in read_batches(path, QUERIES):
-        yield batch["id"].to_pylist(), batch["text"].to_pylist()
+        for part in cut(batch, ["text"]):
+            yield part["id"].to_pylist(), part["text"].to_pylist()
 
 
 def main() -> None:

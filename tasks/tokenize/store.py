@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tasks.core.batches import joined
 from tasks.core.errors import UserError
 from tasks.core.files import write_json
 from tasks.core.progress import Progress
-from tasks.core.tables import write_table
+from tasks.core.tables import BATCH_ROWS, write_table
 from tasks.core.tokens import IDS
 
 Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
@@ -75,7 +76,7 @@ def write_tokens(
                 progress.advance(len(texts))
                 yield pa.table([ids], schema=IDS)
 
-    rows = write_table(folder / "ids.parquet", IDS, flat())
+    rows = write_table(folder / "ids.parquet", IDS, joined(flat(), BATCH_ROWS))
     np.save(folder / "offsets.npy", np.concatenate([[0], *lengths]).cumsum().astype(np.int64))
     owners = np.arange(rows, dtype=np.int32)
     np.save(folder / "owners.npy", np.repeat(owners, np.concatenate(counts)) if counts else owners)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -284,6 +285,22 @@ def test_a_broken_source_leaves_nothing_half_done(tmp_path: Path) -> None:
         )
         assert done.returncode == 2 and line in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
         assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def test_streams_do_not_make_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump of a quarter of a million streams must not give as many row groups, each with its footer."""
+    (tmp_path / "multi.xml.bz2").write_bytes(multistream())
+    (tmp_path / "params.yaml").write_text('articles: {source: "dump:multi.xml.bz2", least_words: 5}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["articles", "--out", "out"])
+    module = import_module("tasks.articles.__main__")
+    monkeypatch.setattr(module, "cores", lambda: 1)
+    module.main()
+    spec = parse_articles("dump:multi.xml.bz2")
+    found = [part for part in extract(spec, article_files(spec), Articles(least_words=5), 1) if part.articles]
+    with pq.ParquetFile(tmp_path / "out" / "articles.parquet") as file:
+        assert (file.num_row_groups, len(found) > 2) == (1, True)
+        assert [row["id"] for row in file.read().to_pylist()] == [article.id for part in found for article in part.articles]
 
 
 @pytest.mark.slow

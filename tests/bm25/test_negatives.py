@@ -1,6 +1,7 @@
 """No known positive is ever a negative, whatever the batches; the stage's entry from corpus to files."""
 
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.bm25 import negatives
 from tasks.bm25.negatives import without_positives
 from tasks.core.files import folder_digest
 from tasks.core.records import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
@@ -30,6 +32,22 @@ def test_equals_a_plain_loop(rows: int) -> None:
     judged = pa.table([list(column) for column in zip(*qrels, strict=True)], schema=QRELS)
     batches = without_positives(table.to_batches(max_chunksize=rows), judged)
     assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == expected
+
+
+def test_only_positives_of_the_batchs_queries_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(f"q{q}", f"d{d}", d, 0.0) for q in range(9) for d in (1, 2)]
+    table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
+    judged = pa.table([[f"q{q}" for q in range(1000)], ["d1"] * 1000, [1] * 1000], schema=QRELS)
+    sizes, real = list[int](), negatives._keys
+
+    def watched(query: pa.ChunkedArray, doc: pa.ChunkedArray) -> pa.ChunkedArray:
+        sizes.append(len(query))
+        return real(query, doc)
+
+    monkeypatch.setattr(negatives, "_keys", watched)
+    found = pa.concat_tables(without_positives(table.to_batches(max_chunksize=6), judged))
+    assert found["doc"].to_pylist() == ["d2"] * 9 and found["rank"].to_pylist() == [1] * 9
+    assert max(sizes) == 6
 
 
 def corpus(folder: Path) -> Path:
@@ -57,11 +75,12 @@ def test_stage(tmp_path: Path) -> None:
     for run in ("a", "b"):
         outs = [str(tmp_path / run / name) for name in ("index", "candidates", "negatives")]
         arguments = [*command, "--index", outs[0], "--candidates", outs[1], "--negatives", outs[2]]
+        shutil.rmtree(tmp_path / ".retemper", ignore_errors=True)  # the second run resumes nothing of the first
         subprocess.run(arguments, check=True, cwd=tmp_path, env={"PYTHONPATH": str(root), "PYTHONHASHSEED": "1" if run == "a" else "2"})
     assert folder_digest(tmp_path / "a") == folder_digest(tmp_path / "b")
     read = {path.stem: pq.read_table(path).to_pydict() for path in (tmp_path / "a" / "candidates").iterdir()}
     assert read["dev"]["query"] == []
     assert read["test"]["doc"] == ["4", "1", "2"]  # 1 has its title: "fish red fish"
     assert read["train"]["doc"] == ["4", "1"]  # depth 2
-    negatives = pq.read_table(tmp_path / "a" / "negatives" / "train.parquet").to_pydict()
-    assert (negatives["doc"], negatives["rank"]) == (["1"], [1])  # grade 0 is judged, and no positive
+    kept = pq.read_table(tmp_path / "a" / "negatives" / "train.parquet").to_pydict()
+    assert (kept["doc"], kept["rank"]) == (["1"], [1])  # grade 0 is judged, and no positive

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tasks.bm25.analysis import analyzer
 from tasks.bm25.index import build, load, save
 from tasks.bm25.params import BM25
-from tasks.bm25.search import ranked
+from tasks.bm25.search import HELD, Searcher, known, ranked
 from tasks.core.errors import UserError
 
 PLAIN = BM25(stemmer="none", stopwords="none")
@@ -39,7 +39,8 @@ def search(documents: dict[str, str], queries: list[tuple[str, str]], params: BM
     terms = analyzer(params.stemmer, params.stopwords)
     with TemporaryDirectory() as scratch:
         index = build(documents.values(), terms, params, Path(scratch))
-        tables = ranked(queries, index, pa.array(documents), terms, depth)
+        asked = [(name, known(terms(text), index.vocab_dict)) for name, text in queries]
+        tables = ranked(asked, index, pa.array(documents), depth)
         return [tuple(row.values()) for table in tables for row in table.to_pylist()]
 
 
@@ -63,6 +64,36 @@ def test_equals_a_plain_loop(seed: int) -> None:
             assert score == pytest.approx(matching[doc], rel=1e-5)
             assert score == pytest.approx(best[rank - 1], rel=1e-5)
         assert found == sorted(sorted(found, reverse=True), key=lambda row: -row[2])  # ties: falling document id
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_have_the_bits_of_bm25s_and_nothing_is_left_in_the_buffer(seed: int, tmp_path: Path) -> None:
+    """Against the library's scores of all documents, sorted whole; terms that stand twice, ties at the last rank, queries in a row."""
+    draw = random.Random(seed)
+    words = [f"w{int(draw.paretovariate(0.5))}" for _ in range(2000)]
+    texts = [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 30]))) for _ in range(400)]
+    index = build(texts, str.split, PLAIN, tmp_path)
+    searcher, depths = Searcher(index), [1, 2, 10, 100, 1000]
+    for _ in range(60):
+        terms, depth = known(draw.choices([*words, "unknown"], k=draw.randint(0, 6)), index.vocab_dict), draw.choice(depths)
+        rows, scores = searcher.best(terms, depth)
+        whole = index.get_scores_from_ids(terms)
+        last = sorted(whole.tolist(), reverse=True)[:depth][-1]
+        expected = np.flatnonzero((whole > 0) & (whole >= last))
+        assert rows.tolist() == expected.tolist()
+        assert scores.tobytes() == whole[expected].tobytes()
+        assert not searcher.scores.any()
+
+
+def test_tables_are_cut_where_results_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(["cat", "cat dog", "dog"], str.split, PLAIN, tmp_path)
+    asked = [(f"q{n}", known([word], index.vocab_dict)) for n, word in enumerate(["cat", "dog", "bird", "cat"])]
+    assert HELD > 8
+    (whole,) = ranked(asked, index, pa.array(["a", "b", "c"]), 2)
+    monkeypatch.setattr("tasks.bm25.search.HELD", 3)
+    parts = list(ranked(asked, index, pa.array(["a", "b", "c"]), 2))
+    assert [len(part) for part in parts] == [4, 2]
+    assert pa.concat_tables(parts).equals(whole)
 
 
 def test_worked_by_hand() -> None:
@@ -109,8 +140,9 @@ def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> N
             np.load(tmp_path / "first" / name, allow_pickle=False)
     index, read_ids, analysis = load(tmp_path / "first")
     assert isinstance(index.scores["data"], np.memmap)
-    saved = [t.to_pylist() for t in ranked([("q", "two fish")], index, read_ids, analyzer(**analysis), 9)]
-    fresh = [t.to_pylist() for t in ranked([("q", "two fish")], build(texts, terms, BM25(), tmp_path), read_ids, terms, 9)]
+    query = [("q", known(analyzer(**analysis)("two fish"), index.vocab_dict))]
+    saved = [t.to_pylist() for t in ranked(query, index, read_ids, 9)]
+    fresh = [t.to_pylist() for t in ranked(query, build(texts, terms, BM25(), tmp_path), read_ids, 9)]
     assert saved == fresh
     assert [row["doc"] for row in saved[0]] == ["a", "c", "d"]
 

@@ -16,6 +16,7 @@ from tasks.core.files import folder_digest
 from tasks.core.records import RANKED
 from tasks.core.scratch import remove_finished
 from tasks.core.tables import read_table, write_table
+from tasks.core.tokens import IDS
 from tasks.teacher import pieces
 
 Row = tuple[str, str, int, float]
@@ -120,6 +121,21 @@ def test_negatives_pass_by_in_groups(project: Path, tiny_reranker: Path, monkeyp
     monkeypatch.setattr(module, "ranked_groups", watched)
     assert run(project, tiny_reranker, monkeypatch, out="again") == whole
     assert held == [4] * 12, "two passes: for the queries, and for the scores"
+
+
+def test_long_texts_are_scored_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_table(tmp_path / "documents.parquet", IDS, [pa.table([[str(n) for n in range(20)]], schema=IDS)])
+    texts, seen = ["x" * (n * 7 % 30) for n in range(20)], list[list[tuple[str, str]]]()
+
+    def lengths(pairs: list[tuple[str, str]]) -> Any:
+        seen.append(pairs)
+        return np.array([len(text) for _, text in pairs], dtype=np.float32)
+
+    monkeypatch.setattr(pieces, "TEXT", 40)
+    rows = pa.table([["q"] * 20, [str(n) for n in range(20)], [1] * 20, [0.0] * 20], schema=RANKED)
+    found = pieces.Pieces(20, tmp_path / "documents.parquet", lambda query, place: (query, texts[place]), lengths, tmp_path).of(rows)
+    assert found.tolist() == list(map(len, texts))
+    assert len(seen) > 5 and max(sum(len(q) + len(d) for q, d in part[:-1]) for part in seen) < 40
 
 
 def test_killed_and_resumed(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

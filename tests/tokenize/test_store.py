@@ -3,6 +3,7 @@
 import random
 import shutil
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,28 @@ def test_the_stage_tokenises_documents_and_every_split(
         assert tokens.prefix == "query: "
     first = folder_digest(out)
     assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, params, titles="true")) == first
+
+
+def test_long_documents_are_tokenised_a_few_at_a_time(
+    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is bounded by its text; the files are the same, to the row groups of the ids."""
+    whole = folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}"))
+    module, sizes = import_module("tasks.tokenize.__main__"), list[int]()
+    real = module.write_tokens
+
+    def watched(folder: Path, batches: Any, *rest: Any) -> None:
+        def seen() -> Any:
+            for ids, texts in batches:
+                sizes.append(sum(len(text.encode()) for text in texts))
+                yield ids, texts
+
+        real(folder, seen(), *rest)
+
+    monkeypatch.setattr(module, "write_tokens", watched)
+    monkeypatch.setattr(module, "cut", partial(module.cut, size=2000))
+    assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}")) == whole
+    assert len(sizes) > 8 and max(sizes) <= 2000
 
 
 def test_a_split_without_queries(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

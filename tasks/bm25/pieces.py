@@ -1,0 +1,75 @@
+"""The search of many queries, piece by piece, by as many processes as there are: a kill costs the pieces in flight."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tasks.bm25.index import load
+from tasks.bm25.search import Query, ranked
+from tasks.core.files import folder_digest, read_json, write_json
+from tasks.core.processes import in_order
+from tasks.core.progress import Progress
+from tasks.core.records import RANKED
+from tasks.core.scratch import seal, sealed
+from tasks.core.tables import read_table, write_table
+
+QUERIES = 1024  # of a piece: seconds of work; that of fewer needs no process
+
+
+class Piece(NamedTuple):
+    """Some queries, and the file of their results."""
+
+    path: Path
+    queries: list[Query]
+
+
+def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, processes: int) -> Iterator[pa.Table]:
+    """Ranked documents (schema RANKED) of `queries` in their order, a piece a table, from the saved `index`.
+
+    Pieces are kept in `scratch`, a folder of these queries alone; what is there and whole is not searched again. The number
+    of processes, which share the mapped index, changes nothing.
+    """
+    scratch.mkdir(exist_ok=True)
+    paths: list[Path] = []
+
+    def missing() -> Iterator[Piece]:
+        rest = iter(queries)
+        while part := list(islice(rest, QUERIES)):
+            paths.append(scratch / f"{len(paths):06}.parquet")
+            if sealed(paths[-1]):
+                progress.skip(len(part))
+            else:
+                yield Piece(paths[-1], part)
+
+    for count in in_order(partial(search_piece, index=index, depth=depth), missing(), processes):
+        progress.advance(count)
+    progress.close()
+    for path in paths:
+        yield read_table(path, RANKED)
+
+
+def search_piece(piece: Piece, index: Path, depth: int) -> int:
+    """Search a piece's queries, write and seal their results; how many queries it has."""
+    postings, ids, _ = load(index, vocabulary=False)
+    write_table(piece.path, RANKED, ranked(piece.queries, postings, ids, depth))
+    seal(piece.path)
+    return len(piece.queries)
+
+
+def seal_index(folder: Path) -> None:
+    """Say that an index is whole."""
+    write_json(_mark(folder), folder_digest(folder))
+    seal(_mark(folder))
+
+
+def whole_index(folder: Path) -> bool:
+    """Whether an index is there as it was when it was sealed."""
+    return folder.is_dir() and sealed(_mark(folder)) and read_json(_mark(folder)) == folder_digest(folder)
+
+
+def _mark(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.json")

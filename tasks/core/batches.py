@@ -1,0 +1,35 @@
+"""Rows in batches of a bounded size: joined where they come in crumbs, cut where they are long."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+JOINED_BYTES = 2**26
+TEXT_BYTES = 2**24  # of text at once: what a tokenizer makes of it takes some 20 times as much
+
+
+def joined(parts: Iterable[pa.RecordBatch | pa.Table], rows: int, size: int = JOINED_BYTES) -> Iterator[pa.Table]:
+    """`parts`, in order, as tables that end with the part that fills `rows` rows or `size` bytes."""
+    held, count, total = list[pa.Table](), 0, 0
+    for part in parts:
+        held.append(part if isinstance(part, pa.Table) else pa.Table.from_batches([part]))
+        count, total = count + part.num_rows, total + part.nbytes
+        if count >= rows or total >= size:
+            yield pa.concat_tables(held)
+            held, count, total = [], 0, 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+def cut(batch: pa.RecordBatch, columns: list[str], size: int = TEXT_BYTES) -> Iterator[pa.RecordBatch]:
+    """The rows of `batch`, in order, `size` bytes of text in `columns` at a time; a row that has more stands alone."""
+    lengths = sum(pc.binary_length(batch[name]).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for name in columns)
+    ends = np.cumsum(lengths)
+    start = 0
+    while start < batch.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + size, side="right")))
+        yield batch.slice(start, end - start)
+        start = end

@@ -1,0 +1,26 @@
+"""Work by processes: the order of the work, and nothing for a single piece."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tasks.core.processes import in_order
+
+FILES = list(map(Path, ["/", "/usr", "/usr/lib", "/no/such/file", "/usr/bin", "/tmp"]))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_results_come_in_the_order_of_the_work(processes: int) -> None:
+    assert list(in_order(os.path.exists, iter(FILES), processes)) == [path.exists() for path in FILES]
+
+
+def test_one_piece_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.core.processes.ProcessPoolExecutor", None)
+    assert list(in_order(os.path.exists, FILES[:1], 8)) == [True]
+    assert list(in_order(os.path.exists, [], 8)) == []
+
+
+def test_an_error_of_a_worker_is_the_callers() -> None:
+    with pytest.raises(FileNotFoundError):
+        list(in_order(os.stat, FILES, 2))
