@@ -52,6 +52,29 @@ def test_memory_grows_by_the_ids_alone(tmp_path: Path) -> None:
     assert large - small < 32 * LARGE * 0.9, f"{large:,} against {small:,} bytes"
 
 
+def judged_peak(judgements: int, folder: Path) -> int:
+    """The same of a corpus of 1,000 documents with so many judgements, the first of them said twice."""
+
+    def qrels() -> Iterator[Qrel]:
+        places = [*range(judgements), 0]
+        return (Qrel(At("qrels", n + 1), f"query-{i // 500}", f"document-{i % 500}", 1) for n, i in enumerate(places))
+
+    source = generated(1000, 5)
+    folder.mkdir()
+    tracemalloc.start()
+    corpus = write_corpus(Source(source.documents, source.queries, {"train": qrels}), Prepare(), folder)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(corpus.train_positives) == judgements == pq.ParquetFile(folder / "qrels" / "train.parquet").metadata.num_rows
+    return most
+
+
+def test_judgements_are_never_python_objects_all_at_once(tmp_path: Path) -> None:
+    judged_peak(1000, tmp_path / "first")
+    small, large = judged_peak(10_000, tmp_path / "small"), judged_peak(100_000, tmp_path / "large")
+    assert large - small < 100 * 90_000, f"{(large - small) / 90_000:.0f} bytes a judgement, where two columns as strings are 230"
+
+
 def test_equal_tables_are_equal_files(prepare: Any) -> None:
     """Queries arrive in one stream of all splits, or in one per split: the row groups are the same."""
     source = generated(9000)
