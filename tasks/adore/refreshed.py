@@ -7,20 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from tasks.core.files import new_file
 from tasks.core.scratch import seal, sealed
 from tasks.core.tokens import Ints
 from tasks.core.training import CHECKPOINT, checkpoint_step
 
+Ordinals = npt.NDArray[np.int32]
+
 
 class Refreshed:
     """Documents (ordinals, -1 where fewer were found) of the queries of every step; found every `steps` steps for those that follow."""
 
-    def __init__(self, folder: Path, steps: int, retrieve: Callable[[int, int], Ints]) -> None:
+    def __init__(self, folder: Path, steps: int, retrieve: Callable[[int, int], Ordinals]) -> None:
         """`retrieve(first, end)` gives the documents [queries, depth] of the batches of steps first..end-1, in order."""
         self.folder, self.steps, self.retrieve = folder, steps, retrieve
-        self._first, self._documents = -1, np.empty((0, 0), dtype=np.int64)
+        self._first, self._documents = -1, np.empty((0, 0), dtype=np.int32)
         resumed = checkpoint_step(folder / CHECKPOINT)
         if resumed % steps and not sealed(self._path(resumed - resumed % steps)):
             print(f"{folder}: the lists that step {resumed} trains on were damaged, and their tower is gone: from the first step again")
@@ -32,13 +35,13 @@ class Refreshed:
         if first != self._first:
             self._first, self._documents = first, self._load(first)
         start = (step - first) * size
-        documents: Ints = self._documents[start : start + size]
+        documents: Ints = self._documents[start : start + size].astype(np.int64)
         return documents
 
     def _path(self, first: int) -> Path:
         return self.folder / f"lists-{first}.npy"
 
-    def _load(self, first: int) -> Ints:
+    def _load(self, first: int) -> Ordinals:
         path = self._path(first)
         if not sealed(path):
             documents = self.retrieve(first, first + self.steps)
@@ -49,5 +52,5 @@ class Refreshed:
             for old in self.folder.glob("lists-*"):  # with their seals
                 if int(old.name.removeprefix("lists-").split(".")[0]) < resumed - resumed % self.steps:
                     old.unlink()
-        loaded: Ints = np.load(path, mmap_mode="r", allow_pickle=False)
+        loaded: Ordinals = np.load(path, mmap_mode="r", allow_pickle=False)
         return loaded

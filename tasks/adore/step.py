@@ -18,6 +18,7 @@ from tasks.core.devices import best_batch_tokens
 from tasks.core.encoder import Encoder
 from tasks.core.encoding import encode
 from tasks.core.gradcache import Side, cached_backward
+from tasks.core.progress import Progress
 from tasks.core.search import QUERY_BLOCK, rows_needed
 from tasks.core.tokens import Ints, Tokens
 from tasks.core.training import Metrics, draw_seed
@@ -98,18 +99,24 @@ def make_step(
     kind = params.lists if isinstance(params, Adore) else "retrieved"
     batch_tokens = params.batch_tokens or best_batch_tokens(device, gradients=True)
 
-    def retrieve(first: int, end: int) -> Ints:
+    def retrieve(first: int, end: int) -> npt.NDArray[np.int32]:
         """Documents of the batches of some steps, [queries, depth], with the tower as it stands and without dropout."""
         rows = np.concatenate([batch_of(data, params, step) for step in range(first, min(end, steps_of(data, params)))])
         rows, places = np.unique(rows, return_inverse=True)  # a query may come in several epochs
+        order = np.argsort(places, kind="stable")
+        documents = np.empty((len(places), corpus.depth), dtype=np.int32)
         tower.eval()
-        parts = []
+        progress = Progress("retrieve lists", len(rows), "queries")
         for start in range(0, len(rows), QUERY_BLOCK):
             vectors = encode(tower, queries, rows[start : start + QUERY_BLOCK], batch_tokens, device)
             found = corpus.found(torch.from_numpy(vectors))
-            parts.append(np.where(found < 0, -1, corpus.owners[np.maximum(found, 0)]))
+            first_place, end_place = np.searchsorted(places, [start, start + QUERY_BLOCK], sorter=order)
+            here = order[first_place:end_place]
+            documents[here] = np.where(found < 0, -1, corpus.owners[np.maximum(found, 0)])[places[here] - start]
+            progress.advance(len(vectors))
+        progress.close()
         tower.train()
-        return np.concatenate(parts)[places]
+        return documents
 
     refresh = params.refresh if isinstance(params, Adore) and params.refresh else 1
     refreshed = Refreshed(scratch, refresh, retrieve)

@@ -10,7 +10,8 @@ import torch
 from tasks.core.encoding import Vectors
 from tasks.core.errors import UserError
 from tasks.core.files import new_file
-from tasks.core.search import MARGIN, Floats
+from tasks.core.progress import Progress, track
+from tasks.core.search import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.tokens import Ints
 
 CHECKED = 64  # random queries whose scores are compared with the index's own
@@ -38,6 +39,17 @@ def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, I
         raise UserError(f"the index holds vectors of width {index.d}, the encoder gives {queries_QD.shape[1]}; encode and index again")
     scores, rows = index.search(np.ascontiguousarray(queries_QD), min(depth + MARGIN, index.ntotal))
     return scores, rows
+
+
+def search_indexed(queries_QD: Vectors, index: Any, depth: int) -> tuple[Floats, Ints]:
+    """`search_index` with progress, QUERY_BLOCK queries at a time."""
+    progress = Progress("search index", len(queries_QD), "queries")
+    parts = []
+    for start in range(0, max(1, len(queries_QD)), QUERY_BLOCK):
+        parts.append(search_index(index, queries_QD[start : start + QUERY_BLOCK], depth))
+        progress.advance(len(parts[-1][0]))
+    progress.close()
+    return np.concatenate([scores for scores, _ in parts]), np.concatenate([rows for _, rows in parts])
 
 
 def refuse_other_scores(index: Any, where: str) -> None:
@@ -72,8 +84,10 @@ def index_scores(index: Any, queries_QD: Vectors, query: Ints, row: Ints) -> Flo
     inverted = faiss.try_extract_index_ivf(index)
     if inverted is not None:
         inverted.make_direct_map()
-    vectors = (index.reconstruct(int(r)) for r in row)
-    return np.array([np.dot(queries_QD[q], vector) for q, vector in zip(query, vectors, strict=True)], dtype=np.float32)
+    scores = np.empty(len(row), dtype=np.float32)
+    for pair, (q, r) in enumerate(track(zip(query.tolist(), row.tolist(), strict=True), "score known positives", len(row), "passages")):
+        scores[pair] = np.dot(queries_QD[q], index.reconstruct(r))
+    return scores
 
 
 def save_index(index: Any, path: Path) -> None:

@@ -107,6 +107,7 @@ def ranked_tables(
     before ranks are given; `skip` of the remaining are left out at the top; `depth` are kept, ranks from 1.
     """
     total = len(document_ids)
+    excluded = None if excluded is None else np.sort(excluded)
     for start in range(0, len(query_ids), QUERY_BLOCK):
         scores, rows = scores_QK[start : start + QUERY_BLOCK], rows_QK[start : start + QUERY_BLOCK]
         found = rows.ravel() >= 0
@@ -121,7 +122,8 @@ def ranked_tables(
         kept = np.zeros(len(key), dtype=bool)
         kept[np.unique(key, return_index=True)[1]] = True
         if excluded is not None:
-            kept &= ~np.isin(key, excluded)
+            here = np.searchsorted(excluded, [start * total, (start + len(rows)) * total])
+            kept &= ~np.isin(key, excluded[here[0] : here[1]])
         query, score, which = query[kept], score[kept], which[kept]
         rank = np.arange(len(query)) - np.searchsorted(query, query) + 1 - skip
         window = (rank >= 1) & (rank <= depth)

@@ -20,6 +20,7 @@ from tasks.core.tables import StoredIds
 from tasks.core.tokens import Ints, Tokens
 
 MEAN_ROWS = 4096
+LISTED = 64  # shards between two lookings through the store, of which a corpus has thousands
 CHUNK = 65536  # ids held as Python strings at a time
 
 
@@ -53,6 +54,15 @@ def shard_digest(tokens: Tokens, first: int, end: int, made_by: str) -> str:
     return total.hexdigest()
 
 
+@dataclass
+class View:
+    """What a store held when it was last listed, and what became of that."""
+
+    bytes_held: int = 0
+    oldest_last: list[tuple[float, int, Path]] = field(default_factory=list)  # when used, bytes
+    asked: int = 0
+
+
 @dataclass(frozen=True)
 class ShardStore:
     """Finished shards by digest, outside DVC: a killed encode and a corpus that grew both find theirs here."""
@@ -60,6 +70,7 @@ class ShardStore:
     folder: Path
     limit_bytes: int
     used: set[Path] = field(default_factory=set)  # kept or fetched by this encode
+    view: View = field(default_factory=View)
 
     def fetch(self, digest: str, to: Path) -> bool:
         """Copy a kept shard to `to`; False where it is not kept or its bytes are not what was stored."""
@@ -123,17 +134,32 @@ class ShardStore:
         self.used.add(kept)
 
     def _make_room(self, size: int) -> bool:
-        """Whether `size` bytes more fit the limit, once enough of what this encode has not used is gone."""
+        """Whether `size` bytes more fit the limit, once enough of what this encode has not used is gone.
+
+        The store is listed for one shard in LISTED: what other encodes have kept meanwhile may go beyond the limit until then.
+        """
+        view = self.view
+        if view.asked % LISTED == 0:
+            self._list()
+        view.asked += 1
+        while view.bytes_held + size > self.limit_bytes >= size and view.oldest_last:
+            when, bytes_held, file = view.oldest_last.pop()
+            with suppress(FileNotFoundError):  # another encode makes room too
+                if file in self.used or file.stat().st_mtime != when:  # used since
+                    continue
+                _remove(file)
+            view.bytes_held -= bytes_held
+        fits = view.bytes_held + size <= self.limit_bytes
+        view.bytes_held += size if fits else 0
+        return fits
+
+    def _list(self) -> None:
         held: list[tuple[float, int, Path]] = []
         for file in self.folder.glob("*.npy"):
-            with suppress(FileNotFoundError):  # another encode makes room too
+            with suppress(FileNotFoundError):
                 held.append((file.stat().st_mtime, file.stat().st_size, file))
-        total = size + sum(bytes_held for _, bytes_held, _ in held)
-        for _, bytes_held, file in sorted(held):
-            if total > self.limit_bytes >= size and file not in self.used:
-                _remove(file)
-                total -= bytes_held
-        return total <= self.limit_bytes
+        self.view.bytes_held = sum(bytes_held for _, bytes_held, _ in held)
+        self.view.oldest_last = sorted(held, reverse=True)
 
 
 def _remove(shard: Path) -> None:

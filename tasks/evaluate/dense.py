@@ -9,8 +9,8 @@ import pyarrow as pa
 from tasks.core.devices import choose_device, read_runtime
 from tasks.core.embeddings import open_embeddings
 from tasks.core.encoding import Vectors
-from tasks.core.faiss_index import open_index, search_index
-from tasks.core.queries import encode_queries, ranked_queries, search_embeddings
+from tasks.core.faiss_index import open_index, search_indexed
+from tasks.core.queries import encode_queries, part_size, ranked_queries, search_embeddings
 from tasks.core.search import Floats, rows_needed
 from tasks.core.tables import BATCH_ROWS, StoredIds
 from tasks.core.tokens import Ints, open_tokens
@@ -32,9 +32,10 @@ def dense_run(
     owners, ids = corpus.owners(), StoredIds(embeddings / "ids.parquet")
     vectors = encode_queries(encoder, queries, params.precision, device)
     rows = rows_needed(params.depth, owners)
+    size = part_size(rows, device)
     search: Callable[[Vectors], tuple[Floats, Ints]] = partial(search_embeddings, embeddings=corpus, depth=params.depth, device=device)
     if index and (index / "index.faiss").exists():
-        search = partial(search_index, open_index(index / "index.faiss", len(corpus), corpus.manifest.width), depth=rows)
+        search = partial(search_indexed, index=open_index(index / "index.faiss", len(corpus), corpus.manifest.width), depth=rows)
     tables = ranked_queries(
         vectors,
         search,
@@ -43,6 +44,7 @@ def dense_run(
         ids,
         owners,
         params.depth,
+        size=size,
     )
     for table in tables:
         yield from table.to_batches(BATCH_ROWS)

@@ -5,22 +5,24 @@ from functools import partial
 
 import numpy as np
 
-from tasks.core.devices import choose_device, read_runtime
+from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.document_lists import relevant_pairs
 from tasks.core.embeddings import open_embeddings
 from tasks.core.encoding import Vectors
 from tasks.core.entry import parser, stage
-from tasks.core.faiss_index import open_index, refuse_other_scores, search_index
+from tasks.core.faiss_index import open_index, refuse_other_scores, search_indexed
 from tasks.core.files import new_folder
 from tasks.core.pair_scores import embedded_scores
 from tasks.core.params import load
-from tasks.core.queries import encode_queries, ranked_queries, search_embeddings
+from tasks.core.queries import encode_queries, part_size, ranked_queries, search_embeddings
 from tasks.core.records import RANKED
+from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.search import Floats, rows_needed
 from tasks.core.tables import StoredIds, write_table
 from tasks.core.tokens import Ints, open_tokens
 from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
+from tasks.mine.pieces import Pieces
 
 
 def main() -> None:
@@ -42,27 +44,47 @@ def main() -> None:
     query, document = np.unique(np.stack(relevant_pairs(args.qrels, args.queries / "ids.parquet", ids.path)), axis=1)
     positives = query * len(ids) + document
     depth = params.depth + params.skip + int(np.bincount(query).max(initial=0))
-    vectors = encode_queries(args.encoder, queries, params.precision, device)
     needed = rows_needed(depth, documents.owners)
+    size = part_size(needed, device if params.search == "embeddings" else None)
+    scratch = None
+    if len(queries) > size:  # else a kill costs little, and a digest of all that is read costs more
+        digest = work_digest(
+            params.model_dump(),
+            size,
+            str(compute_dtype(device, params.precision)),
+            hardware(device),
+            code_digest("core", "mine"),
+            args.vectors / ("manifest.json" if params.search == "embeddings" else "index.faiss"),  # the manifest: digests of shards
+            args.encoder,
+            ids.path,
+            args.documents / "owners.npy",
+            args.queries,
+            args.qrels,
+        )
+        scratch = scratch_folder(f"mine-{args.name}", digest)
+    pieces = Pieces(scratch)
+    vectors = pieces.array("queries", lambda: encode_queries(args.encoder, queries, params.precision, device))
     search: Callable[[Vectors], tuple[Floats, Ints]]
     if params.search == "embeddings":
         embeddings = open_embeddings(args.vectors)
         search = partial(search_embeddings, embeddings=embeddings, depth=depth, device=device)
-        own = embedded_scores(vectors, embeddings, query, document)
+        own = pieces.array("positives", lambda: embedded_scores(vectors, embeddings, query, document))
     else:
         index = open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1])
         refuse_other_scores(index, f"params.yaml: mine.{args.name}.search: indexes")
-        search = partial(search_index, index, depth=needed)
-        own = best_passages(index, vectors, query, document, documents.owners)
+        search = partial(search_indexed, index=index, depth=needed)
+        own = pieces.array("positives", lambda: best_passages(index, vectors, query, document, documents.owners))
     bound = thresholds(query, own, len(queries), params.relative_margin, params.absolute_margin)
     with new_folder(args.out) as out:
         shown = params.depth + params.skip
-        tables = ranked_queries(vectors, search, needed, queries.ids(), ids, documents.owners, shown, 0, positives)
+        tables = ranked_queries(vectors, search, needed, queries.ids(), ids, documents.owners, shown, 0, positives, size, pieces.part)
         rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
         write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
     if params.depth > len(ids):
         print(f"mine {args.name}: depth {params.depth}, the corpus has {len(ids)} documents: all but known positives are kept")
     print(f"mine {args.name}: {rows_kept:,} negatives of {len(queries):,} queries")
+    if scratch:
+        finish(scratch)
 
 
 if __name__ == "__main__":

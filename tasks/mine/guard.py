@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tasks.core.faiss_index import index_scores
 from tasks.core.records import RANKED
-from tasks.core.search import Floats
+from tasks.core.search import QUERY_BLOCK, Floats
 from tasks.core.tokens import Ints
 
 
@@ -47,10 +47,23 @@ def thresholds(query: Ints, scores: Floats, queries: int, relative: float | None
     return bound
 
 
+def _ordinals(names: pa.ChunkedArray, query_ids: pa.Array, start: int) -> Ints:
+    """The ordinals of `names`, which all stand behind `start`, most often soon: not all ids are looked through for each table."""
+    count = QUERY_BLOCK
+    while (found := pc.index_in(names, value_set=query_ids.slice(start, count))).null_count and start + count < len(query_ids):
+        count *= 2
+    ordinals: Ints = found.to_numpy() + start
+    return ordinals
+
+
 def guarded(tables: Iterable[pa.Table], bound: npt.NDArray[np.float64], query_ids: pa.Array, depth: int, skip: int) -> Iterator[pa.Table]:
-    """`tables` (RANKED, whole queries, best first) less what scores above its query's bound, then less `skip`, at most `depth` a query."""
+    """`tables` (RANKED, whole queries in the order of `query_ids`, best first) less what scores above its query's bound, then less
+    `skip`, at most `depth` a query.
+    """
+    start = 0
     for table in tables:
-        query = pc.index_in(table["query"], value_set=query_ids).to_numpy()
+        query = _ordinals(table["query"], query_ids, start)
+        start = int(query[-1]) + 1 if len(query) else start
         kept = table["score"].to_numpy() <= bound[query]
         query, table = query[kept], table.filter(pa.array(kept))
         begin = np.flatnonzero(np.diff(query, prepend=-1))

@@ -9,8 +9,9 @@ from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder
 from tasks.core.params import load
+from tasks.core.progress import track
 from tasks.core.records import RANKED
-from tasks.core.tables import write_table
+from tasks.core.tables import count_rows, write_table
 from tasks.core.tokens import read_ids
 from tasks.mix.interleave import Source, Table, mixture, random_source
 from tasks.mix.params import Mix
@@ -42,7 +43,8 @@ def main() -> None:
     drawn = random_of(args.documents / "ids.parquet", ids, args.qrels, params) if "random" in tables else None
     first, second = (drawn if name == "random" and drawn else tables[name] for name in (params.first, params.second))
     with new_folder(args.out) as out:
-        rows = write_table(out / "train.parquet", RANKED, mixture(read_ids(ids).to_pylist(), first, second, params.ratio, params.depth))
+        queries = track(read_ids(ids).to_pylist(), f"mix {args.name}", count_rows(ids), "queries")
+        rows = write_table(out / "train.parquet", RANKED, mixture(queries, first, second, params.ratio, params.depth))
         for table in tables.values():
             table.close()
         if not rows and len(read_ids(ids)):

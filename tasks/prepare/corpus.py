@@ -93,7 +93,8 @@ def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
     write_json(folder / "stats.json", stats)
     positives = Ids()
     train = kept["train"].filter(pc.greater(kept["train"]["grade"], 0))
-    positives.add(pairs(train["query"].to_pylist(), train["doc"].to_pylist()))
+    for batch in train.to_batches(BATCH_ROWS):
+        positives.add(pairs(batch["query"].to_pylist(), batch["doc"].to_pylist()))
     return Corpus(documents, queries["train"], positives, stats)
 
 
@@ -249,17 +250,19 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
         return table
     keep = np.ones(len(table), dtype=np.bool_)
     first: dict[str, tuple[int, int]] = {}
-    for position, (query, doc, grade) in enumerate(zip(*(table[name].to_pylist() for name in table.column_names), strict=True)):
-        (pair,) = pairs([query], [doc])
-        if int(hashes([pair])[0]) not in repeated:
-            continue
-        earlier, value = first.setdefault(pair, (position, grade))
-        if value != grade:
-            raise UserError(
-                f"{judged.at(int(rows[position]))}: query {query!r} and document {doc!r} have grade {grade} here and {value} at "
-                f"{judged.at(int(rows[earlier]))}; keep one"
-            )
-        keep[position] = earlier == position
+    start = 0
+    for batch in table.to_batches(BATCH_ROWS):
+        names = pairs(batch["query"].to_pylist(), batch["doc"].to_pylist())
+        for row in (place for place, value in enumerate(hashes(names).tolist()) if value in repeated):
+            position, grade = start + row, batch["grade"][row].as_py()
+            earlier, value = first.setdefault(names[row], (position, grade))
+            if value != grade:
+                raise UserError(
+                    f"{judged.at(int(rows[position]))}: query {batch['query'][row].as_py()!r} and document {batch['doc'][row].as_py()!r} "
+                    f"have grade {grade} here and {value} at {judged.at(int(rows[earlier]))}; keep one"
+                )
+            keep[position] = earlier == position
+        start += len(batch)
     tally.dropped["qrels said twice"] += int((~keep).sum())
     return table.filter(pa.array(keep)).combine_chunks()
 

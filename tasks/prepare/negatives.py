@@ -43,7 +43,7 @@ def write_official(source: Source, corpus: Corpus, queries: Path, settings: Prep
         _spread(source.negatives(), corpus, settings, Path(scratch), width, counts)
         names = (name for batch in read_batches(queries, QUERIES, ["id"]) for name in batch["id"].to_pylist())
         with pq.ParquetWriter(folder / "train.parquet", RANKED, compression="zstd") as writer:
-            for bucket, ids in enumerate(chunks(names, width)):
+            for bucket, ids in enumerate(track(chunks(names, width), "official negatives by query", None, "parts")):
                 table = _gather(Path(scratch) / str(bucket), ids, bucket * width, settings.official_depth, counts)
                 if len(table):
                     writer.write_table(table)

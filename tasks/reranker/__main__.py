@@ -49,7 +49,7 @@ def main() -> None:
             longest = longest_pair(model, tokenizer, params.max_length)
             encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, batch_tokens, device)
             groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, scratch)
-            texts = corpus_texts(args.corpus, text, scratch / "texts.bin")
+            texts = corpus_texts(args.corpus, text, scratch / "texts.bin", lasting=True)
             queries = [query for _, query in query_texts(args.corpus, "train")]
             optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)
             backward = make_step(encoder, queries, texts, groups, params, dtype)

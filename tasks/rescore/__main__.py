@@ -1,7 +1,9 @@
 """The best of a run in the order of a bi-encoder's scores, and what that took."""
 
 import time
-from itertools import groupby
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,33 +21,47 @@ from tasks.core.queries import encode_queries, query_tower
 from tasks.core.records import RANKED
 from tasks.core.runs import best_first, ranked_batch, read_run
 from tasks.core.tables import write_table
-from tasks.core.tokens import open_tokens, ordinals
+from tasks.core.tokens import Ints, open_tokens, ordinals
 from tasks.rescore.params import Rescore
+
+BLOCK = 1024  # queries whose lists are Python objects at a time
+
+
+def columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArray]:
+    """A run as columns: its queries [Q], how many documents each has, at most `depth`, and these [P], in the order of the file."""
+    lists, counts = read_run(run, depth), array("q")
+    names, found = [pa.array([], pa.string())], [pa.array([], pa.string())]
+    while block := list(islice(lists, BLOCK)):
+        counts.extend(len(docs) for _, docs in block)
+        names.append(pa.array([query for query, _ in block], pa.string()))
+        found.append(pa.array([doc for _, docs in block for doc in docs], pa.string()))
+    return pa.chunked_array(names), np.array(counts, dtype=np.int64), pa.chunked_array(found)
 
 
 def rescored(
     run: Path, encoder: Path, tower: Encoder, embeddings: Embeddings, tokens: Path, params: Rescore, device: torch.device
-) -> tuple[pa.RecordBatch, float]:
-    """The run in its new order (schema RANKED), and milliseconds a query: encoding and scores, without start-up.
+) -> tuple[Iterator[pa.RecordBatch], float]:
+    """The run in its new order (schema RANKED), BLOCK queries at a time, and milliseconds a query: encoding and scores, no start-up.
 
     `tower` is the query tower of `encoder`, and all of `embeddings` has been read once.
     """
-    lists = list(read_run(run, params.depth))
-    names = pa.chunked_array([[query for query, docs in lists for _ in docs]], pa.string())
-    found = pa.chunked_array([[doc for _, docs in lists for doc in docs]], pa.string())
+    names, counts, found = columns(run, params.depth)
     queries = open_tokens(tokens)
-    query, document = ordinals(names, tokens / "ids.parquet"), ordinals(found, embeddings.folder / "ids.parquet")
+    query = np.repeat(ordinals(names, tokens / "ids.parquet"), counts)
+    document = ordinals(found, embeddings.folder / "ids.parquet")
     encode_queries(encoder, queries, params.precision, device, most=1, tower=tower)  # a device's first products load its kernels
     started = time.perf_counter()
     vectors_QD = encode_queries(encoder, queries, params.precision, device, tower=tower)
     scores = embedded_scores(vectors_QD, embeddings, query, document)
-    milliseconds = 1000 * (time.perf_counter() - started) / max(1, len(lists))
-    rows = zip(names.to_pylist(), found.to_pylist(), scores.tolist(), strict=True)
-    order = [
-        (name, best_first([d for _, d, _ in group], [s for _, _, s in group]))
-        for name, group in ((name, list(part)) for name, part in groupby(rows, key=lambda row: row[0]))
-    ]
-    return ranked_batch(order), milliseconds
+    milliseconds = 1000 * (time.perf_counter() - started) / max(1, len(names))
+    ends = np.concatenate([[0], counts.cumsum()]).tolist()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(names), BLOCK):
+            block = zip(names.slice(start, BLOCK).to_pylist(), pairwise(ends[start : start + BLOCK + 1]), strict=True)
+            yield ranked_batch([(name, best_first(found.slice(a, b - a).to_pylist(), scores[a:b].tolist())) for name, (a, b) in block])
+
+    return batches(), milliseconds
 
 
 def main() -> None:
@@ -68,11 +84,11 @@ def main() -> None:
     with new_folder(args.out) as out:
         for split in ("dev", "test"):
             run = args.run / f"{split}.trec"
-            batch, taken = RANKED.empty_table(), np.nan
+            batches: Iterable[pa.RecordBatch] = []
             if run.exists():
-                batch, taken = rescored(run, args.encoder, tower, embeddings, args.queries / split, params, device)
+                batches, taken = rescored(run, args.encoder, tower, embeddings, args.queries / split, params, device)
                 latency[split] = {"milliseconds a query": taken}
-            write_table(out / f"{split}.parquet", RANKED, [batch])
+            write_table(out / f"{split}.parquet", RANKED, batches)
     write_json(args.latency, {"device": hardware(device), "depth": params.depth, **latency})
 
 

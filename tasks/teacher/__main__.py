@@ -48,7 +48,7 @@ def main() -> None:
         args.corpus,
     )
     scratch = scratch_folder(f"teacher-{args.name}", digest)
-    texts = corpus_texts(args.corpus, text, scratch / "texts.bin")
+    texts = corpus_texts(args.corpus, text, scratch / "texts.bin", lasting=True)
     queries = dict(query_texts(args.corpus, "train"))
     pieces = Pieces(len(positives) + count, documents, lambda query, row: (queries[query], texts[row]), model.scores, scratch)
     positives = rescored(positives, pieces.of(positives))

@@ -159,7 +159,8 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     size, hard = min(params.batch_queries, len(data.queries)), params.hard
     queries = data.queries[batch_places(len(data.queries), size, params.seed, step)]
     rng = np.random.default_rng(draw_seed(params.seed, 2, step))
-    first, count = data.positives.offsets[queries], data.positives.counts[queries]
+    first = data.positives.offsets[queries]
+    count = data.positives.offsets[queries + 1] - first
     targets = _taken(data.positives, first + rng.integers(count))
     drawn = _draw_negatives(data, queries, targets.scores, params, rng)
     candidates = np.concatenate([targets.documents, drawn.documents.ravel()])
@@ -185,7 +186,8 @@ def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params
     if params.negatives == "random" or not len(data.negatives.values) or not number:
         return _Draw(documents, scores)
     for row, query in enumerate(queries):
-        first, count = int(data.negatives.offsets[query]), int(data.negatives.counts[query])
+        first, end = data.negatives.offsets[query : query + 2].tolist()
+        count = end - first
         if count:
             weights = _log_weights(data.negatives, first, count, float(positive_B[row]), params)
             own = _taken(data.negatives, first + _places(count, number, weights, params.sampling, rng))

@@ -37,3 +37,14 @@ def test_parts_of_the_queries_change_nothing(held: int, monkeypatch: pytest.Monk
     assert table.drop(["score"]).equals(whole.drop(["score"]))
     np.testing.assert_allclose(table["score"], whole["score"], rtol=1e-6)
     assert sum(map(len, tables)) > 19
+
+
+def test_a_gpu_reads_the_corpus_less_often_and_parts_are_whole_blocks() -> None:
+    """MS MARCO: 503k queries, 200 deep and 7 positives at most, one passage a document or four; 12 bytes a result."""
+    for rows, cpu, gpu in ((207, 14, 4), (4 * 207, 62, 13)):
+        for device, parts in ((None, cpu), (torch.device("cpu"), cpu), (torch.device("cuda"), gpu)):
+            size = queries.part_size(rows, device)
+            assert size % search.QUERY_BLOCK == 0
+            assert -(-502_939 // size) == parts
+            assert size * (rows + MARGIN) * 12 <= 0.41e9
+    assert queries.part_size(10**7) == queries.FEWEST

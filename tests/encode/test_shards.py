@@ -6,6 +6,7 @@ import time
 import zlib
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -226,3 +227,37 @@ def test_what_a_finished_encode_did_not_use_is_forgotten_at_once_or_when_nobody_
     assert sorted(file.name for file in store.folder.iterdir()) == [
         f"{name}.{suffix}" for name in ("f-used", "g-new") for suffix in ("npy", "rows", "sha256")
     ]
+
+
+def test_the_store_is_listed_seldom_and_others_shards_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for every shard kept; what another encode keeps or removes meanwhile counts from the next listing on."""
+    monkeypatch.setattr(shards, "LISTED", 8)
+    listings, genuine = [0], Path.glob
+
+    def counted(folder: Path, pattern: str) -> Any:
+        listings[0] += 1
+        return genuine(folder, pattern)
+
+    monkeypatch.setattr(Path, "glob", counted)
+    earlier = ShardStore(tmp_path / "store", 10**6)
+    for n in range(16):
+        earlier.keep(f"old{n:02}", vectors(1))
+        os.utime(tmp_path / "store" / f"old{n:02}.npy", (10**9 + n,) * 2)
+    assert listings == [2]
+    store, limit = ShardStore(tmp_path / "store", 16 * 4128), 16 * 4128
+    store.keep("new0", vectors(2))  # takes the place of old00
+    assert fetched(ShardStore(tmp_path / "store", limit), "old01", tmp_path) is not None  # another encode uses the next oldest
+    (tmp_path / "store" / "old02.npy").unlink()  # and removes one
+    (tmp_path / "store" / "old02.sha256").unlink()
+    store.keep("new1", vectors(2))
+    store.keep("new2", vectors(2))
+    assert {file.stem for file in genuine(tmp_path / "store", "*.npy")} == {
+        "new0", "new1", "new2", "old01", *(f"old{n:02}" for n in range(4, 16))
+    }  # fmt: skip
+    assert listings == [3]
+    for n in range(40):  # another encode fills the store beyond its limit
+        earlier.keep(f"other{n:02}", vectors(1))
+    for n in range(3, 9):  # the ninth asks for a new listing
+        store.keep(f"new{n}", vectors(2))
+    assert sum(file.stat().st_size for file in genuine(tmp_path / "store", "*.npy")) <= limit
+    assert all((tmp_path / "store" / f"new{n}.npy").exists() for n in range(9))

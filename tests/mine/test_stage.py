@@ -1,5 +1,6 @@
 """Mined negatives equal a ranking by plain Python, every known positive removed; exact and through an index."""
 
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -10,8 +11,8 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core import faiss_index, search
 from tasks.core import queries as core_queries
-from tasks.core import search
 from tasks.core.embeddings import Manifest, write_manifest
 from tasks.core.encoder import load_towers
 from tasks.core.errors import UserError
@@ -20,6 +21,7 @@ from tasks.core.files import write_json
 from tasks.core.records import QRELS, RANKED
 from tasks.core.tables import read_table, write_table
 from tasks.core.tokens import IDS
+from tasks.mine import guard
 
 QUERIES, DOCUMENTS, WIDTH = 9, 40, 128
 Pairs = set[tuple[int, int]]
@@ -211,3 +213,70 @@ def test_an_index_that_scores_otherwise_than_its_vectors_is_refused(
     faiss.write_index(index, str(tmp_path / "indexes" / "index.faiss"))
     with pytest.raises(UserError, match=r"^params.yaml: mine.m.search: indexes: the scores of this index are not those of its decoded"):
         case.run(monkeypatch, "indexes", 4, 1, [("q0", "d1", 1)])
+
+
+def parts_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (search, core_queries, faiss_index, guard):
+        monkeypatch.setattr(module, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(core_queries, "HELD", 1)
+    monkeypatch.setattr(core_queries, "FEWEST", 4)
+
+
+@pytest.mark.parametrize("way", ["embeddings", "indexes"])
+def test_killed_and_resumed(way: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine queries are three parts: a kill in the second leaves the vectors and the first, and the same bytes come out."""
+    case = Case(tmp_path, tiny_encoder)
+    judged = [(f"q{q}", f"d{(q * 5 + n) % DOCUMENTS}", 1) for q in range(2, QUERIES) for n in range(3)]
+    asked = (way, 6, 1, judged, ", absolute_margin: 0.5")
+    whole = case.run(monkeypatch, *asked)
+    assert not (tmp_path / ".retemper").exists(), "one part leaves nothing behind"
+    parts_of_four(monkeypatch)
+    assert case.run(monkeypatch, *asked) == [(q, d, rank, pytest.approx(score, abs=1e-5)) for q, d, rank, score in whole]
+    undisturbed = [(tmp_path / "out" / name).read_bytes() for name in ("train.parquet", "positives.parquet")]
+    for name in (".retemper", "out"):
+        shutil.rmtree(tmp_path / name)
+
+    module, function = (core_queries, "exact_search") if way == "embeddings" else (faiss_index, "search_index")
+    genuine, before, calls = getattr(module, function), int(way == "indexes"), list[int]()  # an index is tried out first
+
+    def counted(*given: object, **named: object) -> object:
+        calls.append(1)
+        if len(calls) == killed:
+            raise KeyboardInterrupt
+        return genuine(*given, **named)
+
+    monkeypatch.setattr(module, function, counted)
+    killed = before + 2
+    with pytest.raises(KeyboardInterrupt):
+        case.run(monkeypatch, *asked)
+    assert not (tmp_path / "out").exists()
+    assert len(list(tmp_path.glob(".retemper/scratch/mine-m/*/*.parquet"))) == 1
+
+    killed = -1
+    calls.clear()
+    with monkeypatch.context() as kept:
+        kept.setattr(core_queries, "encode", lambda *_: pytest.fail("the vectors are there"))
+        case.run(monkeypatch, *asked)
+    assert len(calls) == before + 2
+    assert [(tmp_path / "out" / name).read_bytes() for name in ("train.parquet", "positives.parquet")] == undisturbed
+
+    (first, *_) = sorted(tmp_path.glob(".retemper/scratch/mine-m/*/*.parquet"))
+    first.write_bytes(first.read_bytes()[:-9])  # a machine lost its power
+    calls.clear()
+    case.run(monkeypatch, *asked)
+    assert len(calls) == before + 1
+    assert [(tmp_path / "out" / name).read_bytes() for name in ("train.parquet", "positives.parquet")] == undisturbed
+
+    calls.clear()
+    case.run(monkeypatch, way, 6, 1, judged[1:], ", absolute_margin: 0.5")
+    assert len(calls) == before + 3, "other judgements, other work"
+
+
+def test_queries_without_any_negative_between_parts(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole part of them too: the guard looks for the next table's queries further on."""
+    case = Case(tmp_path, tiny_encoder)
+    judged = [(f"q{q}", f"d{d}", 1) for q in (0, 4, 5, 6, 7) for d in range(DOCUMENTS)]
+    whole = case.run(monkeypatch, "embeddings", 3, 0, judged)
+    assert sorted({q for q, *_ in whole}) == ["q1", "q2", "q3", "q8"]
+    parts_of_four(monkeypatch)
+    assert [row[:3] for row in case.run(monkeypatch, "embeddings", 3, 0, judged)] == [row[:3] for row in whole]

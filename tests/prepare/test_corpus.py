@@ -3,6 +3,7 @@
 import random
 import tracemalloc
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,32 @@ def test_memory_grows_by_the_ids_alone(tmp_path: Path) -> None:
     assert pq.ParquetFile(tmp_path / "large" / "documents.parquet").metadata.num_rows == LARGE
     # 8 bytes an id, kept and sorted once and compared: 32 bytes a document at most, where the texts alone would be 200
     assert large - small < 32 * LARGE * 0.9, f"{large:,} against {small:,} bytes"
+
+
+def judged_peak(judgements: int, folder: Path) -> int:
+    """The same of a corpus of 1,000 documents with so many judgements, the first of them said twice."""
+
+    def qrels() -> Iterator[Qrel]:
+        return (
+            Qrel(At("qrels", n + 1), f"query-{i // 500}", f"document-{i % 500}", 1) for n, i in enumerate(chain(range(judgements), [0]))
+        )
+
+    def queries() -> Iterator[Query]:
+        return (Query(At("queries", i + 1), f"query-{i}", f"{i} ?", []) for i in range(100))
+
+    folder.mkdir()
+    tracemalloc.start()
+    corpus = write_corpus(Source(generated(1000, 5).documents, {"": queries}, {"train": qrels}), Prepare(), folder)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(corpus.train_positives) == judgements == pq.ParquetFile(folder / "qrels" / "train.parquet").metadata.num_rows
+    return most
+
+
+def test_judgements_are_never_python_objects_all_at_once(tmp_path: Path) -> None:
+    judged_peak(1000, tmp_path / "first")
+    small, large = judged_peak(10_000, tmp_path / "small"), judged_peak(50_000, tmp_path / "large")
+    assert large - small < 90 * 40_000, f"{(large - small) / 40_000:.0f} bytes a judgement, where two columns as strings are 150"
 
 
 def test_equal_tables_are_equal_files(prepare: Any) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import sys
+import tracemalloc
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +31,10 @@ def write_tokens(folder: Path, name: str, rows: list[list[int]], owners: list[in
     write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 8, "prefix": "", "tokenizer": ""})
 
 
-def test_the_best_of_a_run_in_a_new_order(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("block", [1, 1024])
+def test_the_best_of_a_run_in_a_new_order(block: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = import_module("tasks.rescore.__main__")
+    monkeypatch.setattr(entry, "BLOCK", block)
     draw = np.random.default_rng(0)
     tokens = draw.integers(1000, 30000, size=(3, 5)).tolist()
     vectors = draw.normal(size=(len(OWNERS), 128)).astype(np.float32)
@@ -48,7 +53,7 @@ def test_the_best_of_a_run_in_a_new_order(tiny_encoder: Path, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     arguments = f"--name m --run run --encoder {tiny_encoder} --embeddings vectors --queries queries --out out --latency latency.json"
     monkeypatch.setattr(sys, "argv", ["rescore", *arguments.split()])
-    import_module("tasks.rescore.__main__").main()
+    entry.main()
 
     tower = load_towers(tiny_encoder).query
     wanted = []
@@ -60,3 +65,26 @@ def test_the_best_of_a_run_in_a_new_order(tiny_encoder: Path, tmp_path: Path, mo
         wanted += [(query, doc, rank, pytest.approx(score, abs=1e-3)) for rank, (doc, score) in enumerate(order, 1)]
     assert [tuple(row.values()) for row in read_table(tmp_path / "out" / "test.parquet", RANKED).to_pylist()] == wanted
     assert json.loads((tmp_path / "latency.json").read_text())["test"]["milliseconds a query"] > 0
+
+
+def test_a_long_run_is_not_held_as_python_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A string a pair, a float and their tuples were 350 bytes; columns of Arrow's are a tenth, and outside Python."""
+    entry = import_module("tasks.rescore.__main__")
+    queries, depth = 300, 200
+    with (tmp_path / "test.trec").open("w") as handle:
+        for query in range(queries):
+            handle.writelines(f"query{query} Q0 document{(query * 31 + n) % 5000} {n + 1} 0 x\n" for n in range(depth))
+    for folder, name, count in (("tokens", "query", queries), ("vectors", "document", 5000)):
+        write_table(tmp_path / folder / "ids.parquet", IDS, [pa.table([[f"{name}{n}" for n in range(count)]], schema=IDS)])
+    monkeypatch.setattr(entry, "BLOCK", 10)
+    monkeypatch.setattr(entry, "open_tokens", lambda _: None)
+    monkeypatch.setattr(entry, "encode_queries", lambda *_, **__: np.empty(0))
+    monkeypatch.setattr(entry, "embedded_scores", lambda *given: (given[2] * 7 + given[3] * 11 % 101).astype(np.float32))
+    embeddings, params = SimpleNamespace(folder=tmp_path / "vectors"), SimpleNamespace(depth=depth, precision="fp32")
+    tracemalloc.start()
+    batches, _ = entry.rescored(tmp_path / "test.trec", tmp_path, None, embeddings, tmp_path / "tokens", params, torch.device("cpu"))
+    rows = sum(len(batch) for batch in batches)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert rows == queries * depth
+    assert most < 100 * rows, f"{most / rows:.0f} bytes a pair"

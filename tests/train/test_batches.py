@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.document_lists import lists_of
+from tasks.core.document_lists import DocumentLists, lists_of
 from tasks.core.errors import UserError
 from tasks.core.records import QRELS, RANKED
 from tasks.core.tables import write_table
@@ -46,6 +46,16 @@ def test_every_known_positive_is_masked(data: TrainingSet, step: int) -> None:
         for slot, document in enumerate(candidates.tolist()):
             assert batch.positive[row, slot] == (document in POSITIVES[query])
             assert batch.own[row, slot] == (4 + 2 * row <= slot < 4 + 2 * row + 2)
+
+
+def test_a_step_does_no_work_over_all_queries(data: TrainingSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A difference over every query for each query of a batch was most of a step on half a million."""
+
+    def all_queries(_: DocumentLists) -> np.ndarray:
+        raise AssertionError("the counts of all queries were asked for")
+
+    monkeypatch.setattr(DocumentLists, "counts", property(all_queries))
+    assert len(draw_batch(data, round_of(), 0).queries) == 4
 
 
 def test_few_training_queries_are_a_draw_by_their_own_seed(data: TrainingSet) -> None:
