@@ -23,7 +23,9 @@ class Runtime(Params):
     threads: int | None = Field(None, ge=1, description="CPU threads; none: one per core. Another count may change last bits")
     slots: int = Field(1, ge=1, description="stages that need a device at once, where there is no GPU; give each its share of threads")
     checkpoint_seconds: float = Field(
-        30.0, ge=0, description="between two checkpoints of a training, or 20 times what one takes; a kill costs at most this"
+        30.0,
+        ge=0,
+        description="between two checkpoints of a training, or 20 times what one takes; a kill costs at most this. 0: after every step",
     )
     graph_tokens: int = Field(
         16384,

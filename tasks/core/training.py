@@ -124,7 +124,8 @@ def fit(
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
             began = time.monotonic()
-            if began - saved >= max(checkpoint_seconds, CHECKPOINT_SHARE * taken) and step + 1 < schedule.steps:
+            wait = max(checkpoint_seconds, CHECKPOINT_SHARE * taken) if checkpoint_seconds else 0.0
+            if began - saved >= wait and step + 1 < schedule.steps:
                 save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
                 saved = time.monotonic()
                 taken = saved - began
