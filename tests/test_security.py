@@ -197,7 +197,7 @@ def test_secrets_stay_where_their_owner_put_them(small: Any, monkeypatch: pytest
         assert run_stage("prepare", Processes(), said.append).state == "Ran"
         assert not sharing.push(Processes(), "team", said.append)
         assert not sharing.pull(Processes(), "team", ["prepare"], said.append)
-        monkeypatch.setattr(sharing, "DVC", ["true"])
+        monkeypatch.setattr(sharing, "REMOTE", ["true"])
         assert sharing.push(Processes(), "team", said.append)
     assert small.stage("report").status == 0
     assert "s3cr3t" not in "\n".join(said) + "".join(capfd.readouterr())

@@ -195,7 +195,8 @@ def toy_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     own = {"DVC_GLOBAL_CONFIG_DIR": str(home / "dvc"), "DVC_NO_ANALYTICS": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     git = {f"GIT_{who}_{what}": "toy@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     root = Path(__file__).resolve().parents[2]
-    return kept | own | git | {"PREFECT_HOME": str(home / "prefect"), "PYTHONPATH": str(root), "HOME": str(home)}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `python` is ours, with no environment activated too
+    return kept | own | git | {"PATH": path, "PREFECT_HOME": str(home / "prefect"), "PYTHONPATH": str(root), "HOME": str(home)}
 
 
 @pytest.fixture(scope="session")

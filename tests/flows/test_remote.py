@@ -115,8 +115,7 @@ def test_of_two_runs_over_one_cache_one_computes_and_the_other_takes_its_outs(to
     (toy.folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
     trees = [shutil.copytree(toy.folder, tmp_path / name) for name in ("one", "other")]
     command = [sys.executable, "-m", "flows.remote", "repro", "prepare"]
-    path = f"{Path(sys.executable).parent}:{toy.environment['PATH']}"  # as the flow sets it: `python` of a stage is this one
-    environment = toy.environment | {TURNS: str(tmp_path / "turns"), "PATH": path}
+    environment = toy.environment | {TURNS: str(tmp_path / "turns")}
     at_work = [subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True) for tree in trees]
     said = "".join(process.communicate(timeout=300)[0] for process in at_work)
     assert [process.returncode == 0 for process in at_work] == [act != "fail"] * 2, said
