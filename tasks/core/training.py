@@ -156,10 +156,10 @@ def state_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     }
 
 
-def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write what a later round needs to carry on: optimizer.safetensors and the number of steps behind it."""
+def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.optim.Optimizer, **order: int) -> None:
+    """Write what a later round needs to carry on: optimizer.safetensors, the number of steps behind it, and what they drew (`order`)."""
     save_file(state_tensors(module, optimizer), folder / "optimizer.safetensors")
-    write_json(folder / "state.json", {"steps": steps})
+    write_json(folder / "state.json", {"steps": steps, **order})
 
 
 def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], int]:

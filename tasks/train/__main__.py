@@ -7,7 +7,7 @@ from torch import nn
 from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.encoder import load_towers, save_towers
 from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder, write_json
+from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.optimizers import make_optimizer
 from tasks.core.params import load
 from tasks.core.projector import add_projector
@@ -15,7 +15,7 @@ from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import open_tokens
 from tasks.core.training import fit, load_state, read_state, save_state
-from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, steps_of
+from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of
 from tasks.train.params import Round
 from tasks.train.step import make_step
 
@@ -60,11 +60,14 @@ def main() -> None:
     scratch = scratch_folder(f"train-{args.name}", digest)
     with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
         steps = before = 0
+        order: dict[str, int] = {}
         if params.steps != 0:
             everything = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window, scratch)
             data = sampled_queries(everything, params)
             print(check_training_set(data, params))
             steps = steps_of(data, params)
+            if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data, params)):
+                print(f"{args.name}: {line}")
             if params.optimizer_from == "continue":
                 tensors, before = read_state(args.init_state)
                 load_state(tensors, module, optimizer)
@@ -72,7 +75,8 @@ def main() -> None:
             what = f"train {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
             backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype, before)
             fit(module, optimizer, backward, schedule, scratch, curves, runtime.checkpoint_seconds, what)
-        save_state(state, before + steps, module, optimizer)
+            order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
+        save_state(state, before + steps, module, optimizer, **order)
         write_json(curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
         texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
         save_towers(towers, tokenizer, encoder, queries.max_length, **texts)

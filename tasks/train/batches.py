@@ -4,6 +4,7 @@ B queries, H hard negatives a query, S = B + B H candidate slots, U distinct doc
 Every draw is a function of (seed, epoch) or (seed, step) alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -130,6 +131,17 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
         f"{len(counts):,} queries, hard negatives: {counts.mean():.1f} a query to draw from; "
         f"{short:,} have fewer than {params.hard} (theirs repeat), {lone:,} none (random documents)"
     )
+
+
+def seen_before(state: Mapping[str, int], data: TrainingSet, params: Round) -> str:
+    """A line where a round begins with the very queries that the model it starts from was trained on, while others are left.
+
+    `state` is state.json of that model: `seed`, `queries` drawn, `of` how many. Else nothing.
+    """
+    drawn, total = state.get("queries", 0), len(data.queries)
+    if params.optimizer_from == "continue" or not 0 < drawn < total or (state["seed"], state["of"]) != (params.seed, total):
+        return ""
+    return f"the same {drawn:,} of {total:,} queries come first as in {params.init} (seed {params.seed}); another seed draws others"
 
 
 def steps_of(data: TrainingSet, params: Round) -> int:

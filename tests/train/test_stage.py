@@ -26,6 +26,8 @@ rounds:
   star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
   long: {init: base, negatives: bm25, steps: 5, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
+  anew: {init: first, negatives: bm25, steps: 1, batch_queries: 16, lr: 1e-4}
+  others: {init: first, negatives: bm25, steps: 1, batch_queries: 16, lr: 1e-4, seed: 7}
   second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, lr: 1e-4, schedule_steps: 5, optimizer_from: continue}
 """
 
@@ -85,7 +87,7 @@ def test_training_learns_and_keeps_its_curve(project: Path) -> None:
     assert len(losses) == 40
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
     state = load_file(project / "whole/state/optimizer.safetensors")
-    assert json.loads((project / "whole/state/state.json").read_text()) == {"steps": 40}
+    assert json.loads((project / "whole/state/state.json").read_text()) == {"steps": 40, "seed": 42, "queries": 320, "of": 24}
     assert {name.rsplit(".", 1)[1] for name in state} == {"exp_avg", "exp_avg_sq", "step"}
 
 
@@ -107,6 +109,11 @@ def test_a_round_that_carries_on_is_one_long_training(project: Path) -> None:
     run(project, "train", *train_arguments("second", "negatives", "second", "first/encoder"), "--init-state", "first/state")
     assert file_digest(project / "second/encoder/model.safetensors") == file_digest(project / "long/encoder/model.safetensors")
     assert folder_digest(project / "second/state") == folder_digest(project / "long/state")
+    repeated = "the same 32 of 40 queries come first as in first (seed 42); another seed draws others"
+    arguments = [*train_arguments("anew", "negatives", "anew", "first/encoder"), "--init-state", "first/state"]
+    assert f"anew: {repeated}" in run(project, "train", *arguments)
+    arguments = [*train_arguments("others", "negatives", "others", "first/encoder"), "--init-state", "first/state"]
+    assert "come first" not in run(project, "train", *arguments), "another seed"
 
 
 def test_a_user_mistake_is_one_line(project: Path) -> None:
