@@ -31,8 +31,7 @@ class Runtime(Params):
         16384,
         ge=0,
         description="tokens of a training step whose activations stay in memory (fp32, texts of 64 tokens: about 3 GiB for "
-        "MiniLM, 10 for BERT-base; of 128: twice that); "
-        "those beyond are encoded twice",
+        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); those beyond are encoded twice",
     )
     shard_store_gib: float = Field(8.0, ge=0, description="disk kept for finished embedding shards, GiB; the least recently used go first")
     shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode used for so many days are removed")
