@@ -87,6 +87,7 @@ class Harness:
 
     workspace: Workspace
     say: Callable[[str], None]
+    targets: list[str] = field(default_factory=list)  # where a pipeline ends; none: at the report
     records: list[Record] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     endings: list[float] = field(default_factory=list)  # seconds that a stopped flow took to end
@@ -103,7 +104,7 @@ class Harness:
         kill = next(kills) if quota else None
         while True:
             log = self.workspace.folder.parent / f"flow-{len(self.records)}.log"
-            flow = self.workspace.start(settings, log)
+            flow = self.workspace.start(settings, log, self.targets)
             started, wounded, stopped = time.monotonic(), 0, None
             while True:
                 aimed = kill
@@ -239,6 +240,10 @@ class Harness:
     def compare(self, outs: dict[str, dict[str, str]], files: set[str], settings: list[str]) -> None:
         """What must be the same as without kills."""
         mine = self.workspace.outs()
+        if self.targets:
+            if missing := set(self.targets) - set(mine):
+                self.fault(f"no outs of {', '.join(sorted(missing))}")
+            outs = {name: outs[name] for name in mine}
         for stage in sorted(mine.keys() | outs.keys()):
             for path in sorted(mine.get(stage, {}).keys() | outs.get(stage, {}).keys()):
                 if mine.get(stage, {}).get(path) != outs.get(stage, {}).get(path):
@@ -252,7 +257,7 @@ class Harness:
         for line in self.workspace.faulty_objects():
             self.fault(f"cache: {line}")
         log = self.workspace.folder.parent / "again.log"
-        flow = self.workspace.start(settings, log)
+        flow = self.workspace.start(settings, log, self.targets)
         if (status := flow.wait(LONGEST)) or "executed 0" not in log.read_text():
             self.fault(f"a run after success: status {status}\n{log.read_text()[-1500:]}")
         self.say(f"compared {sum(map(len, outs.values()))} outs of {len(outs)} stages")
@@ -291,6 +296,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary one); an undisturbed run in it is used again")
     parser.add_argument("--dataset", help="SPEC of a tiny corpus (default: one of sixty documents is written)")
     parser.add_argument("--reference", type=Path, help="a workspace where an undisturbed run of --dataset is finished; one pipeline only")
+    parser.add_argument("--until", nargs="+", default=[], metavar="STAGE", help="stages that a pipeline ends with (default: the report)")
     parser.add_argument("--own-server", action="store_true", help="let every run start a Prefect server of its own, which takes longer")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would pass on that it is ignored
@@ -315,7 +321,7 @@ def main() -> int:
     if options.reference:
         shutil.copy(options.reference / "params.yaml", workspace.folder / "params.yaml")
     (workspace.folder / "runtime.yaml").write_text("checkpoint_seconds: 0.1\n")  # something to resume from even here
-    harness = Harness(workspace, say)
+    harness = Harness(workspace, say, options.until)
     kills = (draw(options.seed, number, options.patience) for number in count(1))
     cycle, server, url = 0, None, os.environ.get("PREFECT_API_URL")
     if not options.own_server:

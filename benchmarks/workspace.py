@@ -59,9 +59,10 @@ class Workspace:
                     (folder / name).unlink(missing_ok=True)
             (folder / "tmp").mkdir()
 
-    def start(self, settings: list[str], log: Path) -> subprocess.Popen[bytes]:
+    def start(self, settings: list[str], log: Path, targets: list[str] | None = None) -> subprocess.Popen[bytes]:
         settings = [f"dataset.source={self.dataset}", "encoder.source=package:cognition/model", *settings]
-        command = [sys.executable, "-m", "flows.cli", "run", *(part for setting in settings for part in ("--set", setting))]
+        edits = [part for setting in settings for part in ("--set", setting)]
+        command = [sys.executable, "-m", "flows.cli", "run", *(targets or []), *edits]
         with log.open("wb") as out:
             return subprocess.Popen(
                 command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True

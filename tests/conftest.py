@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,6 +36,12 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
     TRANSFORMERS_OFFLINE="1",
 )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One more than there are cores: much of a test is waiting for a process of its own."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -168,6 +175,36 @@ class Ended(NamedTuple):
     err: str
 
 
+def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
+    """Run a command's `main` in this process, in `folder`."""
+    from tasks.core.errors import one_line_errors
+
+    out, err, before = StringIO(), StringIO(), sys.argv
+    sys.argv = argv
+    status: object = 0
+    try:
+        with chdir(folder), redirect_stdout(out), redirect_stderr(err), one_line_errors():
+            status = main() or 0
+    except SystemExit as ended:
+        status = ended.code
+    finally:
+        sys.argv = before
+    assert isinstance(status, int)
+    return Ended(status, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def run_here() -> Callable[..., str]:
+    """`run_here(folder, stage, *arguments)` runs a stage in this process, where imports are done already; what it said."""
+
+    def run(folder: Path, stage: str, *arguments: str) -> str:
+        done = call(import_module(f"tasks.{stage}.__main__").main, [stage, *arguments], folder)
+        assert done.status == 0, done
+        return done.out + done.err
+
+    return run
+
+
 class Small:
     """A finished project on the tiny corpus. Stages and the command line run in this process: no test waits for imports."""
 
@@ -219,21 +256,8 @@ class Small:
         path.unlink()
         yaml.dump(sections, path)
 
-    def call(self, main: object, argv: list[str]) -> Ended:
-        from tasks.core.errors import one_line_errors
-
-        out, err, before = StringIO(), StringIO(), sys.argv
-        sys.argv = argv
-        status: object = 0
-        try:
-            with chdir(self.folder), redirect_stdout(out), redirect_stderr(err), one_line_errors():
-                status = main() or 0  # type: ignore[operator]
-        except SystemExit as ended:
-            status = ended.code
-        finally:
-            sys.argv = before
-        assert isinstance(status, int)
-        return Ended(status, out.getvalue(), err.getvalue())
+    def call(self, main: Callable[[], object], argv: list[str]) -> Ended:
+        return call(main, argv, self.folder)
 
 
 SMALL = {

@@ -60,15 +60,15 @@ def pretrain(name: str, init: str, out: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(PARAMS)
     (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
     rows = [{"id": d, "title": title, "text": text} for d, (title, text) in tiny_corpus.documents.items()]
     (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
-    run(folder, "articles", "--out", "articles")
-    run(folder, "chunk", "--articles", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
+    run_here(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
+    run_here(folder, "articles", "--out", "articles")
+    run_here(folder, "chunk", "--articles", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
     run(folder, "pretrain", *pretrain("costa", "base", "whole"))
     return folder
 
@@ -127,11 +127,11 @@ def test_the_mlm_head_is_the_sources_own(project: Path, tiny_encoder: Path) -> N
     assert find_head(project / "whole/encoder"), "a pre-training can go on from a pre-training"
 
 
-def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, minilm: Path) -> None:
+def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, minilm: Path, run_here: Any) -> None:
     assert not find_head(minilm)
-    output = run(project, "pretrain", *pretrain("ict", "whole/encoder", "ict"))
+    output = run_here(project, "pretrain", *pretrain("ict", "whole/encoder", "ict"))
     assert "new MLM head" not in output
-    output = run(project, "pretrain", *pretrain("small", str(minilm), "small"))
+    output = run_here(project, "pretrain", *pretrain("small", str(minilm), "small"))
     assert "a new MLM head, tied to the word embeddings" in output  # random weights, so the tokenizer alone is MiniLM's
     towers = load_towers(project / "small/encoder")
     assert (towers.document.width, towers.document.shape.pooling, towers.document.shape.similarity) == (32, "mean", "cosine")

@@ -50,14 +50,14 @@ def run(folder: Path, module: str, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(PARAMS)
     (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
     shutil.copytree(tiny_corpus.records, folder / "corpus")
-    run(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
-    run(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
-    run(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
+    run_here(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
+    run_here(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
+    run_here(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
     return folder
 
 
@@ -91,29 +91,29 @@ def test_training_learns_and_keeps_its_curve(project: Path) -> None:
     assert {name.rsplit(".", 1)[1] for name in state} == {"exp_avg", "exp_avg_sq", "step"}
 
 
-def test_a_round_of_no_steps_is_the_encoder_as_it_came(project: Path) -> None:
-    run(project, "train", *train_arguments("init", "negatives", "init"))
+def test_a_round_of_no_steps_is_the_encoder_as_it_came(project: Path, run_here: Any) -> None:
+    run_here(project, "train", *train_arguments("init", "negatives", "init"))
     assert file_digest(project / "init/encoder/model.safetensors") == file_digest(project / "base/model.safetensors")
     assert json.loads((project / "init/encoder/sentence_bert_config.json").read_text())["max_seq_length"] == 32
 
 
-def test_star_as_written_with_lamb_runs(project: Path) -> None:
-    run(project, "train", *train_arguments("star", "negatives", "star"))
+def test_star_as_written_with_lamb_runs(project: Path, run_here: Any) -> None:
+    run_here(project, "train", *train_arguments("star", "negatives", "star"))
     assert file_digest(project / "star/encoder/model.safetensors") != file_digest(project / "base/model.safetensors")
 
 
-def test_a_round_that_carries_on_is_one_long_training(project: Path) -> None:
+def test_a_round_that_carries_on_is_one_long_training(project: Path, run_here: Any) -> None:
     """Weights, optimizer, schedule, order of queries (into the second epoch) and dropout go on: 2 + 3 steps are 5, bit for bit."""
-    run(project, "train", *train_arguments("long", "negatives", "long"))
-    run(project, "train", *train_arguments("first", "negatives", "first"))
-    run(project, "train", *train_arguments("second", "negatives", "second", "first/encoder"), "--init-state", "first/state")
+    run_here(project, "train", *train_arguments("long", "negatives", "long"))
+    run_here(project, "train", *train_arguments("first", "negatives", "first"))
+    run_here(project, "train", *train_arguments("second", "negatives", "second", "first/encoder"), "--init-state", "first/state")
     assert file_digest(project / "second/encoder/model.safetensors") == file_digest(project / "long/encoder/model.safetensors")
     assert folder_digest(project / "second/state") == folder_digest(project / "long/state")
     repeated = "the same 32 of 40 queries come first as in first (seed 42); another seed draws others"
     arguments = [*train_arguments("anew", "negatives", "anew", "first/encoder"), "--init-state", "first/state"]
-    assert f"anew: {repeated}" in run(project, "train", *arguments)
+    assert f"anew: {repeated}" in run_here(project, "train", *arguments)
     arguments = [*train_arguments("others", "negatives", "others", "first/encoder"), "--init-state", "first/state"]
-    assert "come first" not in run(project, "train", *arguments), "another seed"
+    assert "come first" not in run_here(project, "train", *arguments), "another seed"
 
 
 def test_a_user_mistake_is_one_line(project: Path) -> None:
