@@ -11,6 +11,7 @@ Shapes: B texts, L tokens, H hidden width, D vector width.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,13 @@ class Towers:
         return self.query is self.document
 
 
+def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
+    """What stands before queries and documents, of a config_sentence_transformers.json; its encode_document takes them in this order."""
+    prompts = described.get("prompts") or {}
+    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
+    return str(prompts.get("query") or ""), str(document or "")
+
+
 def read_shape(folder: Path) -> Shape:
     """Pooling, head and similarity of a model folder (of two towers: the document's); mean, none and dot for a bare transformer."""
     if (folder / ROUTER).exists():
@@ -124,14 +132,14 @@ def read_shape(folder: Path) -> Shape:
     max_length = read_json(texts).get("max_seq_length") if texts.exists() else None
     general = folder / "config_sentence_transformers.json"
     described = read_json(general) if general.exists() else {}
-    prompts = described.get("prompts") or {}
+    query_prefix, document_prefix = read_prompts(described)
     return Shape(
         pooling=_pooling(folder / modules[1]["path"] / "config.json"),
         head=_head(folder, modules, chain),
         similarity="cosine" if "Normalize" in chain or described.get("similarity_fn_name") == "cosine" else "dot",
         max_length=max_length,
-        query_prefix=prompts.get("query", ""),
-        document_prefix=prompts.get("document", ""),
+        query_prefix=query_prefix,
+        document_prefix=document_prefix,
     )
 
 
@@ -184,6 +192,10 @@ def load_transformer(folder: Path) -> Any:
         raise UserError(
             f"{folder}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json and model.safetensors"
         ) from None
+    if transformer.config.is_encoder_decoder:
+        raise UserError(
+            f"{folder}: found an encoder with a decoder ({transformer.config.model_type}); expected an encoder alone, like BERT"
+        )
     lacking = sorted(
         [str(key) for key in report["missing_keys"] if "pooler" not in key] + [str(key[0]) for key in report["mismatched_keys"]]
     )

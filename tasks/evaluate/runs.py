@@ -1,6 +1,7 @@
 """Ranked lists: written as TREC runs while they pass by, and cut into queries for the measures."""
 
 import gzip
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tasks.core.files import new_file
 from tasks.evaluate.measures import Qrels
 
 QUERY_BLOCK = 512  # queries that are measured at once
+ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
 
 
 def write_run(path: Path, batches: Iterable[pa.RecordBatch], tag: str) -> Iterator[pa.RecordBatch]:
@@ -77,7 +79,7 @@ def _lines(path: Path, width: int, expected: str) -> Iterator[tuple[int, list[st
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as handle:
             for number, line in enumerate(handle, 1):
-                fields = line.split()
+                fields = ASCII_WORDS.findall(line)  # an id may hold other spaces
                 if len(fields) == width:
                     yield number, fields
                 elif fields:

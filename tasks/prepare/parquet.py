@@ -61,7 +61,10 @@ def documents(files: Files) -> Iterator[Document]:
 
 def queries(files: Files) -> Iterator[Query]:
     for at, (query, text, answers) in _rows(files, [QUERY_ID, QUERY_TEXT, ANSWERS], optional=ANSWERS):
-        yield Query(at, _id(at, query), _string(at, "text", text), [_string(at, "answer", a) for a in answers or []])
+        answers = [] if answers is None else answers
+        if not isinstance(answers, list):
+            raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; mend that column")
+        yield Query(at, _id(at, query), _string(at, "text", text), [_string(at, "answer", a) for a in answers])
 
 
 def qrels(files: Files) -> Iterator[Qrel]:

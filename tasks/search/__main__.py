@@ -22,6 +22,16 @@ from tasks.core.tokens import open_tokens, ordinals
 WIDTH = 110  # of a printed text
 
 
+def shortened(text: str, most: int) -> str:
+    """At most `most` characters of `text`, ending at a word where words are that short; not every script has spaces."""
+    text = " ".join(text.split())
+    if len(text) <= most:
+        return text
+    head = text[: most - 3]
+    end = head.rfind(" ")
+    return (head[:end] if end > most // 2 else head).rstrip() + " ..."
+
+
 def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
     """Title and text of a few documents; of the corpus no more is read than all ids and the row groups they stand in."""
     rows = ordinals(ids, path)
@@ -59,7 +69,7 @@ def main() -> None:
     for row in found.to_pylist():
         title, text = texts[row["doc"]]
         print(f"{row['rank']:>3}  {row['score']:.4f}  {row['doc']}" + (f"  {title}" if title and title != row["doc"] else ""))
-        print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 3 * WIDTH, placeholder=" ..."), WIDTH), " " * 5))
+        print(textwrap.indent(textwrap.fill(shortened(text, 3 * WIDTH), WIDTH), " " * 5))
 
 
 if __name__ == "__main__":

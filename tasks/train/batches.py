@@ -134,12 +134,16 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
 
 
 def seen_before(state: Mapping[str, int], data: TrainingSet, params: Round) -> str:
-    """A line where a round begins with the very queries that the model it starts from was trained on, while others are left.
+    """A line where a round begins with the very queries that the model it starts from was trained on, while a batch of others is left.
 
     `state` is state.json of that model: `seed`, `queries` drawn, `of` how many. Else nothing.
     """
     drawn, total = state.get("queries", 0), len(data.queries)
-    if params.optimizer_from == "continue" or not 0 < drawn < total or (state["seed"], state["of"]) != (params.seed, total):
+    if (
+        params.optimizer_from == "continue"
+        or not 0 < drawn <= total - params.batch_queries
+        or (state["seed"], state["of"]) != (params.seed, total)
+    ):
         return ""
     return f"the same {drawn:,} of {total:,} queries come first as in {params.init} (seed {params.seed}); another seed draws others"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from tasks.core.encoder import TOWERS, Shape, Towers, load_towers, load_transformer, read_shape, save_towers
 from tasks.core.encoding import encode_texts
@@ -250,6 +250,16 @@ def test_every_form_of_pooling_configuration(mode: dict[str, object], expected: 
     assert read_shape(tmp_path) == Shape(pooling=expected)
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": "cosine", "prompts": None}))
     assert read_shape(tmp_path).similarity == "cosine"  # without a Normalize module
+    (tmp_path / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": {"query": "q: ", "corpus": "c: ", "passage": "p: "}})
+    )
+    assert (read_shape(tmp_path).query_prefix, read_shape(tmp_path).document_prefix) == ("q: ", "p: ")  # as encode_document takes them
+
+
+def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
+    T5Model(T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="found an encoder with a decoder"):
+        load_transformer(tmp_path)
 
 
 TWO = """

@@ -59,6 +59,11 @@ def test_written_run_has_the_same_order_for_trec_eval(tmp_path: Path) -> None:
     assert read_trec_run(tmp_path / "dev.trec") == lists
 
 
+def test_an_id_may_hold_a_space_that_is_not_ascii(tmp_path: Path) -> None:
+    (tmp_path / "qrels").write_text("q\u00a01 0 d\u3000one 1\r\n", encoding="utf-8")
+    assert read_trec_qrels(tmp_path / "qrels") == {"q\u00a01": {"d\u3000one": 1}}
+
+
 def test_blocks_keep_queries_whole() -> None:
     table = ranked_with_ties(QUERY_BLOCK + 3, 3)
     blocks = list(rankings(table.to_batches(11)))

@@ -99,6 +99,12 @@ WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
     "no queries": ("queries.parquet", None, r"queries.parquet: not there"),
     "no Parquet": ("corpus.parquet", b"PAR1 or what", r"corpus.parquet: not a readable Parquet file"),
     "other columns": ("queries.parquet", {"name": ["1"], "text": ["x"]}, r"queries.parquet: found columns name, text, expected _id or id"),
+    "answers as one string": ("queries.parquet", {**QUERIES, "answers": ["Paris", "x", "y"]}, r"queries.parquet:1: found answers 'Paris'"),
+    "answers as SQuAD has them": (
+        "queries.parquet",
+        {**QUERIES, "answers": [{"text": ["a"], "answer_start": [1]}] * 3},
+        r"queries.parquet:1: found answers {'text': \['a'\]",
+    ),
     "half a grade": ("qrels/test.parquet", {**TEST, "score": [1.0, 0.5]}, r"test.parquet:2: found grade 0.5, expected an integer"),
     "no grade": ("qrels/test.parquet", {**TEST, "score": [1.0, None]}, r"test.parquet:2: found grade None"),
     "NaN": ("qrels/test.parquet", {**TEST, "score": [1.0, float("nan")]}, r"test.parquet:2: found grade nan"),

@@ -17,6 +17,7 @@ from tasks.core.errors import UserError
 from tasks.core.records import DOCUMENTS
 from tasks.core.tables import read_batches, write_table
 from tasks.core.tokenizers import load_tokenizer
+from tasks.search.__main__ import shortened
 from tasks.tokenize.store import write_tokens
 
 CPU = torch.device("cpu")
@@ -109,3 +110,9 @@ def test_an_empty_query_ends_the_process_with_one_line_and_status_2(project: Pat
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "retemper: the query is empty; give some words\n"
+
+
+def test_a_long_text_is_cut_in_any_script() -> None:
+    assert shortened("two  words\n", 20) == "two words"
+    assert shortened("some words and then some more", 20) == "some words and ..."
+    assert shortened("語" * 400, 330) == "語" * 327 + " ..."

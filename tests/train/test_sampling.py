@@ -14,7 +14,7 @@ from tasks.core.errors import UserError
 from tasks.core.records import QRELS, RANKED
 from tasks.core.tables import write_table
 from tasks.core.tokens import IDS, Tokens
-from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of
+from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of, seen_before
 from tasks.train.params import Round
 
 DOCUMENTS = 500
@@ -167,3 +167,10 @@ def test_what_stands_for_random_in_a_mixture_is_drawn_anew(data: TrainingSet) ->
     assert len(others) > 780, "two a step, some of them 10 or 11 by chance"
     assert len(set(others)) > 300, "of 500 documents"
     assert found == drawn(mixed, round_of(hard_negatives=4), 400)[0]
+
+
+@pytest.mark.parametrize(("drawn", "told"), [(0, False), (1, True), (2, True), (3, False)])
+def test_queries_that_come_first_again_are_told_while_a_batch_of_others_is_left(data: TrainingSet, drawn: int, told: bool) -> None:
+    total = len(data.queries)
+    line = seen_before({"seed": 42, "queries": drawn, "of": total}, data, round_of(batch_queries=total - 2))
+    assert bool(line) == told, line

@@ -26,8 +26,8 @@ rounds:
   star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
   long: {init: base, negatives: bm25, steps: 5, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
-  anew: {init: first, negatives: bm25, steps: 1, batch_queries: 16, lr: 1e-4}
-  others: {init: first, negatives: bm25, steps: 1, batch_queries: 16, lr: 1e-4, seed: 7}
+  anew: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4}
+  others: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, seed: 7}
   second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, lr: 1e-4, schedule_steps: 5, optimizer_from: continue}
 """
 
