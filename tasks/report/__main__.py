@@ -13,7 +13,7 @@ from tasks.report.examples import load_examples
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import compare
-from tasks.report.systems import SPLITS, best, in_common, load_systems, opponents, ordered, reported_split
+from tasks.report.systems import SPLITS, best, in_common, least_grade, load_systems, opponents, ordered, reported_split
 from tasks.report.table import build, caption, legend, letters, text
 
 
@@ -67,7 +67,9 @@ def main() -> None:
             name: read_json(arguments.index_metrics / f"{name}.json")
             for name in ordered({p.stem for p in arguments.index_metrics.glob("*.json")}, sections)
         },
-        examples=load_examples(*duel, shown, params.seed, arguments.runs, arguments.corpus, settings) if duel else None,
+        examples=load_examples(*duel, shown, params.seed, arguments.runs, arguments.corpus, settings, least_grade(shown, sections))
+        if duel
+        else None,
     )
     with new_folder(arguments.out) as out:
         write_json(out / "significance.json", significance(contents))

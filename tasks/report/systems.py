@@ -64,6 +64,12 @@ def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
     return [name for name in known if name in names] + sorted(names - set(known))
 
 
+def least_grade(split: str, sections: Mapping[str, Any]) -> int:
+    """The lowest grade that counted as relevant where `split` was evaluated: evaluate.relevance, one grade or one for each split."""
+    relevance = (sections.get("evaluate") or {}).get("relevance", 1)
+    return int(relevance.get(split, 1) if isinstance(relevance, dict) else relevance)
+
+
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
     """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`; and its pre-training's.
 

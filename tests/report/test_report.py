@@ -176,6 +176,19 @@ def test_few_systems_and_splits(
     assert ("query by query" in page) == (len(names) == 2)
 
 
+@pytest.mark.parametrize(("relevance", "rank"), [("1", 2), ("2", None), ("{dev: 2}", None), ("{test: 2}", 2)])
+def test_examples_know_the_grade_that_evaluate_took(
+    project: Path, monkeypatch: pytest.MonkeyPatch, relevance: str, rank: int | None
+) -> None:
+    (project / "params.yaml").write_text(f"{PARAMS}evaluate: {{relevance: {relevance}}}\n")
+    make_system(project, "bm25", 0.1, ("dev",))
+    make_system(project, "init", 0.9, ("dev",))
+    grades = [(f"dev{i:03}", doc, grade) for i in range(40) for doc, grade in (("d2", 1), ("d3", 2))]
+    table(project / "corpus" / "qrels" / "dev.parquet", QRELS, grades)
+    page = report(monkeypatch)  # every run has d1, d2
+    assert ("relevant at rank 2" in page, "relevant not found" in page) == (rank == 2, rank is None)
+
+
 def test_twenty_systems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_system(project, "bm25", 0.5, ("dev", "test"))
     for place in range(19):
