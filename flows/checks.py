@@ -11,7 +11,6 @@ from tasks.core.errors import UserError
 from tasks.core.params import read_yaml, validate
 from tasks.core.sources import local_path, parse_dataset
 from tasks.core.wikipedia import parse_articles
-from tasks.evaluate.measures import cutoff
 from tasks.params import Parameters
 
 PARAMS = Path("params.yaml")
@@ -48,11 +47,11 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
         raise UserError(
             f"{where}: report.metric: found {parameters.report.metric!r}, expected one of evaluate.measures: {', '.join(measures)}"
         )
-    deepest = max(measures, key=cutoff)
+    deepest, ranks = parameters.evaluate.deepest
     for key, depth in (("evaluate.depth", parameters.evaluate.depth), ("bm25.run_depth", parameters.bm25.run_depth)):
-        if depth < cutoff(deepest):
+        if depth < ranks:
             raise UserError(
-                f"{where}: {key}: found {depth}, expected {cutoff(deepest)} at least, as {deepest} in evaluate.measures asks; "
+                f"{where}: {key}: found {depth}, expected {ranks} at least, as {deepest} in evaluate.measures asks; "
                 f"raise it, or take that measure out"
             )
     return parameters

@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.params import Params
-from tasks.evaluate.measures import parse
+from tasks.evaluate.measures import cutoff, parse
 
-EITHER = {"dev": 1, "test": 1}  # the splits that are measured, and the least grade that is relevant where nothing is said
+Split = Literal["dev", "test"]
+EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured, and the least grade that is relevant where nothing is said
 
 
 class Evaluate(Params):
@@ -17,7 +18,7 @@ class Evaluate(Params):
     measures: tuple[str, ...] = Field(
         ("nDCG@10", "RR@10", "R@100", "AP"), min_length=1, description="in the notation of ir_measures, which computes them"
     )
-    relevance: dict[Literal["dev", "test"], Annotated[int, Field(ge=1)]] = Field(
+    relevance: dict[Split, Annotated[int, Field(ge=1)]] = Field(
         EITHER,
         description="lowest grade that counts as relevant in RR, R, AP, P, for both splits or for each (MS MARCO dev with "
         "TREC Deep Learning passages: {dev: 1, test: 2}); nDCG takes grades as they are",
@@ -34,3 +35,9 @@ class Evaluate(Params):
         for grade in self.relevance.values():
             parse(self.measures, grade)
         return self
+
+    @property
+    def deepest(self) -> tuple[str, int]:
+        """The measure that goes deepest into a run, and the ranks that it is taken over."""
+        name = max(self.measures, key=cutoff)
+        return name, cutoff(name)
