@@ -47,6 +47,13 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
         raise UserError(
             f"{where}: report.metric: found {parameters.report.metric!r}, expected one of evaluate.measures: {', '.join(measures)}"
         )
+    deepest, ranks = parameters.evaluate.deepest
+    for key, depth in (("evaluate.depth", parameters.evaluate.depth), ("bm25.run_depth", parameters.bm25.run_depth)):
+        if depth < ranks:
+            raise UserError(
+                f"{where}: {key}: found {depth}, expected {ranks} at least, as {deepest} in evaluate.measures asks; "
+                f"raise it, or take that measure out"
+            )
     return parameters
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,6 +92,15 @@ def build_parser() -> ArgumentParser:
         evaluate.add_argument(
             f"--{kind}-prefix", metavar="TEXT", help=f"before every {kind} (default: the model's own prompt, if it names one)"
         )
+        evaluate.add_argument(
+            f"--{kind}-length", type=int, metavar="N", help=f"tokens of a {kind} (default: tokenize.{kind}_length, or the model's longest)"
+        )
+    evaluate.add_argument(
+        "--titles", action=BooleanOptionalAction, default=None, help="titles before the documents' texts, or not (default: text.titles)"
+    )
+    evaluate.add_argument(
+        "--drop", action="store_true", help="drop and count empty texts, and qrels of unknown ids, rather than refuse them"
+    )
     evaluate.add_argument("--out", type=Path, help="also write the metrics to this JSON file")
     evaluate.set_defaults(work=_evaluate)
 
@@ -267,7 +276,9 @@ def _search(options: Namespace, _: object) -> int:
 def _evaluate(options: Namespace, _: object) -> int:
     from flows.zero_shot import evaluate
 
-    return evaluate(options.model, options.data, options.out, {"query": options.query_prefix, "document": options.document_prefix})
+    prefixes = {"query": options.query_prefix, "document": options.document_prefix}
+    lengths = {"query": options.query_length, "document": options.document_length}
+    return evaluate(options.model, options.data, options.out, prefixes, lengths, options.titles, options.drop)
 
 
 def _serve(options: Namespace, _: object) -> int:

@@ -13,10 +13,12 @@ from flows import metrics
 from flows.checks import check_file
 from flows.display import Display, text_table
 from flows.processes import Processes, environment, stopping_on_signals
+from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_json
 from tasks.core.sources import parse_dataset, parse_encoder
 
 SCRATCH = Path(".retemper")
+SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
 
 
 def remove_abandoned() -> None:
@@ -29,13 +31,26 @@ def remove_abandoned() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def evaluate(model: str, data: str, out: Path | None, prefixes: Mapping[str, str | None]) -> int:
+def evaluate(
+    model: str,
+    data: str,
+    out: Path | None,
+    prefixes: Mapping[str, str | None],
+    lengths: Mapping[str, int | None],
+    titles: bool | None,
+    drop: bool,
+) -> int:
     """Print the metrics of encoder `model` on dataset `data`, per split; also to `out`. Returns the exit status.
 
-    Pooling, head, similarity and prompts are the model's own, but for `prefixes` ("query", "document"); lengths, titles and
-    measures are the project's.
+    Pooling, head, similarity and prompts are the model's own, but for `prefixes` ("query", "document"); `lengths` (of the same) and
+    `titles` are the project's where they are None, lengths cut to what the model takes; all else is the project's. With `drop`,
+    empty texts and qrels of unknown ids are dropped.
     """
     parse_dataset(data)
+    for kind, length in lengths.items():
+        if length is not None and length < SHORTEST:
+            raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
+    titles = check_file().text.titles if titles is None else titles
     name = _name(parse_encoder(model).name)
     SCRATCH.mkdir(exist_ok=True)
     remove_abandoned()
@@ -48,11 +63,13 @@ def evaluate(model: str, data: str, out: Path | None, prefixes: Mapping[str, str
                 if not line.startswith("retemper: "):
                     display.output(stage, line)
 
-            status, problem = run_stages(commands(name, model, data, folder, prefixes), processes, tell, environment())
+            status, problem = run_stages(
+                commands(name, model, data, folder, prefixes, lengths, titles, drop), processes, tell, environment()
+            )
             if status:
                 print(f"retemper: {problem}", file=sys.stderr)
                 return status
-        measured, read = read_json(folder / "metrics.json"), _texts(folder)
+        measured, read = read_json(folder / "metrics.json"), _texts(folder, titles)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     display.line(f"\n{text_table(*metrics.rows({name: measured}))}\n{read}")
@@ -83,28 +100,42 @@ def run_stages(
     return 0, ""
 
 
-def _texts(folder: Path) -> str:
+def _texts(folder: Path, titles: bool) -> str:
     """How texts were put to the model, in a line."""
     described = {
         name: read_json(file) for name in ("queries", "documents") for file in sorted((folder / "tokens" / name).rglob("meta.json"))
     }
     texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
-    return "; ".join([*texts, "titles on" if check_file().text.titles else "titles off"])
+    return "; ".join([*texts, "titles on" if titles else "titles off"])
 
 
-def commands(name: str, model: str, data: str, folder: Path, prefixes: Mapping[str, str | None]) -> list[list[str]]:
+def commands(
+    name: str,
+    model: str,
+    data: str,
+    folder: Path,
+    prefixes: Mapping[str, str | None],
+    lengths: Mapping[str, int | None],
+    titles: bool,
+    drop: bool,
+) -> list[list[str]]:
     """The stages from a dataset and an encoder to metrics, each `[module, arguments...]`, with everything below `folder`."""
 
     def at(path: str) -> str:
         return str(folder / path)
 
     return [
-        ["tasks.prepare", "--source", data, "--out", at("corpus"), "--none", at("none"), "--official", at("official")],
+        [
+            *("tasks.prepare", "--source", data, "--out", at("corpus"), "--none", at("none"), "--official", at("official")),
+            *(["--drop"] if drop else []),
+        ],
         ["tasks.base", "--source", model, "--encoder", at("encoder"), "--tokenizer", at("tokenizer")],
         [
             *("tasks.tokenize", "--corpus", at("corpus"), "--tokenizer", at("tokenizer"), "--out", at("tokens")),
             *("--prompts", at("encoder/config_sentence_transformers.json")),
             *(f"--{kind}-prefix={prefix}" for kind, prefix in prefixes.items() if prefix is not None),
+            *(f"--{kind}-length={length}" for kind, length in lengths.items() if length is not None),
+            "--titles" if titles else "--no-titles",
         ],
         ["tasks.encode", "--tokens", at("tokens/documents"), "--encoder", at("encoder"), "--out", at("embeddings")],
         [

@@ -165,7 +165,8 @@ def msmarco_layout(folder: Path) -> Layout:
     if not qrels:
         raise UserError(f"{folder}: no qrels there, expected {_either(_QRELS['train'] + _QRELS['dev'][:2])}; add one")
     queries = {
-        split: _need(folder, sorted(_QUERIES[split], key=lambda name: _year(name) != _year(file.name))) for split, file in qrels.items()
+        split: _need(folder, sorted(_QUERIES[split], key=lambda name: (_year(name) != _year(file.name), _small(name) != _small(file.name))))
+        for split, file in qrels.items()
     }
     official = _plain_or_gz(folder, "qidpidtriples.train*.tsv") or _plain_or_gz(folder, "top1000.train*.tsv", "top1000.train*.txt")
     return Layout(_need(folder, _COLLECTIONS, only=True), queries, qrels, tuple(official))
@@ -274,6 +275,11 @@ def _need(folder: Path, names: list[str], only: bool = False) -> Path:
 def _year(name: str) -> str | None:
     """2019 or 2020 in the name of a TREC DL file: its queries and qrels belong together."""
     return next((year for year in ("2019", "2020") if year in name), None)
+
+
+def _small(name: str) -> bool:
+    """Whether a file is of the small dev set, whose queries the full one's qrels go beyond."""
+    return ".small." in name
 
 
 def _either(names: Iterable[str]) -> str:

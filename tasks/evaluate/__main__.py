@@ -10,13 +10,11 @@ from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
 from tasks.core.params import load
-from tasks.core.records import QRELS, RANKED
-from tasks.core.tables import read_batches, read_table
-from tasks.evaluate.measures import parse, read_qrels
+from tasks.core.records import RANKED
+from tasks.core.tables import read_batches
+from tasks.evaluate.measures import parse
 from tasks.evaluate.params import Evaluate
-from tasks.evaluate.split import evaluate_split
-
-SPLITS = ("dev", "test")
+from tasks.evaluate.split import evaluate_split, load_qrels
 
 
 def arguments() -> Namespace:
@@ -44,15 +42,14 @@ def ranked_lists(given: Namespace, split: str, params: Evaluate) -> Iterable[pa.
 
 def main() -> None:
     given, params = arguments(), load(Evaluate, "evaluate")
-    measures = parse(params.measures, params.relevance)
     metrics = {}
     with new_folder(given.runs) as folder:
-        for split in SPLITS:
-            path = given.qrels / f"{split}.parquet"
-            qrels = read_qrels(read_table(path, QRELS), params.relevance) if path.exists() else {}
+        judged = {split: load_qrels(given.qrels / f"{split}.parquet", split, least) for split, least in params.relevance.items()}
+        for split, qrels in judged.items():
             if not qrels:
                 print(f"{given.name}: {split} has no judged queries and is left out")
                 continue
+            measures = parse(params.measures, params.relevance[split])
             metrics[split], queries = evaluate_split(ranked_lists(given, split, params), qrels, measures, folder / split, given.name)
             print(
                 f"{given.name}: {split}, {queries:,} queries: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())

@@ -35,6 +35,11 @@ def parse(names: Sequence[str], relevance: int) -> dict[str, ir_measures.Measure
     return parsed
 
 
+def cutoff(name: str) -> int:
+    """The ranks that a measure is taken over, 100 for R@100; 0 for one that takes the whole run."""
+    return int(ir_measures.parse_measure(name).params.get("cutoff", 0))
+
+
 def read_qrels(table: pa.Table, relevance: int) -> Qrels:
     """The judgments (schema QRELS) of every query that has a document of grade >= `relevance`: the queries that means are over."""
     qrels: Qrels = {}

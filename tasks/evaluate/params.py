@@ -1,11 +1,14 @@
 """Parameters of evaluate."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tasks.core.params import Params
-from tasks.evaluate.measures import parse
+from tasks.evaluate.measures import cutoff, parse
+
+Split = Literal["dev", "test"]
+EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured, and the least grade that is relevant where nothing is said
 
 
 class Evaluate(Params):
@@ -15,14 +18,26 @@ class Evaluate(Params):
     measures: tuple[str, ...] = Field(
         ("nDCG@10", "RR@10", "R@100", "AP"), min_length=1, description="in the notation of ir_measures, which computes them"
     )
-    relevance: int = Field(
-        1,
-        ge=1,
-        description="lowest grade that counts as relevant in RR, R, AP, P (TREC Deep Learning passages: 2); nDCG takes grades as they are",
+    relevance: dict[Split, Annotated[int, Field(ge=1)]] = Field(
+        EITHER,
+        description="lowest grade that counts as relevant in RR, R, AP, P, for both splits or for each (MS MARCO dev with "
+        "TREC Deep Learning passages: {dev: 1, test: 2}); nDCG takes grades as they are",
     )
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of the query encoding: bf16 where the hardware has it, else fp32")
 
+    @field_validator("relevance", mode="before")
+    @classmethod
+    def _each(cls, value: Any) -> Any:
+        return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)
+
     @model_validator(mode="after")
     def _known(self) -> Self:
-        parse(self.measures, self.relevance)
+        for grade in self.relevance.values():
+            parse(self.measures, grade)
         return self
+
+    @property
+    def deepest(self) -> tuple[str, int]:
+        """The measure that goes deepest into a run, and the ranks that it is taken over."""
+        name = max(self.measures, key=cutoff)
+        return name, cutoff(name)

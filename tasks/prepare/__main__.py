@@ -23,9 +23,14 @@ def main() -> None:
     )
     arguments.add_argument("--source", metavar="SPEC", help="instead of dataset.source of params.yaml")
     arguments.add_argument("--random", type=Path, help="folder of the negatives that each step draws from the corpus: an empty table too")
+    arguments.add_argument(
+        "--drop", action="store_true", help="empty texts and qrels of unknown ids are dropped, whatever params.yaml says"
+    )
     paths = arguments.parse_args()
     spec = parse_dataset(paths.source or load(Dataset, "dataset").source)
     settings = load(Prepare, "prepare")
+    if paths.drop:
+        settings = settings.model_copy(update={"unknown_documents": "drop", "empty_texts": "drop"})
     with ExitStack() as outs:
         corpus, none, official = (outs.enter_context(new_folder(path)) for path in (paths.out, paths.none, paths.official))
         source = read(spec)

@@ -13,7 +13,7 @@ from tasks.report.examples import load_examples
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import compare
-from tasks.report.systems import SPLITS, best, in_common, load_systems, opponents, ordered, reported_split
+from tasks.report.systems import SPLITS, best, cut_short, in_common, least_grade, load_systems, opponents, ordered, reported_split
 from tasks.report.table import build, caption, legend, letters, text
 
 
@@ -52,6 +52,7 @@ def main() -> None:
         dataset=str((sections.get("dataset") or {}).get("source", "")),
         encoder=str((sections.get("encoder") or {}).get("source", "")),
         in_common=in_common(sections),
+        cut_short=cut_short(systems, sections),
         titles=settings.titles,
         statistics=statistics,
         params=params,
@@ -67,14 +68,18 @@ def main() -> None:
             name: read_json(arguments.index_metrics / f"{name}.json")
             for name in ordered({p.stem for p in arguments.index_metrics.glob("*.json")}, sections)
         },
-        examples=load_examples(*duel, shown, params.seed, arguments.runs, arguments.corpus, settings) if duel else None,
+        examples=load_examples(*duel, shown, params.seed, arguments.runs, arguments.corpus, settings, least_grade(shown, sections))
+        if duel
+        else None,
     )
     with new_folder(arguments.out) as out:
         write_json(out / "significance.json", significance(contents))
         write_text(out / "report.html", render(contents))
     queries = len(next(system.queries[split] for system in systems if split in system.queries))
     above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
-    print(text(contents.table, above, legend(params.metric, params.alpha, chosen_on, len(pairs[split]))))
+    print(text(contents.table, above, legend(params.metric, params.alpha, chosen_on, len(pairs[split]), contents.cut_short)))
+    if absent := [name for name in params.baselines if name not in {system.name for system in systems}]:
+        print(f"baselines not in the table: {', '.join(absent)}")
     print(f"page: {arguments.out / 'report.html'}")
 
 

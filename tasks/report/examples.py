@@ -59,11 +59,11 @@ def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[
     return kinds[0], kinds[1]
 
 
-def load_examples(model: System, reference: System, split: str, seed: int, runs: Path, corpus: Path, text: Text) -> Examples:
-    """Examples with their texts. Runs and documents are read once, line by line; only what is shown is kept."""
+def load_examples(model: System, reference: System, split: str, seed: int, runs: Path, corpus: Path, text: Text, least: int) -> Examples:
+    """Examples with their texts; grades from `least` on are relevant. Runs and documents are read once; only what is shown is kept."""
     won, lost = draw(model, reference, split, seed)
     wanted = set(won + lost)
-    relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), wanted)
+    relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), wanted, least)
     questions = _texts(read_batches(corpus / "queries" / f"{split}.parquet", QUERIES, ["id", "text"]), wanted)
     found = {system.name: ranked_first(runs / system.name / f"{split}.trec", relevant) for system in (model, reference)}
 
@@ -81,12 +81,12 @@ def load_examples(model: System, reference: System, split: str, seed: int, runs:
     return Examples(split, tuple(chosen[0]), tuple(chosen[1]), texts)
 
 
-def relevant_documents(qrels: Iterable[pa.RecordBatch], wanted: set[str]) -> dict[str, list[str]]:
-    """Documents of grade > 0 for each wanted query, highest grade first, then by id."""
+def relevant_documents(qrels: Iterable[pa.RecordBatch], wanted: set[str], least: int) -> dict[str, list[str]]:
+    """Documents of grade >= `least` for each wanted query, highest grade first, then by id."""
     rows: dict[str, list[tuple[int, str]]] = {query: [] for query in wanted}
     for batch in qrels:
         for query, doc, grade in zip(*(batch[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
-            if query in wanted and grade > 0:
+            if query in wanted and grade >= least:
                 rows[query].append((-grade, doc))
     return {query: [doc for _, doc in sorted(found)] for query, found in rows.items()}
 

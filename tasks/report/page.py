@@ -25,6 +25,7 @@ class Contents:
     dataset: str
     encoder: str
     in_common: str  # settings of all trained rounds
+    cut_short: str
     titles: bool
     statistics: Mapping[str, Any]
     params: Report

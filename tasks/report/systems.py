@@ -1,6 +1,8 @@
 """What the report is about: every system with its means, its values per query and a line that says what it is."""
 
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ from tasks.core.tables import read_table
 
 Floats = npt.NDArray[np.float64]
 SYSTEMS = ("rounds", "adore", "rerank", "rescore")  # sections of params.yaml whose entries have metrics
+DEPTH = 100  # of a rerank or rescore that names none
+CUTOFF = re.compile(r"@(\d+)$")
 SPLITS = ("test", "dev")  # the first that is there is the one reported; dev, where it is there, chooses
 
 
@@ -62,6 +66,24 @@ def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
     """bm25 first, then as params.yaml lists its rounds, query towers and new orders of runs, then the rest by name."""
     known = ["bm25", *(name for section in SYSTEMS for name in sections.get(section) or {})]
     return [name for name in known if name in names] + sorted(names - set(known))
+
+
+def least_grade(split: str, sections: Mapping[str, Any]) -> int:
+    """The lowest grade that counted as relevant where `split` was evaluated: evaluate.relevance, one grade or one for each split."""
+    relevance = (sections.get("evaluate") or {}).get("relevance", 1)
+    return int(relevance.get(split, 1) if isinstance(relevance, dict) else relevance)
+
+
+def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
+    """Which new orders of runs hold fewer ranks than a measure is taken over, and which measures; empty where none does."""
+    told = []
+    for system in systems:
+        entry = next((found for part in ("rerank", "rescore") if (found := (sections.get(part) or {}).get(system.name))), None)
+        depth = entry.get("depth", DEPTH) if entry else sys.maxsize
+        names = list(dict.fromkeys(name for measured in system.metrics.values() for name in measured))
+        deeper = [name for name in names if (at := CUTOFF.search(name)) and int(at[1]) > depth]
+        told += [f"{system.name} has {depth} ranks, which cuts its {', '.join(deeper)} short"] if deeper else []
+    return "; ".join(told)
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:

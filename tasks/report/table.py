@@ -111,9 +111,9 @@ def caption(dataset: str, documents: int, titles: bool, split: str, queries: int
     return f"{dataset}, {documents:,} documents, titles {'on' if titles else 'off'}; {split}, {queries:,} queries"
 
 
-def legend(metric: str, alpha: float, chosen_on: str, pairs: int) -> str:
-    """How to read the marks."""
-    best = f"*: best {metric} on {chosen_on}"
+def legend(metric: str, alpha: float, chosen_on: str, pairs: int, short: str = "") -> str:
+    """How to read the marks; `short` are the figures that a short run holds down."""
+    best = "\n".join([*([short] if short else []), f"*: best {metric} on {chosen_on}"])
     if not pairs:
         return best
     tests = f"paired two-sided t-tests on {metric}, Holm over {pairs} pairs, level {alpha:g}"

@@ -1,5 +1,6 @@
 """Corpus to tokens: documents and the queries of every split."""
 
+from argparse import BooleanOptionalAction
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,12 +37,20 @@ def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 def main() -> None:
     given = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write")
     given.add_argument(
-        "--prompts", type=Path, help="an encoder's config_sentence_transformers.json, instead of the prefixes of params.yaml"
+        "--prompts",
+        type=Path,
+        help="config_sentence_transformers.json of an encoder that is not the project's: its prefixes, and lengths of at most its own",
     )
     for name in PROMPTS:
         given.add_argument(f"--{name}-prefix", help=f"before every {name}, instead of that")
+        given.add_argument(f"--{name}-length", type=int, help=f"tokens of a {name} at most, instead of params.yaml's")
+    given.add_argument(
+        "--titles", action=BooleanOptionalAction, default=None, help="before a document's text or not, instead of params.yaml's"
+    )
     arguments = given.parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
+    if arguments.titles is not None:
+        text = text.model_copy(update={"titles": arguments.titles})
     prefixes = {name: getattr(params, f"{name}_prefix") for name in PROMPTS}
     if arguments.prompts:
         prompts = read_json(arguments.prompts).get("prompts") or {}
@@ -49,18 +58,25 @@ def main() -> None:
     prefixes |= {name: value for name in PROMPTS if (value := getattr(arguments, f"{name}_prefix")) is not None}
     tokenizer = load_tokenizer(arguments.tokenizer)
     most = tokenizer.model_max_length
-    for name in ("query_length", "document_length"):
-        if getattr(params, name) > most:
-            raise UserError(f"params.yaml: tokenize.{name}: found {getattr(params, name)}, the model takes {most} tokens at most")
+    lengths = {}
+    for name in PROMPTS:
+        asked, own = getattr(arguments, f"{name}_length"), getattr(params, f"{name}_length")
+        lengths[name] = asked or own
+        if lengths[name] > most:
+            if asked or not arguments.prompts:
+                where = f"--{name}-length" if asked else f"params.yaml: tokenize.{name}_length"
+                raise UserError(f"{where}: found {lengths[name]}, the model takes {most} tokens at most")
+            print(f"params.yaml: tokenize.{name}_length is {own}, the model takes {most} tokens at most: {most} are taken")
+            lengths[name] = most
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
-        length, prefix = params.document_length, prefixes["document"]
+        length, prefix = lengths["document"], prefixes["document"]
         total = count_rows(path)
         write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, params.passages)
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
-            length, prefix = params.query_length, prefixes["query"]
+            length, prefix = lengths["query"], prefixes["query"]
             write_tokens(out / "queries" / split, queries(path), tokenizer, digest, length, prefix, count_rows(path))
 
 

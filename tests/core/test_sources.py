@@ -79,6 +79,14 @@ def test_msmarco_files_small_dev_first_and_test_queries_of_their_year(tmp_path: 
     assert sources.msmarco_layout(tmp_path).official == (tmp_path / "top1000.train.txt",)
 
 
+@pytest.mark.parametrize("size", ["", ".small"])
+def test_msmarco_dev_queries_are_those_of_the_qrels(tmp_path: Path, size: str) -> None:
+    touch(tmp_path, "collection.tsv", f"qrels.dev{size}.tsv", "queries.dev.small.tsv", "queries.dev.tsv")
+    assert sources.msmarco_layout(tmp_path).queries == {"dev": tmp_path / f"queries.dev{size}.tsv"}
+    (tmp_path / f"queries.dev{size}.tsv").unlink()  # better the other one than none: what lacks is told by line
+    assert sources.msmarco_layout(tmp_path).queries == {"dev": tmp_path / f"queries.dev{'' if size else '.small'}.tsv"}
+
+
 def test_parquet_files(tmp_path: Path) -> None:
     touch(
         tmp_path,

@@ -13,9 +13,11 @@ import pytest
 import pytrec_eval
 
 from tasks.core.errors import UserError
+from tasks.core.params import validate
 from tasks.core.records import QRELS, RANKED
 from tasks.evaluate.external import evaluate_files
 from tasks.evaluate.measures import parse
+from tasks.evaluate.params import Evaluate
 from tasks.evaluate.runs import QUERY_BLOCK, rankings, read_trec_qrels, read_trec_run, write_run
 from tasks.evaluate.split import evaluate_split
 
@@ -89,8 +91,8 @@ def test_malformed_files_are_named_by_line(tmp_path: Path) -> None:
         evaluate_files(tmp_path / "run", tmp_path / "none", ["AP"], 1)
 
 
-def stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "params.yaml").write_text("evaluate: {measures: [RR@10, AP]}\n")
+def stage(folder: Path, *arguments: str, relevance: str = "1") -> subprocess.CompletedProcess[str]:
+    (folder / "params.yaml").write_text(f"evaluate: {{measures: [RR@10, AP], relevance: {relevance}}}\n")
     paths = ["--qrels", "qrels", "--runs", "runs/bm25", "--metrics", "metrics/bm25.json"]
     command = [sys.executable, "-m", "tasks.evaluate", "--name", "bm25", *paths, *arguments]
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True)
@@ -130,6 +132,43 @@ def test_stage_refuses_in_one_line(tmp_path: Path) -> None:
         "expected either --candidates"
         in stage(tmp_path, "--candidates", "c", "--encoder", "e", "--embeddings", "v", "--tokens", "t").stderr
     )
+
+
+def test_each_split_has_its_own_least_grade(tmp_path: Path) -> None:
+    write(tmp_path / "qrels" / "dev.parquet", [("q1", "a", 1)], QRELS)
+    write(tmp_path / "qrels" / "test.parquet", [("q2", "a", 1), ("q2", "b", 3), ("q3", "a", 1)], QRELS)
+    write(tmp_path / "candidates" / "dev.parquet", [("q1", "a", 1, 1.0)], RANKED)
+    write(tmp_path / "candidates" / "test.parquet", [("q2", "a", 1, 2.0), ("q2", "b", 2, 1.0)], RANKED)
+    for relevance in ("{dev: 1, test: 2}", "{test: 2}"):
+        done = stage(tmp_path, "--candidates", "candidates", relevance=relevance)
+        assert done.returncode == 0, done.stderr
+        metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
+        assert metrics == {"dev": {"RR@10": 1.0, "AP": 1.0}, "test": {"RR@10": 0.5, "AP": 0.5}}  # q3 has grade 1 alone, and is left out
+
+
+def test_a_split_is_not_lost_to_the_least_grade_in_silence(tmp_path: Path) -> None:
+    write(tmp_path / "qrels" / "dev.parquet", [("q1", "a", 1)], QRELS)
+    write(tmp_path / "qrels" / "test.parquet", [("q2", "b", 3)], QRELS)
+    write(tmp_path / "candidates" / "test.parquet", [("q2", "b", 1, 1.0)], RANKED)
+    done = stage(tmp_path, "--candidates", "candidates", relevance="2")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "evaluate.relevance: found 2 for dev, where the largest grade is 1" in done.stderr
+    assert "{dev: 1, test: 2}" in done.stderr
+    assert not (tmp_path / "runs" / "bm25").exists()
+
+
+@pytest.mark.parametrize(
+    ("relevance", "line"),
+    [
+        ("two", "evaluate.relevance.dev: found 'two'"),
+        ({"train": 2}, "evaluate.relevance.train"),
+        ({"test": 0}, "evaluate.relevance.test: found 0"),
+    ],
+)
+def test_refused_grades(relevance: object, line: str) -> None:
+    with pytest.raises(UserError) as refused:
+        validate(Evaluate, {"relevance": relevance}, "evaluate")
+    assert str(refused.value).startswith(line)
 
 
 def test_lexical_way_does_without_torch() -> None:

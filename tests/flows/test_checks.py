@@ -175,6 +175,13 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ("pretrain.costa.temperature", 0, "pretrain.costa.temperature: found 0; input should be greater than 0"),
         ("articles.source", "zim:wiki", "articles.source: articles 'zim:wiki': unknown kind 'zim'"),
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
+        ("evaluate.depth", 50, "evaluate.depth: found 50, expected 100 at least, as R@100 in evaluate.measures asks"),
+        ("bm25.run_depth", 99, "bm25.run_depth: found 99, expected 100 at least, as R@100 in evaluate.measures asks"),
+        (
+            "evaluate.measures",
+            ["AP", "nDCG@10", "R(rel=2)@2000"],
+            "evaluate.depth: found 1000, expected 2000 at least, as R(rel=2)@2000 in evaluate.measures asks",
+        ),
         ("adore", {"a": {"round": "strar", "negatives": "none"}}, "adore.a.round: found 'strar', expected one of star, warmup"),
         ("adore", {"a": {"round": "base", "negatives": "none"}}, "adore.a.round: found 'base', expected one of star"),
         ("adore", {"star": {"round": "warmup", "negatives": "none"}}, "adore.star: the name star is taken by rounds.star"),
@@ -197,6 +204,8 @@ def test_refusals(sections: dict[str, Any], key: str, value: Any, line: str) -> 
     ("key", "value"),
     [
         ("rounds.star.window", [97, 140]),
+        ("evaluate.depth", 100),
+        ("evaluate.relevance", {"dev": 1, "test": 2}),
         ("rounds.star.negatives", "random"),
         ("rounds.star.negatives", "none"),
         ("rounds.star", {**CARRIED, "init": "warmup", "negatives": "warmup", "schedule_steps": 15}),

@@ -18,7 +18,9 @@ from tasks.core.records import DOCUMENTS, QRELS, QUERIES
 from tasks.report.__main__ import main
 from tasks.report.examples import cut, ranked_first
 from tasks.report.page import source
-from tasks.report.systems import in_common, ordered, recipe
+from tasks.report.systems import DEPTH, in_common, ordered, recipe
+from tasks.rerank.params import Rerank
+from tasks.rescore.params import Rescore
 
 HOSTILE = '<script>alert("x")</script> & <b>'
 PARAMS = """
@@ -174,6 +176,34 @@ def test_few_systems_and_splits(
     assert f"Results on {shown}" in page
     assert json.loads((project / "report" / "significance.json").read_text())["best"] == {"system": names[-1], "chosen_on": chosen_on}
     assert ("query by query" in page) == (len(names) == 2)
+
+
+@pytest.mark.parametrize(("relevance", "rank"), [("1", 2), ("2", None), ("{dev: 2}", None), ("{test: 2}", 2)])
+def test_examples_know_the_grade_that_evaluate_took(
+    project: Path, monkeypatch: pytest.MonkeyPatch, relevance: str, rank: int | None
+) -> None:
+    (project / "params.yaml").write_text(f"{PARAMS}evaluate: {{relevance: {relevance}}}\n")
+    make_system(project, "bm25", 0.1, ("dev",))
+    make_system(project, "init", 0.9, ("dev",))
+    grades = [(f"dev{i:03}", doc, grade) for i in range(40) for doc, grade in (("d2", 1), ("d3", 2))]
+    table(project / "corpus" / "qrels" / "dev.parquet", QRELS, grades)
+    page = report(monkeypatch)  # every run has d1, d2
+    assert ("relevant at rank 2" in page, "relevant not found" in page) == (rank == 2, rank is None)
+
+
+def test_figures_of_short_runs_are_marked_and_absent_baselines_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest = "rerank: {few: {run: bm25, reranker: r, depth: 9}, ten: {run: bm25, reranker: r, depth: 10}}\nrescore: {default: {run: bm25}}\n"
+    (project / "params.yaml").write_text(PARAMS.replace("[bm25, init]", "[bm25, wramup]") + rest)
+    for name in ("bm25", "few", "ten", "default"):
+        make_system(project, name, 0.5, ("dev", "test"))
+    page = report(monkeypatch)
+    printed = capsys.readouterr().out.splitlines()
+    line = "few has 9 ranks, which cuts its RR@10 short"
+    assert [told for told in printed if "ranks" in told] == [line] and f"{line}." in page
+    assert [told for told in printed if "baselines" in told] == ["baselines not in the table: wramup"]
+    assert {model.model_fields["depth"].default for model in (Rerank, Rescore)} == {DEPTH}
 
 
 def test_twenty_systems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
