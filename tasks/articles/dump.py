@@ -169,6 +169,8 @@ def read_page(path: Path, xml: bytes) -> Page:
         page = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
         raise UserError(f"{path}: a page is not XML ({error}): {xml[:SHOWN]!r}...; fetch the file again") from None
+    if (count := len(page.findall("revision"))) > 1:
+        raise UserError(f"{path}: page {page.findtext('title')!r} has {count} revisions, expected one; take pages-articles")
     namespace = page.findtext("ns") or "0"
     return Page(
         id=page.findtext("id") or "",

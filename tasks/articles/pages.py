@@ -11,9 +11,9 @@ UNREADABLE = "pages whose markup cannot be parsed"
 _REDIRECT = re.compile(r"\s*#\s*redirect\b", re.IGNORECASE)
 _LIST = re.compile(r"(lists? of|index of|outline of|timeline of|glossary of) ", re.IGNORECASE)
 _DISAMBIGUATION = re.compile(  # templates of en.wikipedia's Category:Disambiguation message boxes, and set index articles
-    r"\{\{\s*(disambig(uation)?( cleanup)?|dab|disamb|hndis|geodis|human name disambiguation|place name disambiguation"
-    r"|airport disambiguation|letter-number combination disambiguation|letter disambiguation|mathdab|schooldis|school disambiguation"
-    r"|roaddis|numberdis|surname|given name|set index article|sia|shipindex)\s*(\||\}\})",
+    r"\{\{\s*((?!r |needs? )([\w'./-]+ ){0,5}disambig(uation)?( cleanup)?|dab|disamb|hndis|geodis|mathdab|roaddis|schooldis|stationdis"
+    r"|hospitaldis|numberdis|mil-unit-dis|surname|given name|set index( article)?|sia"
+    r"|(chemistry|enzyme|lake|locomotive|mountain|river|road|ship|sport|storm) ?index)\s*(\||\}\})",
     re.IGNORECASE,
 )
 _MEANINGS = re.compile(  # "may also refer to:", "can stand for one of the following:", "most commonly refers to:"

@@ -8,10 +8,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import TypeVar
 
 from tasks.core.entry import PR_SET_PDEATHSIG
+from tasks.core.errors import UserError
 
 AHEAD = 3  # pieces of work in flight for each process: memory is bounded by it
 Work = TypeVar("Work")
@@ -26,7 +28,8 @@ def cores() -> int:
 def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int) -> Iterator[Result]:
     """`function` of each piece of `work`, in order, by as many processes; one piece alone needs none.
 
-    `function`, which must be a module's own (or a partial of one), pieces and results pass between processes.
+    `function`, which must be a module's own (or a partial of one), pieces and results pass between processes. UserError where
+    one of them is killed.
     """
     rest = iter(work)
     first = list(islice(rest, 2))
@@ -44,6 +47,11 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise UserError(
+                f"a worker was ended by the system, most likely for memory; close other programs, or let fewer than {processes} cores work "
+                "(taskset -c 0 retemper run), and run again"
+            ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -4,11 +4,12 @@
 
 demo: the Wikipedia leads that the embedded default carries. dump: MediaWiki XML, .xml or .xml.bz2, multistream or not, whole
 or in parts (.xml-p1p41242.bz2). parquet: tables with id, title, text, as Hugging Face's wikipedia. jsonl: {"id", "title",
-"text"} a line, as wikiextractor writes. A PATH is a file, or a folder with such files anywhere below it.
+"text"} a line, as wikiextractor writes. A PATH is a file, or a folder with such files anywhere below it, none of them the
+same articles again as far as their names tell.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,10 @@ from tasks.core.sources import DEMO_DISTRIBUTION, demo_file, local_path
 
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
 DUMP = re.compile(r"\.xml(-p\d+p\d+)?(\.bz2)?$")  # a split dump's parts are named by their first and last page: .xml-p1p41242.bz2
+CONTENT = re.compile(  # what a dump's name tells: which pages, and which part of them (pages-articles-multistream3.xml-p1p2.bz2)
+    r"(.*?)(?:-multistream)?((?:(?<=articles)|(?<=current)|(?<=multistream))\d+)?\.xml(-p\d+p\d+)?(?:\.bz2)?"
+)
+HISTORY = "-meta-history"
 FORMS = "demo | dump:PATH | parquet:PATH | jsonl:PATH"
 
 
@@ -64,6 +69,7 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
     if spec.kind == "demo":
         return (demo_file(),)
     if spec.path.is_file():
+        refuse_history(spec.path)
         return (spec.path,)
     known, names = KNOWN[spec.kind]
     if not spec.path.is_dir():
@@ -71,7 +77,34 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
     files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and known(f.name)))
     if not files:
         raise UserError(f"{spec.path}: found no {names}; mend the path of articles.source")
+    refuse_again(files, spec.kind)
     return files
+
+
+def refuse_history(file: Path) -> None:
+    """UserError where a file's name says that it holds every revision of its pages."""
+    if HISTORY in file.name:
+        raise UserError(f"{file}: holds every revision of its pages, expected pages-articles alone; move it away or name another file")
+
+
+def refuse_again(files: Iterable[Path], kind: Kind) -> None:
+    """UserError where two names stand for the same articles: packed and plain, multistream and not, a whole dump and a part of it."""
+    seen: dict[str, dict[str, Path]] = {}
+    for file in files:
+        refuse_history(file)
+        pages, part = content(file, kind)
+        parts = seen.setdefault(pages, {})
+        other = parts.get(part) or parts.get("") or (None if part else next(iter(parts.values()), None))
+        if other:
+            raise UserError(f"{file}: holds articles of {other} again; move one of them away, or name a single file in articles.source")
+        parts[part] = file
+
+
+def content(file: Path, kind: Kind) -> tuple[str, str]:
+    """Which articles a file holds, and which part of them ("": all), by its name; a dump's folder tells nothing, its name has the wiki."""
+    if kind == "dump" and (found := CONTENT.fullmatch(file.name)):
+        return found[1].replace("pages-meta-current", "pages-articles"), found[3] or found[2] or ""
+    return str(file).removesuffix(".gz"), ""
 
 
 def article_versions(spec: ArticleSpec) -> dict[str, str]:

@@ -5,7 +5,7 @@ from tasks.core.devices import choose_device, compute_dtype, hardware, read_runt
 from tasks.core.encoder import save_towers
 from tasks.core.entry import parser, stage
 from tasks.core.files import new_folder, write_json
-from tasks.core.mlm_head import save_head
+from tasks.core.mlm_head import find_head, save_head
 from tasks.core.optimizers import make_optimizer
 from tasks.core.params import load
 from tasks.core.projector import save_projector
@@ -36,6 +36,7 @@ def main() -> None:
     dtype = compute_dtype(device, params.precision)
     chunks, tokenizer = open_chunks(args.chunks), load_tokenizer(args.init)
     vocabulary, rows = read_vocabulary(tokenizer, str(args.init)), usable_rows(chunks, params, f"params.yaml: {where}")
+    print(f"{where}: {len(rows):,} chunks, {min(len(rows), params.batch_texts):,} texts a step")
     towers = initial_towers(args.init, params.scratch, params.seed)
     transformer = towers.document.transformer
     check_length(chunks, transformer)
@@ -57,8 +58,9 @@ def main() -> None:
         write_json(args.state / "state.json", {"steps": 0})
         module.to("cpu")
         save_towers(towers, tokenizer, encoder)
-        if head is not None:
-            save_head(head.state_dict(), encoder)
+        kept = find_head(args.init) if params.scratch is None else {}  # where none is trained: for pre-trainings to go on with
+        if tensors := kept if head is None else head.state_dict():
+            save_head(tensors, encoder)
         if module.projector is not None:
             save_projector(module.projector, encoder)
     finish(scratch)

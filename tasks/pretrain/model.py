@@ -23,7 +23,10 @@ WEIGHTS, HEAD = 11, 12  # streams of draws
 
 
 class Pretrainer(nn.Module):
-    """Encoder, MLM head and projector under one roof, for the optimizer and the checkpoint."""
+    """Encoder, MLM head and projector under one roof, for the optimizer and the checkpoint.
+
+    What is trained of the encoder is its transformer: a head over its vectors (base.head linear_norm) stays as it came.
+    """
 
     def __init__(self, encoder: Encoder, head: MLMHead | None, projector: Head | None, pooling: str) -> None:
         super().__init__()
@@ -35,7 +38,7 @@ class Pretrainer(nn.Module):
         return hidden_BLH
 
     def pool(self, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """The texts' vectors before the projector, [B, H], float32."""
+        """The texts' vectors before the projector, [B, H], float32: the transformer's, pooled. encoder.head takes no part."""
         if self.pooling == "cls":
             return hidden_BLH[:, 0].float()
         weights_BL1 = mask_BL.unsqueeze(-1).float()

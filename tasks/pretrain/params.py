@@ -43,7 +43,9 @@ class Pretrain(Params):
     beta: tuple[float, float] = Field((4.0, 2.0), description="alpha and beta of the lengths' beta distribution (Eq. 1)")
     redraw: bool = Field(True, description="spans are drawn anew in every epoch (this project's); false: once for all, as Algorithm 1")
     pooling: Literal["encoder", "cls", "mean"] = Field(
-        "encoder", description="the text's vector: as the encoder pools (so that what is trained is what retrieves), cls (the paper), mean"
+        "encoder",
+        description="the text's vector, before a head that the encoder may have (base.head): as the encoder pools (so that what is trained "
+        "is what retrieves, where there is no head), cls (the paper), mean",
     )
     projector: Literal["nonlinear", "linear", "none"] = Field("nonlinear", description="over the text's vector (Eq. 5); thrown away")
     similarity: Literal["dot", "cosine"] = Field("dot", description="sim of Eq. 8")

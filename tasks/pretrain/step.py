@@ -78,12 +78,17 @@ def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple
     return loss, {"contrastive_loss": float(loss.detach()), "accuracy": accuracy}
 
 
-def geometry(vectors: Vectors) -> Metrics:
-    """Alignment and uniformity of the texts' vectors before the projector: those that retrieval will use."""
-    text = vectors.text
-    if vectors.spans is not None:
-        return {"alignment": float(alignment(text, vectors.spans)), "uniformity": float(uniformity(text))}
-    return {"uniformity": float(uniformity(text))}
+def geometry(vectors: Vectors, params: Pretrain) -> Metrics:
+    """Alignment and uniformity of the vectors before the projector and before encoder.head, the transformer's own.
+
+    Of texts and their spans; of queries and their passages, and of passages alone, in the inverse cloze task, so that its curves
+    compare with COSTA's. MLM alone has no pairs to align.
+    """
+    if params.objective == "ict":
+        queries, passages = vectors.text.chunk(2)
+        return {"alignment": float(alignment(queries, passages.unsqueeze(1))), "uniformity": float(uniformity(passages))}
+    paired = {} if vectors.spans is None else {"alignment": float(alignment(vectors.text, vectors.spans))}
+    return {**paired, "uniformity": float(uniformity(vectors.text))}
 
 
 class Step:
@@ -186,7 +191,7 @@ class Step:
         loss = params.contrastive_weight * metrics.get("contrastive_loss", 0.0) + params.mlm_weight * mlm
         with torch.no_grad():
             shown = self.gathered(parts[::-1]) if leaves is None else leaves.detached()
-            return {"loss": loss, **metrics, **geometry(shown)}
+            return {"loss": loss, **metrics, **geometry(shown, params)}
 
 
 def make_step(

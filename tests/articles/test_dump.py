@@ -192,13 +192,91 @@ def test_disambiguations_of_plain_text(text: str, wanted: bool) -> None:
     assert is_disambiguation(Page("1", "Mercury", text)) == wanted
 
 
+@pytest.mark.parametrize(
+    ("markup", "wanted"),
+    [
+        ("{{disambiguation}}", True),
+        ("{{Disambig|geo}}", True),
+        ("{{ disambiguation cleanup }}", True),
+        ("{{human name disambiguation}}", True),
+        ("{{letter-number combination disambiguation}}", True),
+        ("{{station disambiguation}}", True),
+        ("{{Road disambiguation|state}}", True),
+        ("{{math disambiguation}}", True),
+        ("{{genus disambiguation}}", True),
+        ("{{Species Latin name abbreviation disambiguation|A. b.}}", True),
+        ("{{Mountain index}}", True),
+        ("{{shipindex}}", True),
+        ("{{ship index}}", True),
+        ("{{set index article}}", True),
+        ("{{roaddis}}", True),
+        ("{{surname}}", True),
+        ("{{disambiguation needed|date=May 2020}}", False),
+        ("{{needs disambiguation}}", False),
+        ("{{R from incomplete disambiguation}}", False),
+        ("{{other uses|Ada (disambiguation)}}", False),
+        ("{{redirect|Ada|the page|Ada (disambiguation)}}", False),
+        ("{{stock index|DAX}}", False),
+        ("the disambiguation}} of words", False),
+    ],
+)
+def test_disambiguations_by_template(markup: str, wanted: bool) -> None:
+    assert is_disambiguation(Page("1", "Ada", f"Ada is a name.\n* [[Ada]]\n{markup}\n", markup=True)) == wanted
+
+
 def test_files_of_a_folder(tmp_path: Path) -> None:
-    dumps = ["a/enwiki-pages-articles1.xml-p1p41242.bz2", "enwiki-pages-articles-multistream.xml.bz2", "p.xml", "q.xml-p1p2"]
+    dumps = ["a/enwiki-pages-articles1.xml-p1p41242.bz2", "enwiki-pages-articles-multistream2.xml-p41243p50000.bz2", "p.xml", "p2.xml"]
+    dumps += ["q.xml-p1p2", "simplewiki-pages-articles-multistream.xml.bz2"]
     others = ["enwiki-pages-articles-multistream-index1.txt-p1p41242.bz2", "md5sums.txt", "x.xml.gz", "x.xml-p1.bz2", "x.xml.bz2.part"]
     (tmp_path / "a").mkdir()
     for name in [*dumps, *others]:
         (tmp_path / name).touch()
     assert [str(path.relative_to(tmp_path)) for path in article_files(parse_articles(f"dump:{tmp_path}"))] == dumps
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        ("dump", "a/w-pages-articles.xml.bz2", "w-pages-articles-multistream.xml.bz2"),
+        ("dump", "w-pages-articles.xml", "w-pages-articles.xml.bz2"),
+        ("dump", "w-pages-articles.xml.bz2", "w-pages-articles1.xml-p1p41242.bz2"),
+        ("dump", "w-pages-articles-multistream.xml.bz2", "w-pages-articles2.xml-p41243p5.bz2"),
+        ("dump", "a/w-pages-articles2.xml.bz2", "w-pages-articles.xml"),
+        ("dump", "w-pages-articles-multistream1.xml-p1p41242.bz2", "w-pages-articles1.xml-p1p41242.bz2"),
+        ("dump", "w-pages-articles1.xml-p1p41242", "w-pages-articles1.xml-p1p41242.bz2"),
+        ("dump", "w-pages-articles.xml.bz2", "w-pages-meta-current.xml.bz2"),
+        ("jsonl", "a/wiki_00", "a/wiki_00.gz"),
+        ("jsonl", "a.jsonl", "a.jsonl.gz"),
+    ],
+)
+def test_the_same_articles_twice_are_refused(kind: str, one: str, other: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in (one, other):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path / other}: holds articles of {tmp_path / one} again; move one")) as refusal:
+        article_files(parse_articles(f"{kind}:{tmp_path}"))
+    assert "\n" not in str(refusal.value)
+    (tmp_path / one).unlink()
+    assert article_files(parse_articles(f"{kind}:{tmp_path}")) == (tmp_path / other,)
+
+
+def test_files_of_one_name_in_folders_of_wikiextractor(tmp_path: Path) -> None:
+    for folder in ("AA", "AB"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "wiki_00.gz").touch()
+    assert len(article_files(parse_articles(f"jsonl:{tmp_path}"))) == 2
+
+
+def test_a_history_is_refused_by_its_name_and_by_its_pages(tmp_path: Path) -> None:
+    path = tmp_path / "w-pages-meta-history1.xml-p1p812.bz2"
+    path.touch()
+    for place in (tmp_path, path):
+        with pytest.raises(UserError, match=r"w-pages-meta-history1\.xml-p1p812\.bz2: holds every revision"):
+            article_files(parse_articles(f"dump:{place}"))
+    two = page(1, "Ada", 0, ARTICLE).replace("<revision>", "<revision><text>An older text.</text></revision><revision>")
+    (tmp_path / "a.xml").write_text(HEADER + two + FOOTER)
+    with pytest.raises(UserError, match=r"a\.xml: page 'Ada' has 2 revisions, expected one"):
+        of(f"dump:{tmp_path / 'a.xml'}")
 
 
 def test_a_damaged_header_of_a_stream_is_told_with_its_place(tmp_path: Path) -> None:

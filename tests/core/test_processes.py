@@ -1,10 +1,12 @@
 """Work by processes: the order of the work, and nothing for a single piece."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.processes import in_order
 
 FILES = list(map(Path, ["/", "/usr", "/usr/lib", "/no/such/file", "/usr/bin", "/tmp"]))
@@ -24,3 +26,9 @@ def test_one_piece_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_error_of_a_worker_is_the_callers() -> None:
     with pytest.raises(FileNotFoundError):
         list(in_order(os.stat, FILES, 2))
+
+
+def test_a_worker_that_the_system_ended_is_told_in_a_line() -> None:
+    with pytest.raises(UserError, match=r"a worker was ended by the system, most likely for memory; .* run again") as refusal:
+        list(in_order(signal.raise_signal, [signal.SIGKILL] * 9, 2))
+    assert "\n" not in str(refusal.value)

@@ -1,7 +1,13 @@
 """What a sweep prints: rows, means, deviations and curves, worked out by hand; and that COSTA's own sweeps are sound."""
 
+import copy
+import json
 import re
+from collections.abc import Iterable
+from functools import reduce
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,10 +71,47 @@ def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: P
     assert "500: 0.2000 ± 0.1414" in page
 
 
+def busy() -> dict[str, Any]:
+    """The project's own sections, with an entry in each of those that may name rounds."""
+    small = {"source": "x", "negatives": "warmup", "steps": 2}
+    return read_yaml(ROOT / "params.yaml") | {
+        "mix": {"half": {"first": "warmup", "second": "random", "ratio": 0.5}},
+        "rerankers": {"small": small},
+        "teacher": {"ce": {"negatives": "warmup", "reranker": "small"}},
+        "rerank": {"star_small": {"run": "star", "reranker": "small"}},
+        "rescore": {"star_over_bm25": {"run": "bm25", "round": "star", "encoder": "star"}},
+        "study": {"compressed": {"round": "star", "factories": ["Flat"]}},
+    }
+
+
+def plain(value: str) -> Any:
+    """The value of an assignment: JSON, or a bare word."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def assigned(sections: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """What settings.apply makes of sections, without reading and writing YAML, which takes its time."""
+    made = copy.deepcopy(sections)
+    for assignment in assignments:
+        key, _, value = assignment.partition("=")
+        *way, last = key.split(".")
+        reduce(dict.__getitem__, way, made)[last] = plain(value)
+    return made
+
+
+@pytest.mark.parametrize("recipe", ["costa-ablation", "from_scratch"])
+def test_recipes_stand_in_for_sections_that_name_other_rounds(recipe: str) -> None:
+    check(busy())
+    check(busy() | read_yaml(ROOT / f"docs/recipes/{recipe}.yaml"))
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/recipes/costa-ablation").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path) -> None:
-    """Every point passes the checks that a run makes, changes what its table is about, and its targets make the table's models."""
-    points, layout, base = read_points(file, ["pretrain.costa.steps=2"]), read_layout(file), (ROOT / "params.yaml").read_text()
+    """Every point passes the checks that a run makes, has what the file says and no other change; targets make the table's models."""
+    points, layout, sweep = read_points(file, ["pretrain.costa.steps=2"]), read_layout(file), read_yaml(file)
     wanted = {
         "table4": 5,
         "table5": 4,
@@ -78,21 +121,41 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path) -> None:
         "figure4": 36,
         "objectives": 12,
         "contrastive_input": 2,
+        "reductions": 3,
+        "pooling": 4,
     }
     assert len(points) == wanted[file.stem]
     assert layout is not None
-    assert len({point.assignments for point in points}) == len(points), "no two points are one"
-    for point in points if file.stem == "table4" else points[-1:]:  # reading YAML takes its time
-        (tmp_path / "params.yaml").write_text(base)
-        settings.apply(point.assignments, tmp_path / "params.yaml", check)
-        made = read_yaml(tmp_path / "params.yaml")
+    assert {f"evaluate@{model}" for model in layout.models} <= set(read_targets(file))
+    lists = sweep.get("grid", {}) | sweep.get("repeat", {})
+    varied = {*lists, *(key for given in sweep.get("points", {}).values() for key in given)}
+    assert all(key.startswith(("pretrain.costa.", "rounds.costa_bm25.")) for key in varied), "what the table's model is made by"
+    found, rest, sections = [], [], busy()
+    for point in points:
+        made = assigned(sections, point.assignments)
+        check(made)
         assert made["pretrain"]["costa"]["steps"] == 2
         assert set(layout.measures) <= set(made["evaluate"]["measures"])
-        assert {f"evaluate@{model}" for model in layout.models} <= set(read_targets(file))
-        assert all(model in made["rounds"] for model in layout.models)
+        assert made["rounds"]["costa_bm25"]["init"] == ("base" if point.name.startswith("encoder_as_it_came") else "costa")
+        named = next((given for name, given in sweep.get("points", {}).items() if ("setting", name) in point.setting), {})
+        assert set(point.own) == {*named, *lists}
+        values = {}
+        for key in varied:
+            *way, last = key.split(".")
+            section = reduce(dict.__getitem__, way, made)
+            assert key not in named or section[last] == named[key]
+            assert key not in lists or section[last] in lists[key]
+            values[key] = section.pop(last, None)
+        found.append(values)
+        rest.append(made)
         if file.stem == "table4":
-            assert made["pretrain"]["costa"]["spans"] * len(made["pretrain"]["costa"].get("granularities", range(4))) == 12
+            assert values["pretrain.costa.spans"] * len(values["pretrain.costa.granularities"] or range(4)) == 12
+    assert all(one != other for one, other in combinations(found, 2)), "no two points are one"
+    assert all(made == rest[0] for made in rest), "nothing else is changed"
     assert len({point.setting for point in points}) * (3 if file.stem in ("figure4", "objectives") else 1) == len(points)
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    settings.apply(points[-1].assignments, tmp_path / "params.yaml", check)
+    assert read_yaml(tmp_path / "params.yaml") == assigned(read_yaml(ROOT / "params.yaml"), points[-1].assignments)
 
 
 @pytest.mark.parametrize(

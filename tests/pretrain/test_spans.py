@@ -60,6 +60,7 @@ def test_spans_stay_inside_the_text(n: int, vocabulary: Vocabulary, tokenizer: A
     ids = np.array([tokenizer.cls_token_id, *[word] * n, tokenizer.sep_token_id])
     rng = np.random.default_rng(n)
     least = {"word": 1, "phrase": 4, "sentence": 16, "paragraph": 64}
+    most = {"word": 1, "phrase": 16, "sentence": 64, "paragraph": 128}
     for _ in range(200):
         spans = draw_spans(ids, vocabulary, pretrain(), rng)
         assert spans.shape == (20, 2)
@@ -67,6 +68,7 @@ def test_spans_stay_inside_the_text(n: int, vocabulary: Vocabulary, tokenizer: A
         lengths = np.diff(spans).ravel().reshape(4, 5)
         for granularity, row in zip(GRANULARITIES, lengths, strict=True):
             assert (row >= min(least[granularity], n)).all(), "shorter than lmin, though the text is not"
+            assert (row <= most[granularity]).all(), "longer than lmax"
     assert n > 64 or (lengths[3] == n).all(), "a text of at most lmin tokens is taken whole"
 
 

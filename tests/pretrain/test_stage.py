@@ -26,6 +26,7 @@ pretrain:
   costa: {init: base, steps: 24, batch_texts: 8, spans: 2, paragraph: [32, 48], lr: 5e-4, batch_tokens: 512}
   small: {init: base, steps: 2, batch_texts: 4, paragraph: [32, 48], batch_tokens: 512, scratch: {layers: 1, width: 32, heads: 2}}
   ict: {init: costa, objective: ict, steps: 2, batch_texts: 4, batch_tokens: 512}
+  bare: {init: base, steps: 1, batch_texts: 4096, paragraph: [32, 48], batch_tokens: 512, mlm_weight: 0}
   deep: {init: base}
 """
 
@@ -125,6 +126,15 @@ def test_the_mlm_head_is_the_sources_own(project: Path, tiny_encoder: Path) -> N
         ours = head(load_towers(project / "base").document.transformer(ids).last_hidden_state[0], model.get_input_embeddings().weight)
         torch.testing.assert_close(ours, model(ids).logits[0], rtol=1e-4, atol=1e-4)
     assert find_head(project / "whole/encoder"), "a pre-training can go on from a pre-training"
+
+
+def test_a_pretraining_without_mlm_keeps_the_head_that_it_came_with(project: Path, run_here: Any) -> None:
+    output = run_here(project, "pretrain", *pretrain("bare", "base", "bare"))
+    before, after = find_head(project / "base"), find_head(project / "bare/encoder")
+    assert before and before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    count = json.loads((project / "bare/curves/pretrain.json").read_text())["chunks"]
+    assert f"pretrain.bare: {count:,} chunks, {count:,} texts a step" in output
 
 
 def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, minilm: Path, run_here: Any) -> None:

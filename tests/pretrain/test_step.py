@@ -1,7 +1,8 @@
 """A step against the same sums written plainly: one text at a time, no padding, no cached gradients."""
 
 import json
-from itertools import pairwise
+import math
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tasks.core.tokenizers import load_tokenizer
 from tasks.pretrain.batches import draw_batch, steps_of, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
-from tasks.pretrain.step import Step, Work
+from tasks.pretrain.step import Step, Vectors, Work, geometry
 from tasks.pretrain.words import Vocabulary, read_vocabulary
 
 SIZE = Scratch(layers=1, width=16, heads=2)
@@ -132,6 +133,18 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
             if name in plain:
                 assert parameter.grad is not None, name
                 torch.testing.assert_close(parameter.grad, plain[name], rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_the_geometry_of_the_inverse_cloze_task_is_of_pairs_and_of_passages() -> None:
+    vectors = torch.randn(10, 6, generator=torch.Generator().manual_seed(5))
+    metrics = geometry(Vectors(vectors, None), pretrain(objective="ict"))
+    units = [vector / vector.norm() for vector in vectors]
+    queries, passages = units[:5], units[5:]
+    distances = [float((query - passage).square().sum()) for query, passage in zip(queries, passages, strict=True)]
+    spread = [math.exp(-2 * float((one - other).square().sum())) for one, other in combinations(passages, 2)]
+    assert metrics["alignment"] == pytest.approx(sum(distances) / 5, rel=1e-5)
+    assert metrics["uniformity"] == pytest.approx(math.log(sum(spread) / 10), rel=1e-5)
+    assert set(geometry(Vectors(vectors, None), pretrain(objective="mlm"))) == {"uniformity"}
 
 
 def test_ict_takes_one_whole_sentence_out(chunks: Chunks, vocabulary: Vocabulary) -> None:
