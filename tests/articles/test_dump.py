@@ -192,38 +192,6 @@ def test_disambiguations_of_plain_text(text: str, wanted: bool) -> None:
     assert is_disambiguation(Page("1", "Mercury", text)) == wanted
 
 
-@pytest.mark.parametrize(
-    ("markup", "wanted"),
-    [
-        ("{{disambiguation}}", True),
-        ("{{Disambig|geo}}", True),
-        ("{{ disambiguation cleanup }}", True),
-        ("{{human name disambiguation}}", True),
-        ("{{letter-number combination disambiguation}}", True),
-        ("{{station disambiguation}}", True),
-        ("{{Road disambiguation|state}}", True),
-        ("{{math disambiguation}}", True),
-        ("{{genus disambiguation}}", True),
-        ("{{Species Latin name abbreviation disambiguation|A. b.}}", True),
-        ("{{Mountain index}}", True),
-        ("{{shipindex}}", True),
-        ("{{ship index}}", True),
-        ("{{set index article}}", True),
-        ("{{roaddis}}", True),
-        ("{{surname}}", True),
-        ("{{disambiguation needed|date=May 2020}}", False),
-        ("{{needs disambiguation}}", False),
-        ("{{R from incomplete disambiguation}}", False),
-        ("{{other uses|Ada (disambiguation)}}", False),
-        ("{{redirect|Ada|the page|Ada (disambiguation)}}", False),
-        ("{{stock index|DAX}}", False),
-        ("the disambiguation}} of words", False),
-    ],
-)
-def test_disambiguations_by_template(markup: str, wanted: bool) -> None:
-    assert is_disambiguation(Page("1", "Ada", f"Ada is a name.\n* [[Ada]]\n{markup}\n", markup=True)) == wanted
-
-
 def test_files_of_a_folder(tmp_path: Path) -> None:
     dumps = ["a/enwiki-pages-articles1.xml-p1p41242.bz2", "enwiki-pages-articles-multistream2.xml-p41243p50000.bz2", "p.xml", "p2.xml"]
     dumps += ["q.xml-p1p2", "simplewiki-pages-articles-multistream.xml.bz2"]
