@@ -169,8 +169,8 @@ def test_what_stands_for_random_in_a_mixture_is_drawn_anew(data: TrainingSet) ->
     assert found == drawn(mixed, round_of(hard_negatives=4), 400)[0]
 
 
-@pytest.mark.parametrize(("drawn", "told"), [(0, False), (1, True), (2, True), (3, False)])
+@pytest.mark.parametrize(("drawn", "told"), [(0, False), (1, True), (2, False), (3, False)])
 def test_queries_that_come_first_again_are_told_while_a_batch_of_others_is_left(data: TrainingSet, drawn: int, told: bool) -> None:
-    total = len(data.queries)
-    line = seen_before({"seed": 42, "queries": drawn, "of": total}, data, round_of(batch_queries=total - 2))
+    assert len(data.queries) == 3
+    line = seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2))
     assert bool(line) == told, line
