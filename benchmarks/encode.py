@@ -48,7 +48,7 @@ def main() -> None:
             tokens_folder = Path(scratch) / "tokens"
             batches = ((texts[i : i + 8192], texts[i : i + 8192]) for i in range(0, len(texts), 8192))
             write_tokens(tokens_folder, batches, tokenizer, "", args.length, "", len(texts))
-            return encode(tower, open_tokens(tokens_folder), np.arange(len(texts)), best_batch_tokens(device), device)
+            return encode(tower, open_tokens(tokens_folder), np.arange(len(texts)), best_batch_tokens(device, dtype), device)
 
     def theirs(weights: torch.dtype, batch: int) -> Callable[[], np.ndarray]:
         model = SentenceTransformer(str(folder), device=str(device), model_kwargs={"torch_dtype": weights})

@@ -66,7 +66,7 @@ def main() -> None:
         def backward(step: int) -> dict[str, float]:
             own = np.arange(step * args.batch, (step + 1) * args.batch)
             sides = [Side(tower, query_tokens, own), Side(tower, document_tokens, np.concatenate([own, rows + own]))]
-            return cached_backward(sides, loss, best_batch_tokens(device, gradients=True), 65536, device, dtype, (1, step))
+            return cached_backward(sides, loss, best_batch_tokens(device, dtype, gradients=True), 65536, device, dtype, (1, step))
 
         def run(first: int, steps: int) -> None:
             with tempfile.TemporaryDirectory() as scratch:

@@ -97,7 +97,7 @@ def make_step(
     `plotted` says which steps' figures are kept: lists that are not retrieved are held against a full search at those only.
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
-    batch_tokens = params.batch_tokens or best_batch_tokens(device, gradients=True)
+    batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
 
     def retrieve(first: int, end: int) -> npt.NDArray[np.int32]:
         """Documents of the batches of some steps, [queries, depth], with the tower as it stands and without dropout."""

@@ -124,7 +124,7 @@ def _read_qrels(path: Path, study: str) -> dict[str, dict[str, int]]:
 
 
 def _encode(tower: Encoder, tokens: Tokens, params: Study, device: torch.device) -> Vectors:
-    return encode(tower, tokens, np.arange(len(tokens)), params.batch_tokens or best_batch_tokens(device), device)
+    return encode(tower, tokens, np.arange(len(tokens)), params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype), device)
 
 
 def _recall(index: Any, setting: Setting, queries_QD: Vectors, k: int) -> float:

@@ -57,7 +57,8 @@ def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, 
     last = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1][-1:]
     for linear in last:  # bf16 has 8 bits: a logit of 8 to 16 would be a multiple of 1/16, and many documents of a list would tie
         linear.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
-    return CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens or best_batch_tokens(device), device)
+    batch_tokens = batch_tokens or best_batch_tokens(device, dtype)
+    return CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens, device)
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:

@@ -22,12 +22,12 @@ TrainingTokens = Annotated[
     Field(
         ge=512,
         description="tokens of one forward pass at most, padding included (a step is cut into these); "
-        "none: 2,048 on a CPU, 16,384 on a GPU",
+        "none: 2,048 on a CPU (bf16: 8,192), 16,384 on a GPU",
     ),
 ]
 InferenceTokens = Annotated[
     int | None,
-    Field(ge=512, description="tokens of a batch at most, padding included; none: 2,048 on a CPU, 65,536 on a GPU"),
+    Field(ge=512, description="tokens of a batch at most, padding included; none: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU"),
 ]
 
 

@@ -42,7 +42,7 @@ def encode_queries(
     rows = np.arange(len(tokens))[:most]
     tower = tower or query_tower(encoder, precision, device)
     progress = Progress(f"encode {tokens.folder.name} queries", len(rows), "queries")
-    vectors = encode(tower, tokens, rows, best_batch_tokens(device), device, progress.advance)
+    vectors = encode(tower, tokens, rows, best_batch_tokens(device, tower.transformer.dtype), device, progress.advance)
     progress.close()
     if not np.isfinite(vectors).all():
         row = int(np.argmin(np.isfinite(vectors).all(axis=1)))

@@ -31,7 +31,7 @@ def main() -> None:
     params, runtime = load(Encode, "encode"), read_runtime()
     device = choose_device(runtime)
     compute = compute_dtype(device, params.precision)
-    batch_tokens = params.batch_tokens or best_batch_tokens(device)
+    batch_tokens = params.batch_tokens or best_batch_tokens(device, compute)
     tokens = open_tokens(arguments.tokens)
     tower = load_towers(arguments.encoder).document
     weights = folder_digest(arguments.encoder)

@@ -96,7 +96,7 @@ class Step:
 
     def __init__(self, module: Pretrainer, batch: Batch, params: Pretrain, work: Work, key: tuple[int, ...]) -> None:
         self.module, self.batch, self.params, self.work, self.key = module, batch, params, work, key
-        self.cuts = cut_by_budget(batch.lengths, params.batch_tokens or best_batch_tokens(work.device, gradients=True))
+        self.cuts = cut_by_budget(batch.lengths, params.batch_tokens or best_batch_tokens(work.device, work.dtype, gradients=True))
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 

@@ -45,7 +45,7 @@ def main() -> None:
     scratch = scratch_folder(f"reranker-{args.name}", digest)
     with new_folder(args.curves) as curves, new_folder(args.out) as out:
         if params.steps:
-            batch_tokens = params.batch_tokens or best_batch_tokens(device, gradients=True)
+            batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
             longest = longest_pair(model, tokenizer, params.max_length)
             encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, batch_tokens, device)
             groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, scratch)

@@ -77,7 +77,7 @@ def make_step(
 ) -> Callable[[int], dict[str, float]]:
     """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds are counted before it."""
 
-    batch_tokens = params.batch_tokens or best_batch_tokens(device, gradients=True)
+    batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
 
     def backward(own: int) -> dict[str, float]:
         step = behind + own

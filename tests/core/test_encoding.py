@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tasks.core.encoder import Encoder, Shape, load_towers
-from tasks.core.encoding import Packed, encode, encode_texts
+from tasks.core.encoding import encode, encode_texts
+from tasks.core.packed import Packed, has_fused_layers
 from tasks.core.tokenizers import load_tokenizer
 from tasks.core.tokens import Tokens
 
@@ -99,11 +100,46 @@ def test_a_row_has_the_same_bits_in_whatever_batch(threads: int, other: Encoder)
             np.testing.assert_array_equal(encode(other, tokens, asked, budget, CPU), whole[asked])
 
 
-def test_what_is_not_float32_for_the_cpu_or_is_in_training_is_not_packed(tower: Encoder) -> None:
+fused = pytest.mark.skipif(not has_fused_layers(), reason="this CPU has no bfloat16 for oneDNN")
+
+
+@fused
+@pytest.mark.parametrize("budget", [1, 300, 10**5])
+def test_in_bf16_packed_vectors_are_as_near_to_float32_as_padded_ones(budget: int, other: Encoder) -> None:
+    low = deepcopy(other).to(torch.bfloat16)
+    assert (Packed.of(low, CPU) is None) == (other.transformer.config.model_type == "distilbert")
+    rows = [[2, *row] for row in random_rows(5, 40)]
+    exact = encode(other, tokens_of(rows), np.arange(40), 300, CPU)
+    with torch.no_grad():
+        padded = np.stack([low(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].float().numpy() for row in rows])
+    found = encode(low, tokens_of(rows), np.arange(40), budget, CPU)
+    error, usual = (np.linalg.norm(vectors - exact, axis=1) / np.linalg.norm(exact, axis=1) for vectors in (found, padded))
+    assert error.mean() < 1.25 * usual.mean() and error.max() < 0.1
+    np.testing.assert_array_equal(encode(low, tokens_of(rows), np.arange(40), budget, CPU), found)
+
+
+@fused
+def test_in_bf16_an_activation_that_onednn_does_not_fuse_is_kept(tower: Encoder) -> None:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(5)
+    config = BertConfig(
+        vocab_size=30000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, hidden_act="relu",
+        initializer_range=0.3,
+    )  # fmt: skip
+    relu = Encoder(BertModel(config), Shape(similarity="dot")).eval()
+    exact = encode(relu, tokens_of(random_rows(6, 20)), np.arange(20), 300, CPU)
+    found = encode(deepcopy(relu).to(torch.bfloat16), tokens_of(random_rows(6, 20)), np.arange(20), 300, CPU)
+    assert (np.linalg.norm(found - exact, axis=1) < 0.05 * np.linalg.norm(exact, axis=1)).all()
+
+
+def test_what_is_not_for_the_cpu_or_is_in_training_is_not_packed(tower: Encoder) -> None:
     assert Packed.of(tower, CPU) is not None and Packed.of(tower, torch.device("cuda")) is None
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert Packed.of(tower, CPU) is None
-    assert Packed.of(deepcopy(tower).to(torch.bfloat16), CPU) is None and Packed.of(deepcopy(tower).train(), CPU) is None
+    low = deepcopy(tower).to(torch.bfloat16)
+    assert (Packed.of(low, CPU) is not None) == has_fused_layers()
+    assert Packed.of(deepcopy(tower).to(torch.float16), CPU) is None and Packed.of(deepcopy(tower).train(), CPU) is None
 
 
 def test_no_row(tower: Encoder) -> None:
