@@ -98,6 +98,7 @@ def make_step(
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
+    inference_tokens = params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype)
 
     def retrieve(first: int, end: int) -> npt.NDArray[np.int32]:
         """Documents of the batches of some steps, [queries, depth], with the tower as it stands and without dropout."""
@@ -108,7 +109,7 @@ def make_step(
         tower.eval()
         progress = Progress("retrieve lists", len(rows), "queries")
         for start in range(0, len(rows), QUERY_BLOCK):
-            vectors = encode(tower, queries, rows[start : start + QUERY_BLOCK], batch_tokens, device)
+            vectors = encode(tower, queries, rows[start : start + QUERY_BLOCK], inference_tokens, device)
             found = corpus.found(torch.from_numpy(vectors))
             first_place, end_place = np.searchsorted(places, [start, start + QUERY_BLOCK], sorter=order)
             here = order[first_place:end_place]

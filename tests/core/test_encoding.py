@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core import packed
 from tasks.core.encoder import Encoder, Shape, load_towers
 from tasks.core.encoding import encode, encode_texts
 from tasks.core.packed import Packed, has_fused_layers
@@ -104,8 +105,12 @@ fused = pytest.mark.skipif(not has_fused_layers(), reason="this CPU has no bfloa
 
 
 @fused
-@pytest.mark.parametrize("budget", [1, 300, 10**5])
-def test_in_bf16_packed_vectors_are_as_near_to_float32_as_padded_ones(budget: int, other: Encoder) -> None:
+@pytest.mark.parametrize(("budget", "longest"), [(1, 512), (300, 512), (10**5, 512), (300, 8)], ids=str)
+def test_in_bf16_packed_vectors_are_as_near_to_float32_as_padded_ones(
+    budget: int, longest: int, other: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`longest`: from more tokens on attention is torch's own."""
+    monkeypatch.setattr(packed, "ATTENTION_LENGTH", longest)
     low = deepcopy(other).to(torch.bfloat16)
     assert (Packed.of(low, CPU) is None) == (other.transformer.config.model_type == "distilbert")
     rows = [[2, *row] for row in random_rows(5, 40)]
@@ -119,7 +124,7 @@ def test_in_bf16_packed_vectors_are_as_near_to_float32_as_padded_ones(budget: in
 
 
 @fused
-def test_in_bf16_an_activation_that_onednn_does_not_fuse_is_kept(tower: Encoder) -> None:
+def test_in_bf16_an_activation_that_onednn_does_not_fuse_is_kept() -> None:
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(5)

@@ -1,5 +1,6 @@
 """Gradient caching gives the gradients of one plain forward and backward over the whole batch."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,29 @@ def test_equals_a_plain_backward(tower: Encoder, batch_tokens: int) -> None:
     assert found.keys() == wanted.keys()
     for name, gradient in wanted.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encoder) -> None:
+    """Words' gradients are sparse on the way: optimizers and clipping never see that. A frozen embedding has none."""
+    towers = [tower.eval(), deepcopy(tower)]
+    for each in towers:
+        each.transformer.get_input_embeddings().weight.requires_grad_(not frozen)
+    queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22], 2)
+    direct = contrast(towers[0](*queries.padded(np.arange(4))), towers[1](*documents.padded(np.arange(4))))[0]
+    direct.backward()
+    wanted = [{n: p.grad for n, p in each.named_parameters() if p.grad is not None} for each in towers]
+    for each in towers:
+        each.zero_grad(set_to_none=True)
+    cached_backward(
+        [Side(towers[0], queries, np.arange(4)), Side(towers[1], documents, np.arange(4))], contrast, 20, 30, CPU, torch.float32, (1,)
+    )
+    for each, gradients in zip(towers, wanted, strict=True):
+        found = {n: p.grad for n, p in each.named_parameters() if p.grad is not None}
+        assert found.keys() == gradients.keys() and any("word_embeddings" in name for name in found) != frozen
+        for name, gradient in gradients.items():
+            assert not found[name].is_sparse
+            torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("graph_tokens", [40, 90, 10_000])

@@ -25,7 +25,7 @@ from tasks.encode.shards import boundaries
 
 MEAN_ROWS = 5
 Corpus = dict[str, list[list[int]]]  # a document's passages
-PARAMS = "encode: {{precision: fp32, dtype: {dtype}, batch_tokens: 512}}\n"
+PARAMS = "encode: {{precision: {precision}, dtype: {dtype}, batch_tokens: 512}}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +65,8 @@ class Project:
         self.params()
         self.stage = import_module("tasks.encode.__main__")
 
-    def params(self, dtype: str = "float32") -> None:
-        (self.folder / "params.yaml").write_text(PARAMS.format(dtype=dtype))
+    def params(self, dtype: str = "float32", precision: str = "fp32") -> None:
+        (self.folder / "params.yaml").write_text(PARAMS.format(dtype=dtype, precision=precision))
 
     def argv(self) -> list[str]:
         return ["encode", "--tokens", "tokens", "--encoder", str(self.encoder), "--out", "out"]
@@ -141,9 +141,12 @@ stage.main()
 """
 
 
-def test_a_killed_encode_resumes_and_equals_an_undisturbed_one(project: Callable[..., Project]) -> None:
-    whole, total = project("undisturbed").run()
-    made = project("killed")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_killed_encode_resumes_and_equals_an_undisturbed_one(precision: str, project: Callable[..., Project]) -> None:
+    undisturbed, made = project("undisturbed"), project("killed")
+    undisturbed.params(precision=precision)
+    made.params(precision=precision)
+    whole, total = undisturbed.run()
     command = [sys.executable, "-c", KILLED, str(MEAN_ROWS), *made.argv()[1:]]
     done = subprocess.run(command, cwd=made.folder, capture_output=True, text=True, check=False)
     assert done.returncode == -9, done.stderr
