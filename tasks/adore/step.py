@@ -98,7 +98,7 @@ def make_step(
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
-    inference_tokens = params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype)
+    inference_tokens = params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype, gradients=True)
 
     def retrieve(first: int, end: int) -> npt.NDArray[np.int32]:
         """Documents of the batches of some steps, [queries, depth], with the tower as it stands and without dropout."""

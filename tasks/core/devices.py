@@ -60,8 +60,11 @@ def choose_device(runtime: Runtime) -> torch.device:
 
 
 def hardware(device: torch.device) -> str:
-    """What the bits of a result may depend on: the kind of GPU, or that it is a CPU and its number of threads."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    """What the bits of a result may depend on: the kind of GPU; or that it is a CPU, its instructions and its number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    instructions = "AMX" if torch.cpu._is_amx_tile_supported() else torch.backends.cpu.get_cpu_capability()
+    return f"cpu, {instructions}, {torch.get_num_threads()} threads"
 
 
 def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
@@ -75,11 +78,11 @@ def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
 
 
 def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:
-    """Tokens of a batch, padding included, at which an encoder is fastest: what a CPU's caches hold, what fills a GPU.
+    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU what fills it.
 
-    With `gradients` a GPU holds a batch's activations too.
+    With `gradients` a batch's activations stay in memory.
     """
-    if device.type == "cpu":  # in bf16 more of the time is spent on casting and reordering weights, once a batch
+    if device.type == "cpu":  # fp32: what its caches hold; bf16: training casts and reorders weights once a batch
         return 8192 if dtype == torch.bfloat16 else 2048
     return 16384 if gradients else 65536
 

@@ -2,8 +2,9 @@
 
 The tokens of a batch's rows stand one behind the other in one matrix, so no linear layer, activation or norm is spent on
 padding and no attention on masked keys. In float32 buffers are used again for every layer, and biases and residuals go into
-the matrix products. In bfloat16 oneDNN's linear layers do: weights are reordered once, and bias, GELU and residual are
-added before a sum is rounded.
+the matrix products. In bfloat16 oneDNN's linear layers do: weights are reordered once a call of `encode`, and bias, GELU and
+residual are added before a sum is rounded. Attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16 before the
+softmax, as transformers' own eager attention does.
 
 Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), H hidden width, I inner width, A attention heads.
 """
@@ -24,6 +25,7 @@ PAD = 16  # tokens
 INNER_ROWS = 512  # of the inner activations held at a time, for each thread: they stay in its cache
 FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; none: behind the pad id (fairseq)
 ATTENTION_LENGTH = 512  # tokens up to which the fused layers attend by the definition
+ATTENTION_SCORES = 2**23  # of them at a time: 16 MiB
 Layers = Callable[[torch.Tensor, Ints], torch.Tensor]  # embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]
 
 
@@ -103,8 +105,11 @@ def plain_layers(transformer: Any) -> Layers:
 
 
 def has_fused_layers() -> bool:
-    """Whether this torch has oneDNN, and oneDNN bfloat16 on this CPU."""
-    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())  # type: ignore[no-untyped-call]
+    """Whether this torch has oneDNN and the operations used here, which are its own affair, and oneDNN bfloat16 on this CPU."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    there = all(hasattr(torch.ops.mkldnn, name) for name in ("_is_mkldnn_bf16_supported", "_linear_pointwise", "_reorder_linear_weight"))
+    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def fused_layers(transformer: Any) -> Layers:
@@ -131,11 +136,11 @@ def fused_layers(transformer: Any) -> Layers:
 
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
         context_TH = torch.zeros_like(x_TH)
-        runs = list(_runs(lengths_B))
+        parts = [part for run in _runs(lengths_B) for part in _cut(*run, max(1, ATTENTION_SCORES // (heads * run[2] ** 2)))]
         for layer, own in zip(transformer.encoder.layer, weights, strict=True):
             qkv_weight, qkv_bias, mixed_weight, inner_weight, outer_weight = own
             qkv_TK = linear(x_TH, qkv_weight, qkv_bias, "none", [], "")
-            for start, count, length in runs:
+            for start, count, length in parts:
                 part = slice(start, start + count * length)
                 q, k, v = qkv_TK[part].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
                 context_TH[part].view(count, length, heads, -1).copy_(_attention(q, k, v).transpose(1, 2))
@@ -174,6 +179,12 @@ def _runs(lengths_B: Ints) -> Iterator[tuple[int, int, int]]:
         count = len(list(rows))
         yield start, count, length
         start += count * length
+
+
+def _cut(start: int, count: int, length: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """A run as runs of at most `most` rows."""
+    for first in range(0, count, most):
+        yield start + first * length, min(most, count - first), length
 
 
 def _whole(rows: int) -> int:

@@ -37,7 +37,13 @@ def run(tower: Encoder, batch_tokens: int, graph_tokens: int) -> tuple[dict[str,
         Side(tower, tokens_of([4, 9, 3, 5], 1), np.array([2, 0, 3, 1])),
         Side(tower, tokens_of([12, 30, 7, 22, 5, 17, 40], 2), np.array([6, 1, 0, 3, 2, 5])),
     ]
+    word_VH = tower.transformer.get_input_embeddings().weight
+    sparse: list[bool] = []  # after each chunk
+    hook = word_VH.register_post_accumulate_grad_hook(lambda word: sparse.append(word.grad.is_sparse))
     metrics = cached_backward(sides, contrast, batch_tokens, graph_tokens, CPU, torch.float32, (1, 2, 3))
+    hook.remove()
+    assert sparse[0] and not any(sparse[1:]), "the first chunk's gradient is sparse, and made dense before the next"
+    assert not tower.transformer.get_input_embeddings().sparse, "the caller's module is as it was"
     return metrics, {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
 
 
