@@ -14,8 +14,8 @@ from tasks.core.progress import LIVE
 
 KEPT = "finished stages are kept, and the same command goes on from there"
 RESUMED = (
-    "what was at work goes on from its last checkpoint (a training; at most checkpoint_seconds of runtime.yaml old) "
-    "or finished shard (an encoding), else begins anew"
+    "what was at work goes on from its last checkpoint (a training; how often: checkpoint_seconds of runtime.yaml) "
+    "or finished piece (encoding, BM25, mining, a teacher), else begins anew"
 )
 State = Literal["Ran", "Cached", "Failed", "Skipped"]
 

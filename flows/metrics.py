@@ -40,5 +40,5 @@ def best_model(metrics: Metrics, measure: str, indexes: Path = INDEXES, split: s
         if measure in splits.get(split, {}) and (indexes / model).exists()
     }
     if not served:
-        raise UserError(f"{METRICS}: no model with an index and {measure} on {split}; run retemper run first")
+        raise UserError(f"{METRICS}: no model with an index and {measure} on {split}; run retemper run first, on data with {split} queries")
     return max(served, key=lambda model: (served[model], model))

@@ -189,7 +189,8 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
         problem = str(error) if isinstance(error, server.Away) else f"Prefect ended the run ({type(error).__name__})"
         display.warn(f"{problem}; going on without its server")
         env = environment(PREFECT_HOME=str(server.HOME.absolute()))
-        env.pop("PREFECT_API_URL", None)
+        for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):  # the limit is that server's
+            env.pop(name, None)
         problems: list[str] = []
 
         def tell(line: str) -> None:
