@@ -36,6 +36,11 @@ def stage(folder: Path, module: str, *arguments: str, **options: Any) -> subproc
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
+def checkpoints(folder: Path, seconds: int) -> None:
+    """0: one after each step, which takes most of the time of so small a training."""
+    (folder / "runtime.yaml").write_text(f"device: cpu\nthreads: 1\ncheckpoint_seconds: {seconds}\n")
+
+
 def run(folder: Path, module: str, *arguments: str) -> str:
     process = stage(folder, module, *arguments)
     output = process.communicate(timeout=300)[0]
@@ -64,7 +69,7 @@ def pretrain(name: str, init: str, out: str) -> list[str]:
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(PARAMS)
-    (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
+    checkpoints(folder, 30)
     rows = [{"id": d, "title": title, "text": text} for d, (title, text) in tiny_corpus.documents.items()]
     (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run_here(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
@@ -79,7 +84,8 @@ def curve(folder: Path, name: str) -> list[float]:
 
 
 def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
-    shutil.rmtree(project / ".retemper/scratch")  # the whole one's checkpoint is kept until DVC has its outs
+    shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
+    checkpoints(project, 0)
     process = stage(project, "pretrain", *pretrain("costa", "base", "killed"))
     deadline = time.monotonic() + 120
     while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
@@ -88,6 +94,7 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    checkpoints(project, 30)
     assert not (project / "killed/encoder").exists(), "an out of a killed stage stands there"
     assert "going on from step" in run(project, "pretrain", *pretrain("costa", "base", "killed"))
     for out in ("encoder", "curves"):

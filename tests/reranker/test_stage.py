@@ -68,9 +68,9 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(tiny_reranker: Path, tmp_p
         torch.testing.assert_close(gradient, gradients[0][1], atol=1e-5, rtol=1e-4)
 
 
-def run(project: Path, entry: str, monkeypatch: pytest.MonkeyPatch, out: str) -> Path:
+def run(project: Path, entry: str, monkeypatch: pytest.MonkeyPatch, out: str, checkpoint_seconds: int = 30) -> Path:
     (project / "params.yaml").write_text(f"text: {{titles: false}}\nrerankers: {{r: {entry}}}\n")
-    (project / "runtime.yaml").write_text("device: cpu\ncheckpoint_seconds: 0\n")
+    (project / "runtime.yaml").write_text(f"device: cpu\nthreads: 1\ncheckpoint_seconds: {checkpoint_seconds}\n")
     monkeypatch.chdir(project)
     arguments = f"--name r --negatives negatives --corpus corpus --out {out}/model --curves {out}/curves"
     monkeypatch.setattr(sys, "argv", ["reranker", *arguments.split()])
@@ -98,7 +98,9 @@ def test_as_it_came(project: Path, tiny_reranker: Path, monkeypatch: pytest.Monk
     load_cross_encoder(out / "model", 64, 512, torch.device("cpu"), torch.float32)
 
 
-def test_trained_upon_an_encoder(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trained_upon_an_encoder(
+    project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     entry = f"{{source: {tiny_encoder}, head: new, negatives: n, steps: 60, batch_queries: 8, hard_negatives: 3, max_length: 48, lr: 1e-3}}"
     first = run(project, entry, monkeypatch, "first")
     losses = [float(line.split("\t")[1]) for line in (first / "curves/plots/metrics/train/loss.tsv").read_text().splitlines()[1:]]
@@ -110,14 +112,15 @@ def test_trained_upon_an_encoder(project: Path, tiny_encoder: Path, monkeypatch:
     def dies(*arguments: Any) -> None:
         real(*arguments)
         calls.append(1)
-        if len(calls) == 20:
+        if len(calls) == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "save_checkpoint", dies)
-    with pytest.raises(KeyboardInterrupt):
-        run(project, entry, monkeypatch, "second")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "save_checkpoint", dies)
+        run(project, entry, patch, "second", checkpoint_seconds=0)
     assert not (project / "second" / "model").exists()
     second = run(project, entry, monkeypatch, "second")
+    assert "going on from step 5" in capsys.readouterr().out
     assert folder_digest(second / "model") == folder_digest(first / "model")
 
 

@@ -42,6 +42,11 @@ def train_arguments(name: str, negatives: str, out: str, init: str = "base") -> 
     return ["--name", name, "--init", init, "--negatives", negatives, "--tokens", "tokens", "--corpus", "corpus", *outs]
 
 
+def checkpoints(folder: Path, seconds: int) -> None:
+    """0: one after each step, which takes most of the time of so small a training."""
+    (folder / "runtime.yaml").write_text(f"device: cpu\nthreads: 1\ncheckpoint_seconds: {seconds}\n")
+
+
 def run(folder: Path, module: str, *arguments: str) -> str:
     process = stage(folder, module, *arguments)
     output = process.communicate(timeout=300)[0]
@@ -53,7 +58,7 @@ def run(folder: Path, module: str, *arguments: str) -> str:
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(PARAMS)
-    (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
+    checkpoints(folder, 30)
     shutil.copytree(tiny_corpus.records, folder / "corpus")
     run_here(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
     run_here(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
@@ -63,7 +68,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
 
 def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     assert "24 queries, hard negatives" in run(project, "train", *train_arguments("warmup", "negatives", "whole"))
-    shutil.rmtree(project / ".retemper/scratch")  # the whole one's checkpoint is kept until DVC has its outs
+    shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
+    checkpoints(project, 0)
     process = stage(project, "train", *train_arguments("warmup", "negatives", "killed"))
     deadline = time.monotonic() + 120
     while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
@@ -72,6 +78,7 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    checkpoints(project, 30)
     assert not any((project / "killed" / out).exists() for out in OUTS), "an out of a killed stage stands there"
     output = run(project, "train", *train_arguments("warmup", "negatives", "killed"))
     assert "going on from step" in output
