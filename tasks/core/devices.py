@@ -1,5 +1,6 @@
 """Where and in what arithmetic tensors are computed: the one place that chooses device, threads and dtype."""
 
+import ctypes
 import os
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -52,11 +53,23 @@ def choose_device(runtime: Runtime) -> torch.device:
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")  # CUDA's attention is so only where it may not just warn
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; nothing reads one unwritten
     torch.set_float32_matmul_precision("highest")  # some environments turn TF32 on, whose products have 10 bits
+    if device.type == "cpu":
+        keep_memory()
     if device.type == "cuda":
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
         torch.cuda.set_device(device.index or 0)
     return device
+
+
+def keep_memory() -> bool:
+    """Whether this process's malloc could be told to keep what tensors of up to 32 MiB free for the next ones (glibc alone knows how).
+
+    By its own rules it gives memory back to the system after nearly every layer; fresh pages are 7 to 10 % of encoding on a CPU.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    return mallopt is not None and bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_threshold, 2**25))  # glibc refuses 2^25 + 1
 
 
 def hardware(device: torch.device) -> str:

@@ -1,12 +1,13 @@
 """The one place that chooses device and arithmetic: every kind of hardware, by its probes."""
 
+import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tasks.core.devices import Runtime, choose_device, compute_dtype, place, read_runtime
+from tasks.core.devices import Runtime, choose_device, compute_dtype, keep_memory, place, read_runtime
 from tasks.core.errors import UserError, one_line_errors
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -68,6 +69,11 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     choose_device(Runtime(device="cpu"))
     choose_device(Runtime(device="cpu", threads=3))
     assert set_to == [3]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's malloc")
+def test_malloc_takes_the_thresholds() -> None:
+    assert keep_memory()
 
 
 def test_the_runtime_file(tmp_path: Path) -> None:
