@@ -52,7 +52,7 @@ def main() -> None:
     own_process = {name: ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) for name in systems}
     for _ in range(args.repeat):
         for name, system in systems.items():
-            took, vectors[name] = own_process[name].submit(measure, system, args.model, args.texts, args.length).result()
+            took, vectors[name] = own_process[name].submit(measure, system, args.model, str(device), args.texts, args.length).result()
             seconds[name] = min(seconds[name], took)
     where = (
         torch.cuda.get_device_name()
@@ -68,10 +68,10 @@ def main() -> None:
         print(f"{name:<50}{rate:>10.1f}{seconds[name] / seconds[ours_name]:>13.2f}x{cosine:>16.5f}")
 
 
-def measure(system: tuple[torch.dtype, int] | None, model: str, most: int, length: int) -> tuple[float, np.ndarray]:
+def measure(system: tuple[torch.dtype, int] | None, model: str, device: str, most: int, length: int) -> tuple[float, np.ndarray]:
     """Seconds and vectors of one encoding, after a short one to warm up: sentence-transformers with a dtype and batch size; none: ours."""
     texts = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values()][:most]
-    run = ours(model, length) if system is None else theirs(model, length, *system)
+    run = ours(model, length) if system is None else theirs(model, device, length, *system)
     run(texts[:64])
     start = time.perf_counter()
     vectors = run(texts)
@@ -98,8 +98,8 @@ def ours(model: str, length: int) -> Encode:
 
 
 @cache
-def theirs(model: str, length: int, weights: torch.dtype, batch: int) -> Encode:
-    own = SentenceTransformer(str(parse_encoder(model).folder), model_kwargs={"torch_dtype": weights})
+def theirs(model: str, device: str, length: int, weights: torch.dtype, batch: int) -> Encode:
+    own = SentenceTransformer(str(parse_encoder(model).folder), device=device, model_kwargs={"torch_dtype": weights})
     own.max_seq_length = length
     return lambda texts: own.encode(texts, batch_size=batch, show_progress_bar=False).astype(np.float32)
 

@@ -48,10 +48,11 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
             f"{where}: report.metric: found {parameters.report.metric!r}, expected one of evaluate.measures: {', '.join(measures)}"
         )
     deepest, ranks = parameters.evaluate.deepest
-    for key, depth in (("evaluate.depth", parameters.evaluate.depth), ("bm25.run_depth", parameters.bm25.run_depth)):
-        if depth < ranks:
+    lists = ranks + (ranks > 0 and parameters.evaluate.ignore_identical_ids)  # one may go
+    for key, depth, least in (("evaluate.depth", parameters.evaluate.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)):
+        if depth < least:
             raise UserError(
-                f"{where}: {key}: found {depth}, expected {ranks} at least, as {deepest} in evaluate.measures asks; "
+                f"{where}: {key}: found {depth}, expected {least} at least, as {deepest} in evaluate.measures asks; "
                 f"raise it, or take that measure out"
             )
     return parameters

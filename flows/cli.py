@@ -101,6 +101,12 @@ def build_parser() -> ArgumentParser:
     evaluate.add_argument(
         "--drop", action="store_true", help="drop and count empty texts, and qrels of unknown ids, rather than refuse them"
     )
+    evaluate.add_argument(
+        "--ignore-identical-ids",
+        action=BooleanOptionalAction,
+        default=None,
+        help="leave a query's document of its own id out, as BEIR does (default: evaluate.ignore_identical_ids)",
+    )
     evaluate.add_argument("--out", type=Path, help="also write the metrics to this JSON file")
     evaluate.set_defaults(work=_evaluate)
 
@@ -278,7 +284,7 @@ def _evaluate(options: Namespace, _: object) -> int:
 
     prefixes = {"query": options.query_prefix, "document": options.document_prefix}
     lengths = {"query": options.query_length, "document": options.document_length}
-    return evaluate(options.model, options.data, options.out, prefixes, lengths, options.titles, options.drop)
+    return evaluate(options.model, options.data, options.out, prefixes, lengths, options.titles, options.drop, options.ignore_identical_ids)
 
 
 def _serve(options: Namespace, _: object) -> int:

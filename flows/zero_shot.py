@@ -39,18 +39,21 @@ def evaluate(
     lengths: Mapping[str, int | None],
     titles: bool | None,
     drop: bool,
+    ignore_identical_ids: bool | None,
 ) -> int:
     """Print the metrics of encoder `model` on dataset `data`, per split; also to `out`. Returns the exit status.
 
-    Pooling, head, similarity and prompts are the model's own, but for `prefixes` ("query", "document"); `lengths` (of the same) and
-    `titles` are the project's where they are None, lengths cut to what the model takes; all else is the project's. With `drop`,
-    empty texts and qrels of unknown ids are dropped.
+    Pooling, head, similarity and prompts are the model's own, but for `prefixes` ("query", "document"); `lengths` (of the same),
+    `titles` and `ignore_identical_ids` (tasks.evaluate.params) are the project's where they are None, lengths cut to what the model
+    takes; all else is the project's. With `drop`, empty texts and qrels of unknown ids are dropped.
     """
     parse_dataset(data)
     for kind, length in lengths.items():
         if length is not None and length < SHORTEST:
             raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
     titles = check_file().text.titles if titles is None else titles
+    if ignore_identical_ids is None:
+        ignore_identical_ids = check_file().evaluate.ignore_identical_ids
     name = _name(parse_encoder(model).name)
     SCRATCH.mkdir(exist_ok=True)
     remove_abandoned()
@@ -64,12 +67,12 @@ def evaluate(
                     display.output(stage, line)
 
             status, problem = run_stages(
-                commands(name, model, data, folder, prefixes, lengths, titles, drop), processes, tell, environment()
+                commands(name, model, data, folder, prefixes, lengths, titles, drop, ignore_identical_ids), processes, tell, environment()
             )
             if status:
                 print(f"retemper: {problem}", file=sys.stderr)
                 return status
-        measured, read = read_json(folder / "metrics.json"), _texts(folder, titles)
+        measured, read = read_json(folder / "metrics.json"), _texts(folder, titles, ignore_identical_ids)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     display.line(f"\n{text_table(*metrics.rows({name: measured}))}\n{read}")
@@ -100,13 +103,13 @@ def run_stages(
     return 0, ""
 
 
-def _texts(folder: Path, titles: bool) -> str:
-    """How texts were put to the model, in a line."""
+def _texts(folder: Path, titles: bool, ignore_identical_ids: bool) -> str:
+    """How texts were put to the model, and what was left out of its lists, in a line."""
     described = {
         name: read_json(file) for name in ("queries", "documents") for file in sorted((folder / "tokens" / name).rglob("meta.json"))
     }
     texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
-    return "; ".join([*texts, "titles on" if titles else "titles off"])
+    return "; ".join([*texts, "titles on" if titles else "titles off", *["identical ids left out"] * ignore_identical_ids])
 
 
 def commands(
@@ -118,6 +121,7 @@ def commands(
     lengths: Mapping[str, int | None],
     titles: bool,
     drop: bool,
+    ignore_identical_ids: bool,
 ) -> list[list[str]]:
     """The stages from a dataset and an encoder to metrics, each `[module, arguments...]`, with everything below `folder`."""
 
@@ -142,6 +146,7 @@ def commands(
             "tasks.evaluate",
             *("--name", name, "--encoder", at("encoder"), "--embeddings", at("embeddings"), "--tokens", at("tokens")),
             *("--qrels", at("corpus/qrels"), "--runs", at("runs"), "--metrics", at("metrics.json")),
+            "--ignore-identical-ids" if ignore_identical_ids else "--no-ignore-identical-ids",
         ],
     ]
 

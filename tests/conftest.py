@@ -32,6 +32,7 @@ os.environ.update(
     HF_HUB_OFFLINE="1",
     MPLBACKEND="Agg",
     OMP_NUM_THREADS=str(THREADS),
+    OMP_WAIT_POLICY="passive",  # threads that wait for others leave the cores to the tests beside them
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     TOKENIZERS_PARALLELISM="false",
     TRANSFORMERS_OFFLINE="1",

@@ -20,8 +20,9 @@ from tasks.core.sources import DEMO_DISTRIBUTION, demo_file, local_path
 
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
 DUMP = re.compile(r"\.xml(-p\d+p\d+)?(\.bz2)?$")  # a split dump's parts are named by their first and last page: .xml-p1p41242.bz2
+DATE = re.compile(r"-(\d{8}|\d{4}-\d\d-\d\d|latest)(?=-)")  # enwiki-20260301-pages-articles.xml, enwiki-2026-03-01-p10p52.xml
 CONTENT = re.compile(  # what a dump's name tells: which pages, and which part of them (pages-articles-multistream3.xml-p1p2.bz2)
-    r"(.*?)(?:-multistream)?((?:(?<=articles)|(?<=current)|(?<=multistream))\d+)?\.xml(-p\d+p\d+)?(?:\.bz2)?"
+    r"(.*?)(?:-multistream)?((?:(?<=articles)|(?<=current)|(?<=multistream))\d+)?(-p\d+p\d+)?\.xml(-p\d+p\d+)?(?:\.bz2)?"
 )
 HISTORY = "-meta-history"
 FORMS = "demo | dump:PATH | parquet:PATH | jsonl:PATH"
@@ -88,23 +89,29 @@ def refuse_history(file: Path) -> None:
 
 
 def refuse_again(files: Iterable[Path], kind: Kind) -> None:
-    """UserError where two names stand for the same articles: packed and plain, multistream and not, a whole dump and a part of it."""
+    """UserError where two names stand for the same articles: packed and plain, multistream and not, a whole dump and a part of it,
+    two dates of a wiki (whose parts begin and end at other pages).
+    """
     seen: dict[str, dict[str, Path]] = {}
+    dates: dict[str, tuple[str, Path]] = {}
     for file in files:
         refuse_history(file)
-        pages, part = content(file, kind)
-        parts = seen.setdefault(pages, {})
-        other = parts.get(part) or parts.get("") or (None if part else next(iter(parts.values()), None))
-        if other:
+        pages, date, part = content(file, kind)
+        parts, (first, earlier) = seen.setdefault(pages, {}), dates.setdefault(pages, (date, file))
+        same = parts.get(part) or parts.get("") or (None if part else next(iter(parts.values()), None))
+        if other := same if first == date else earlier:
             raise UserError(f"{file}: holds articles of {other} again; move one of them away, or name a single file in articles.source")
         parts[part] = file
 
 
-def content(file: Path, kind: Kind) -> tuple[str, str]:
-    """Which articles a file holds, and which part of them ("": all), by its name; a dump's folder tells nothing, its name has the wiki."""
-    if kind == "dump" and (found := CONTENT.fullmatch(file.name)):
-        return found[1].replace("pages-meta-current", "pages-articles"), found[3] or found[2] or ""
-    return str(file).removesuffix(".gz"), ""
+def content(file: Path, kind: Kind) -> tuple[str, str, str]:
+    """Which articles a file holds, of which date, and which part of them ("": all), by its name; a dump's folder tells nothing, its
+    name has the wiki.
+    """
+    if kind == "dump" and (found := CONTENT.fullmatch(DATE.sub("", file.name, count=1))):
+        date = DATE.search(file.name)
+        return found[1].replace("pages-meta-current", "pages-articles"), date[1] if date else "", found[4] or found[3] or found[2] or ""
+    return str(file).removesuffix(".gz"), "", ""
 
 
 def article_versions(spec: ArticleSpec) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Ranked lists to runs and metrics of one system on dev and test: of candidates as they are, or of an encoder by exact search."""
 
-from argparse import Namespace
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tasks.core.records import RANKED
 from tasks.core.tables import read_batches
 from tasks.evaluate.measures import parse
 from tasks.evaluate.params import Evaluate
+from tasks.evaluate.runs import without_identical_ids
 from tasks.evaluate.split import evaluate_split, load_qrels
 
 
@@ -25,6 +26,7 @@ def arguments() -> Namespace:
     for name, text in {"encoder": "encoder folder", "embeddings": "its document vectors", "tokens": "token folder"}.items():
         known.add_argument(f"--{name}", type=Path, help=f"{text}, in place of --candidates")
     known.add_argument("--index", type=Path, help="folder of an index that is searched in place of the document vectors, if it holds one")
+    known.add_argument("--ignore-identical-ids", action=BooleanOptionalAction, default=None, help="in place of params.yaml's")
     given = known.parse_args()
     if bool(given.candidates) == all((given.encoder, given.embeddings, given.tokens)):
         known.error("expected either --candidates, or all of --encoder, --embeddings and --tokens")
@@ -33,15 +35,21 @@ def arguments() -> Namespace:
 
 def ranked_lists(given: Namespace, split: str, params: Evaluate) -> Iterable[pa.RecordBatch]:
     """The system's ranked documents for the queries of `split`."""
+    ignore = params.ignore_identical_ids
     if given.candidates:
-        return read_batches(given.candidates / f"{split}.parquet", RANKED)
+        candidates = read_batches(given.candidates / f"{split}.parquet", RANKED)
+        return without_identical_ids(candidates) if ignore else candidates
     from tasks.evaluate.dense import dense_run  # imports torch, which the lexical way does without
 
-    return dense_run(given.encoder, given.embeddings, given.tokens, split, params, given.index)
+    depth = params.depth + ignore  # a query's own document takes the place of another
+    lists = dense_run(given.encoder, given.embeddings, given.tokens, split, params.model_copy(update={"depth": depth}), given.index)
+    return without_identical_ids(lists, params.depth) if ignore else lists
 
 
 def main() -> None:
     given, params = arguments(), load(Evaluate, "evaluate")
+    if given.ignore_identical_ids is not None:
+        params = params.model_copy(update={"ignore_identical_ids": given.ignore_identical_ids})
     metrics = {}
     with new_folder(given.runs) as folder:
         judged = {split: load_qrels(given.qrels / f"{split}.parquet", split, least) for split, least in params.relevance.items()}
@@ -51,9 +59,8 @@ def main() -> None:
                 continue
             measures = parse(params.measures, params.relevance[split])
             metrics[split], queries = evaluate_split(ranked_lists(given, split, params), qrels, measures, folder / split, given.name)
-            print(
-                f"{given.name}: {split}, {queries:,} queries: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())
-            )
+            over = f"{queries:,} queries" + (", identical ids left out" if params.ignore_identical_ids else "")
+            print(f"{given.name}: {split}, {over}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items()))
         if not metrics:
             raise UserError(
                 f"{given.qrels}: found no relevant document in dev.parquet or test.parquet; expected one of them to be there to evaluate on"

@@ -23,6 +23,11 @@ class Evaluate(Params):
         description="lowest grade that counts as relevant in RR, R, AP, P, for both splits or for each (MS MARCO dev with "
         "TREC Deep Learning passages: {dev: 1, test: 2}); nDCG takes grades as they are",
     )
+    ignore_identical_ids: bool = Field(
+        False,
+        description="whether a document that has its query's id is left out of a run, as BEIR's code has it (ArguAna, Quora: queries "
+        "that are documents)",
+    )
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of the query encoding: bf16 where the hardware has it, else fp32")
 
     @field_validator("relevance", mode="before")

@@ -32,6 +32,27 @@ def write_run(path: Path, batches: Iterable[pa.RecordBatch], tag: str) -> Iterat
             yield batch
 
 
+def without_identical_ids(batches: Iterable[pa.RecordBatch], depth: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Ranked lists (schema RANKED, a query's rows together) less each query's document of its own id, ranks closed up, `depth` of them
+    at most: BEIR's `ignore_identical_ids`.
+    """
+    last, left_out = None, 0  # the last query so far, and how many of its rows were left out
+    for batch in batches:
+        if not len(batch):
+            continue
+        queries, own = batch["query"], pc.equal(batch["query"], batch["doc"]).to_numpy(zero_copy_only=False)
+        begins = np.concatenate([[queries[0].as_py() != last], pc.not_equal(queries[1:], queries[:-1]).to_numpy(zero_copy_only=False)])
+        above = np.cumsum(own) - own + left_out
+        starts = np.flatnonzero(begins)
+        base = np.concatenate([[0], above[starts]])[np.cumsum(begins)]
+        gone = above - base
+        last, left_out = queries[-1].as_py(), int(gone[-1] + own[-1])
+        ranks = batch["rank"].to_numpy() - gone
+        kept = ~own if depth is None else ~own & (ranks <= depth)
+        column, field = batch.schema.get_field_index("rank"), batch.schema.field("rank")
+        yield batch.set_column(column, field, pa.array(ranks, field.type)).filter(pa.array(kept))
+
+
 def _refuse_blanks(ids: pa.Array, path: Path) -> None:
     bad = ids.filter(pc.match_substring_regex(ids, r"^$|\s"))
     if len(bad):

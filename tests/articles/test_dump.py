@@ -194,7 +194,7 @@ def test_disambiguations_of_plain_text(text: str, wanted: bool) -> None:
 
 def test_files_of_a_folder(tmp_path: Path) -> None:
     dumps = ["a/enwiki-pages-articles1.xml-p1p41242.bz2", "enwiki-pages-articles-multistream2.xml-p41243p50000.bz2", "p.xml", "p2.xml"]
-    dumps += ["q.xml-p1p2", "simplewiki-pages-articles-multistream.xml.bz2"]
+    dumps += ["q.xml-p1p2", "r-2026-03-01-p10p52.xml.bz2", "r-2026-03-01-p53p99.xml.bz2", "simplewiki-pages-articles-multistream.xml.bz2"]
     others = ["enwiki-pages-articles-multistream-index1.txt-p1p41242.bz2", "md5sums.txt", "x.xml.gz", "x.xml-p1.bz2", "x.xml.bz2.part"]
     (tmp_path / "a").mkdir()
     for name in [*dumps, *others]:
@@ -213,6 +213,11 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
         ("dump", "w-pages-articles-multistream1.xml-p1p41242.bz2", "w-pages-articles1.xml-p1p41242.bz2"),
         ("dump", "w-pages-articles1.xml-p1p41242", "w-pages-articles1.xml-p1p41242.bz2"),
         ("dump", "w-pages-articles.xml.bz2", "w-pages-meta-current.xml.bz2"),
+        ("dump", "a/w-20260301-pages-articles.xml.bz2", "w-20260401-pages-articles.xml.bz2"),
+        ("dump", "w-20260301-pages-articles1.xml-p1p41242.bz2", "w-latest-pages-articles-multistream2.xml-p41300p5.bz2"),
+        ("dump", "w-2026-03-01-p10p52.xml.bz2", "w-2026-04-01-p10p55.xml.bz2"),
+        ("dump", "a/w-2026-03-01-p10p52.xml.bz2", "w-2026-03-01-p10p52.xml.bz2"),
+        ("dump", "w-20260301-pages-articles.xml.bz2", "w-pages-articles.xml.bz2"),
         ("jsonl", "a/wiki_00", "a/wiki_00.gz"),
         ("jsonl", "a.jsonl", "a.jsonl.gz"),
     ],

@@ -4,7 +4,9 @@ import json
 import random
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +17,11 @@ import pytrec_eval
 from tasks.core.errors import UserError
 from tasks.core.params import validate
 from tasks.core.records import QRELS, RANKED
+from tasks.evaluate.__main__ import ranked_lists
 from tasks.evaluate.external import evaluate_files
 from tasks.evaluate.measures import parse
 from tasks.evaluate.params import Evaluate
-from tasks.evaluate.runs import QUERY_BLOCK, rankings, read_trec_qrels, read_trec_run, write_run
+from tasks.evaluate.runs import QUERY_BLOCK, rankings, read_trec_qrels, read_trec_run, without_identical_ids, write_run
 from tasks.evaluate.split import evaluate_split
 
 
@@ -73,6 +76,29 @@ def test_blocks_keep_queries_whole() -> None:
     assert [doc for block in blocks for docs in block.values() for doc in docs] == table["doc"].to_pylist()
 
 
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 1000])
+def test_documents_of_a_querys_own_id_are_left_out(batch: int, tmp_path: Path) -> None:
+    draw = random.Random(batch)
+    rows = []
+    for query in map(str, range(60)):
+        docs = [str(doc) for doc in draw.sample(range(60), draw.randint(1, 9))]
+        if draw.random() < 0.5 and query not in docs:
+            docs.insert(draw.randint(0, len(docs)), query)
+        rows += [(query, doc, rank, -float(rank)) for rank, doc in enumerate(docs, 1)]
+    expected, ranks = [], dict.fromkeys(map(str, range(60)), 0)
+    for query, doc, _, score in rows:
+        if query != doc:
+            ranks[query] += 1
+            expected.append((query, doc, ranks[query], score))
+    table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
+    batches = [table.to_batches()[0][:0], *table.to_batches(batch)]
+    found = pa.Table.from_batches(write_run(tmp_path / "run.trec", without_identical_ids(batches), "me"), RANKED)
+    assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    cut = pa.Table.from_batches(without_identical_ids(batches, 4), RANKED)
+    assert [tuple(row.values()) for row in cut.to_pylist()] == [row for row in expected if row[2] <= 4]
+    assert 20 < len(rows) - len(expected) < 50
+
+
 def test_ids_with_blanks_are_refused_and_leave_no_file(tmp_path: Path) -> None:
     table = pa.table([["q"], ["New York"], [1], [1.0]], schema=RANKED)
     with pytest.raises(UserError, match="'New York'"):
@@ -91,8 +117,11 @@ def test_malformed_files_are_named_by_line(tmp_path: Path) -> None:
         evaluate_files(tmp_path / "run", tmp_path / "none", ["AP"], 1)
 
 
-def stage(folder: Path, *arguments: str, relevance: str = "1") -> subprocess.CompletedProcess[str]:
-    (folder / "params.yaml").write_text(f"evaluate: {{measures: [RR@10, AP], relevance: {relevance}}}\n")
+OWN = ", ignore_identical_ids: true"
+
+
+def stage(folder: Path, *arguments: str, relevance: str = "1", more: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "params.yaml").write_text(f"evaluate: {{measures: [RR@10, AP], relevance: {relevance}{more}}}\n")
     paths = ["--qrels", "qrels", "--runs", "runs/bm25", "--metrics", "metrics/bm25.json"]
     command = [sys.executable, "-m", "tasks.evaluate", "--name", "bm25", *paths, *arguments]
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True)
@@ -119,6 +148,35 @@ def test_stage(tmp_path: Path) -> None:
         "AP": [0.5, 0.0, 0.0],
     }
     assert (tmp_path / "runs" / "bm25" / "test.trec").read_text() == "q1 Q0 b 1 2 bm25\nq1 Q0 a 2 1 bm25\nq3 Q0 b 1 1 bm25\n"
+
+
+def test_stage_leaves_identical_ids_out_where_asked(tmp_path: Path) -> None:
+    write(tmp_path / "qrels" / "test.parquet", [("a", "b", 1)], QRELS)
+    write(tmp_path / "candidates" / "test.parquet", [("a", "a", 1, 2.0), ("a", "b", 2, 1.0)], RANKED)
+    found = []
+    for arguments, more in (([], ""), (["--ignore-identical-ids"], ""), ([], OWN), (["--no-ignore-identical-ids"], OWN)):
+        done = stage(tmp_path, "--candidates", "candidates", *arguments, more=more)
+        assert done.returncode == 0, done.stderr
+        found.append((tmp_path / "runs" / "bm25" / "test.trec").read_text())
+    whole, less = "a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n", "a Q0 b 1 1 bm25\n"
+    assert found == [whole, less, less, whole]
+
+
+def test_as_many_others_are_searched_where_identical_ids_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.evaluate import dense
+
+    def dense_run(*arguments: Any) -> list[pa.RecordBatch]:
+        depth = arguments[4].depth
+        rows = [("a", doc, rank, -float(rank)) for rank, doc in enumerate("abcd"[:depth], 1)]
+        rows += [("x", doc, rank, -float(rank)) for rank, doc in enumerate("abcd"[:depth], 1)]
+        return pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED).to_batches()
+
+    monkeypatch.setattr(dense, "dense_run", dense_run)
+    given = Namespace(candidates=None, encoder=None, embeddings=None, tokens=None, index=None)
+    for ignore, expected in ((False, ["ab", "ab"]), (True, ["bc", "ab"])):
+        params = Evaluate(depth=2, measures=("nDCG@2",), ignore_identical_ids=ignore)
+        (lists,) = rankings(ranked_lists(given, "test", params))
+        assert ["".join(docs) for docs in lists.values()] == expected
 
 
 def test_stage_refuses_in_one_line(tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ def test_what_passes(sections: dict[str, Any]) -> None:
     assert check(sections).rounds["star"].init == "warmup"
 
 
+IDENTICAL = {"measures": ["nDCG@10", "R@1000"], "ignore_identical_ids": True}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
@@ -177,6 +180,7 @@ def test_what_passes(sections: dict[str, Any]) -> None:
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
         ("evaluate.depth", 50, "evaluate.depth: found 50, expected 100 at least, as R@100 in evaluate.measures asks"),
         ("bm25.run_depth", 99, "bm25.run_depth: found 99, expected 100 at least, as R@100 in evaluate.measures asks"),
+        ("evaluate", IDENTICAL, "bm25.run_depth: found 1000, expected 1001 at least, as R@1000 in evaluate.measures asks"),
         (
             "evaluate.measures",
             ["AP", "nDCG@10", "R(rel=2)@2000"],

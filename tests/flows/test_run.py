@@ -1,14 +1,16 @@
-"""What a run tidies up when it has ended."""
+"""What a run tidies up when it has ended, and how a retraining's goes on without its server."""
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flows import locks, run
-from flows.display import Outcome
+from flows import locks, retrain, run, server
+from flows.display import Display, Outcome
 from flows.graph import Graph, Stage
 from flows.plan import Plan
+from flows.processes import Processes
 from tasks.core.scratch import finish
 
 WHOLE = {"a": Outcome("Ran"), "b": Outcome("Cached")}
@@ -57,3 +59,24 @@ def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, mon
     assert end([], {"a": Outcome("Ran")}) == (True, True)
     assert end(["b"], WHOLE) == (True, False)
     assert end([], WHOLE) == (False, False)
+
+
+def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+
+    def away(**_: Any) -> None:
+        raise server.Away(ConnectionError())
+
+    def started(_: Processes, __: Any, ___: Any, env: dict[str, str]) -> int:
+        given.append(env)
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "run", away)
+    monkeypatch.setattr(Processes, "run", started)
+    for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/api")
+    retrain._run_pipeline(lambda: None, Processes(), Display())
+    assert len(given) == 1
+    assert {"PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"}.isdisjoint(given[0])
+    assert given[0]["PREFECT_HOME"]

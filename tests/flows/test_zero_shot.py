@@ -17,7 +17,7 @@ def evaluated(
 ) -> Any:
     """What `retemper evaluate --model data/encoders/warmup --data beir:beir` measures, in this process."""
     beside = small.folder / "beside"
-    for module, *arguments in zero_shot.commands("m", "data/encoders/warmup", "beir:beir", beside, prefixes, lengths, titles, drop):
+    for module, *arguments in zero_shot.commands("m", "data/encoders/warmup", "beir:beir", beside, prefixes, lengths, titles, drop, False):
         done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
         assert done.status == 0, (module, done)
     return json.loads((beside / "metrics.json").read_text())
@@ -33,8 +33,9 @@ def test_a_model_is_evaluated_in_its_own_shape_with_its_own_prompts(small: Any) 
 
 def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(small.folder)
-    told = zero_shot._texts(Path("data"), titles=False)
+    told = zero_shot._texts(Path("data"), False, False)
     assert re.fullmatch(r"queries of at most \d+ tokens, prefix ''; documents of at most 24 tokens, prefix ''; titles off", told)
+    assert zero_shot._texts(Path("data"), False, True) == f"{told}; identical ids left out"
 
 
 def length(small: Any, kind: str) -> Any:
@@ -67,9 +68,13 @@ def test_a_length_of_the_project_that_the_model_does_not_take(small: Any) -> Non
 def test_the_command_line_hands_them_over(small: Any, monkeypatch: Any) -> None:
     given: list[Any] = []
     monkeypatch.setattr(zero_shot, "evaluate", lambda *arguments: given.append(arguments[3:]) or 0)
-    done = small.retemper("evaluate", "--model", "m", "--data", "demo", "--document-length", "128", "--no-titles", "--drop")
+    done = small.retemper(
+        "evaluate", "--model", "m", "--data", "demo", "--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids"
+    )
     assert done.status == 0, done
-    assert given == [(PLAIN, {"query": None, "document": 128}, False, True)]
+    assert given == [(PLAIN, {"query": None, "document": 128}, False, True, True)]
+    for ignore, flag in ((True, "--ignore-identical-ids"), (False, "--no-ignore-identical-ids")):
+        assert zero_shot.commands("m", "model", "demo", Path("x"), PLAIN, PLAIN, False, False, ignore)[-1][-1] == flag
 
 
 def test_a_length_without_room_for_a_word(small: Any) -> None:
