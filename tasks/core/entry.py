@@ -1,6 +1,7 @@
 """How a stage begins: tied to its parent's life, offline where it can be, with a quiet log."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tasks import THRESHOLDS
 from tasks.core.errors import UserError, one_line_errors
 
 PR_SET_PDEATHSIG = 1
@@ -19,6 +21,8 @@ TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/tether.py), which 
 @contextmanager
 def stage() -> Iterator[None]:
     """Run a stage's entry: no telemetry, no orphan (Linux: the stage dies with its parent), user errors and Ctrl-C in one line."""
+    gc.freeze()  # what was imported stays: no collection looks through it again
+    gc.set_threshold(*THRESHOLDS)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if sys.platform == "linux":

@@ -72,3 +72,11 @@ def test_code_or_parameters_written_while_a_stage_starts_are_refused(tmp_path: P
     assert run(time.time() + 0.05)[0] == 0
     status, _, errors = run(0.0)
     assert status == 2 and "/tasks/" in errors and "changed while the stage was starting" in errors
+
+
+def test_garbage_is_collected_as_ever_once_a_stage_works() -> None:
+    code = "import gc; own = gc.get_threshold()\nfrom tasks.core.entry import stage\nraised = gc.get_threshold()\n"
+    code += "with stage(): print(own == gc.get_threshold(), raised[0] > own[0], gc.get_freeze_count() > 0)"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.stdout == "True True True\n", done
