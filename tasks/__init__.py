@@ -12,8 +12,3 @@
 Imports run stage -> core -> third party: `tasks.core` holds what two or more stages need, and no stage
 imports another.
 """
-
-import gc
-
-THRESHOLDS = gc.get_threshold()
-gc.set_threshold(50_000)  # imports of torch and transformers make many objects and no garbage; core.entry.stage sets it back

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks import THRESHOLDS
 from tasks.core.errors import UserError, one_line_errors
 
 PR_SET_PDEATHSIG = 1
@@ -21,8 +20,7 @@ TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/tether.py), which 
 @contextmanager
 def stage() -> Iterator[None]:
     """Run a stage's entry: no telemetry, no orphan (Linux: the stage dies with its parent), user errors and Ctrl-C in one line."""
-    gc.freeze()  # what was imported stays: no collection looks through it again
-    gc.set_threshold(*THRESHOLDS)
+    gc.freeze()  # what was imported stays: no collection looks through it again, while models are imported and later
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if sys.platform == "linux":

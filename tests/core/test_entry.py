@@ -74,9 +74,8 @@ def test_code_or_parameters_written_while_a_stage_starts_are_refused(tmp_path: P
     assert status == 2 and "/tasks/" in errors and "changed while the stage was starting" in errors
 
 
-def test_garbage_is_collected_as_ever_once_a_stage_works() -> None:
-    code = "import gc; own = gc.get_threshold()\nfrom tasks.core.entry import stage\nraised = gc.get_threshold()\n"
-    code += "with stage(): print(own == gc.get_threshold(), raised[0] > own[0], gc.get_freeze_count() > 0)"
+def test_a_stage_collects_no_garbage_among_its_imports() -> None:
+    code = "import gc\nfrom tasks.core.entry import stage\nwith stage(): print(gc.get_freeze_count() > 1000, gc.isenabled())"
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert done.stdout == "True True True\n", done
+    assert done.stdout == "True True\n", done
