@@ -1,5 +1,6 @@
 """What tests share: small encoders, a small corpus of real sentences, the team's data where it is there; nothing goes online."""
 
+import gc
 import hashlib
 import json
 import os
@@ -20,6 +21,8 @@ from typing import NamedTuple
 import pytest
 
 THREADS = 2  # the same on every machine: another count may change the last bits of a sum
+
+gc.set_threshold(50_000)  # a full collection looks through all of torch, Prefect and pytest: 7 % of tests that train and encode
 
 # Before any test imports what reads them; stages that a test starts inherit them.
 os.environ.update(

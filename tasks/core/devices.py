@@ -63,7 +63,7 @@ def choose_device(runtime: Runtime) -> torch.device:
 
 
 def keep_memory() -> bool:
-    """Whether this process's malloc could be told to keep what tensors of up to 32 MiB free for the next ones (glibc alone knows how).
+    """Tell this process's malloc to keep the memory of freed tensors of up to 32 MiB for the next ones. False where it cannot (glibc can).
 
     By its own rules it gives memory back to the system after nearly every layer; fresh pages are 7 to 10 % of encoding on a CPU.
     """
