@@ -1,13 +1,15 @@
 """The one place that chooses device and arithmetic: every kind of hardware, by its probes."""
 
-import platform
+import ctypes
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tasks.core.devices import Runtime, choose_device, compute_dtype, keep_memory, place, read_runtime
+from tasks.core.devices import Runtime, choose_device, compute_dtype, place, read_runtime
 from tasks.core.errors import UserError, one_line_errors
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -71,9 +73,26 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set_to == [3]
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's malloc")
-def test_malloc_takes_the_thresholds() -> None:
-    assert keep_memory()
+MAPPED = """
+import ctypes
+from tasks.core.devices import keep_memory
+fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+Info = type("Info", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in fields]})
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
+def maps():
+    before = libc.mallinfo2().hblks
+    libc.malloc(ctypes.c_size_t(30 * 2**20))
+    return libc.mallinfo2().hblks - before
+print(maps(), keep_memory(), maps())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="of glibc's malloc")
+def test_a_tensors_memory_is_no_mapping_of_its_own_that_goes_with_it() -> None:
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", MAPPED], cwd=root, capture_output=True, text=True, check=False)
+    assert done.stdout == "1 True 0\n", done
 
 
 def test_the_runtime_file(tmp_path: Path) -> None:
