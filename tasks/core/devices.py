@@ -69,9 +69,7 @@ def keep_memory() -> bool:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
-    return mallopt is not None and bool(
-        mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_threshold, 2**25)
-    )  # what older glibc takes at most
+    return mallopt is not None and bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_threshold, 2**25))
 
 
 def hardware(device: torch.device) -> str:
