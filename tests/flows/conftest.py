@@ -100,9 +100,9 @@ class Toy:
     folder: Path
     environment: dict[str, str]
 
-    def rounds(self, **values: str) -> None:
+    def rounds(self, first: str = "one", **values: str) -> None:
         lines = [f"  {name}: {{value: {value}}}" for name, value in values.items()]
-        (self.folder / "params.yaml").write_text("\n".join(["first: one", "rounds:", *lines, ""]))
+        (self.folder / "params.yaml").write_text("\n".join([f"first: {first}", "rounds:", *lines, ""]))
 
     def acts(self, **acts: str) -> None:
         (self.folder / "acts.json").write_text(json.dumps({name.replace("__", "/"): act for name, act in acts.items()}))

@@ -44,6 +44,7 @@ def test_what_runs_is_what_changed(served: Any, executed: Any, read_states: Any)
     (start_a, end_a), (start_b, end_b) = times["encoders/a"], times["encoders/b"]
     assert end_a <= start_b or end_b <= start_a, "one stage at a time has the device"
     served.acts()
+    report = (served.folder / "data/report").read_text()
 
     again = toy.call("run", script=PROBE)
     assert read_states(again.stdout) == dict.fromkeys(ALL, "Cached")
@@ -56,10 +57,13 @@ def test_what_runs_is_what_changed(served: Any, executed: Any, read_states: Any)
 
     served.rounds(a="1", b="1", c="1")
     assert executed(served.run()) == {"train@c", "evaluate@c", "report"}, "finished rounds stay finished"
-    served.rounds(a="1", b="1")
-    assert executed(served.run()) == set()
+    served.rounds(a="1", b="1", first="two")
+    assert executed(served.run()) == ALL, "another data set"
     assert not (served.folder / "data/metrics/c.json").exists(), "a removed round's metrics"
     assert not (served.folder / "data/encoders/c").exists()
+    served.rounds(a="1", b="1")
+    assert executed(served.run()) == set(), "and back"
+    assert (served.folder / "data/report").read_text() == report
 
     done = served.call("run", "--dry-run", "train")
     assert done.stdout.splitlines() == ["0 stages may run (fewer, where outputs come out the same or are in the cache)"]
