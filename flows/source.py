@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.core import sources, wikipedia
 from tasks.core.downloads import encoder_folder
-from tasks.core.errors import UserError
+from tasks.core.errors import Away, UserError
 from tasks.core.files import file_digest, write_json
 from tasks.core.params import read_yaml
 
@@ -25,7 +25,7 @@ SLOW_BYTES = 1 << 30  # reading more than this is told
 STANDS = "RETEMPER_SOURCE_STANDS"  # environment: data/source.json is not brought up to date (a revision is made again)
 
 
-class Elsewhere(UserError):
+class Elsewhere(Away):
     """A Hugging Face id that nobody has downloaded to this machine."""
 
 
@@ -65,9 +65,9 @@ def write_source(
 ) -> None:
     """Bring `source` up to date with the sources that `params` names; written only where its content changes.
 
-    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen. A Hugging Face
-    id that was never seen is downloaded, so that everybody knows it by its content. Articles that were never seen have an
-    entry without digest instead: as a rule no pre-training needs them. `stands`: what is there of
+    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen, or is there
+    and something is wrong with it. A Hugging Face id that was never seen is downloaded, so that everybody knows it by its content.
+    Such articles have an entry without digest instead: as a rule no pre-training needs them. `stands`: what is there of
     the named sources stays, whatever they have become.
     """
     remembered = _read_memory(memory)
@@ -81,6 +81,8 @@ def write_source(
             entry = describe(name, listing(name), remembered)
         except (UserError, OSError) as error:
             known = remembered.entries.get(f"{kind} {name}") or (before.get(kind) if before.get(kind, {}).get("source") == name else None)
+            if not isinstance(error, Away | OSError):
+                known = None  # it is there, and something is wrong with it
             if known is None and kind == "articles":
                 after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
                 continue

@@ -23,6 +23,10 @@ class UserError(Exception):
     """A mistake of the user's. The message is one line: where, what was found, what was expected, how to mend it."""
 
 
+class Away(UserError):
+    """What should be read is not on this machine at the moment, or not yet: what is known of it still holds."""
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn a user's mistake, or a full or forbidden disk, into one line on stderr and exit status 2."""

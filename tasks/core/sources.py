@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
-from tasks.core.errors import UserError
+from tasks.core.errors import Away, UserError
 
 Kind = Literal["demo", "beir", "msmarco", "parquet", "irds"]
 SPEC_FORMS = "demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID"
@@ -113,7 +113,7 @@ def package_folder(module: str, remedy: str) -> Path:
     """The folder of an installed top-level package, found without importing it."""
     found = importlib.util.find_spec(module) if module.isidentifier() else None
     if found is None or not found.submodule_search_locations:
-        raise UserError(f"package {module}: not installed; {remedy}")
+        raise Away(f"package {module}: not installed; {remedy}")
     return Path(next(iter(found.submodule_search_locations)))
 
 
@@ -198,7 +198,8 @@ def parse_encoder(source: str) -> EncoderPlace:
     if source and folder.is_dir():
         return EncoderPlace("folder", source, folder)
     if folder.exists() or not _REPOSITORY.fullmatch(source) or source.startswith("."):
-        raise UserError(f"encoder {source!r}: no such folder and not a Hugging Face id, expected {ENCODER_FORMS}")
+        kind = UserError if folder.exists() else Away
+        raise kind(f"encoder {source!r}: no such folder and not a Hugging Face id, expected {ENCODER_FORMS}")
     return _cached_encoder(source)
 
 
@@ -241,9 +242,11 @@ def local_path(place: str) -> Path:
 
 
 def _folder(path: Path, expected: str) -> Path:
-    if not path.is_dir():
-        found = "a file" if path.exists() else "nothing there"
-        raise UserError(f"{path}: found {found}, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path}: found a file, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
+    if not path.exists() or not any(path.iterdir()):  # an empty folder is where a disk is mounted that is away
+        found = "an empty folder" if path.exists() else "nothing there"
+        raise Away(f"{path}: found {found}, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
     return path
 
 

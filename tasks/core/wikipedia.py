@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
-from tasks.core.errors import UserError
+from tasks.core.errors import Away, UserError
 from tasks.core.sources import DEMO_DISTRIBUTION, demo_file, local_path
 
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
@@ -74,10 +74,11 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
         return (spec.path,)
     known, names = KNOWN[spec.kind]
     if not spec.path.is_dir():
-        raise UserError(f"{spec.path}: nothing there, expected a file or a folder with {names}; mend the path of articles.source")
+        raise Away(f"{spec.path}: nothing there, expected a file or a folder with {names}; mend the path of articles.source")
     files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and known(f.name)))
     if not files:
-        raise UserError(f"{spec.path}: found no {names}; mend the path of articles.source")
+        kind = UserError if any(spec.path.iterdir()) else Away  # an empty folder is where a disk is mounted that is away
+        raise kind(f"{spec.path}: found no {names}; mend the path of articles.source")
     refuse_again(files, spec.kind)
     return files
 

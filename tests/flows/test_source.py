@@ -107,6 +107,22 @@ def test_a_source_that_is_away_keeps_its_entry(place: Place) -> None:
     assert place.write("beir:other") == other
 
 
+def test_a_source_that_is_there_and_malformed_is_not_away(place: Place) -> None:
+    before = place.write()
+    Path("beir/qrels/all.tsv").write_text("q\td\t1\n")
+    with pytest.raises(UserError, match=r"^beir/qrels/all.tsv: found qrels of no known split"):
+        place.write()
+    Path("beir/qrels/all.tsv").unlink()
+    Path("beir/corpus.jsonl").rename("corpus.jsonl")
+    with pytest.raises(UserError, match=r"^beir/corpus.jsonl: not there, expected"):
+        place.write()
+    assert place.warnings == []
+    shutil.rmtree("beir")
+    Path("beir").mkdir()  # a disk that is not mounted
+    assert place.write() == before
+    assert "found an empty folder" in place.warnings[0]
+
+
 def test_a_source_never_seen_is_refused_and_nothing_is_written(place: Place) -> None:
     before = place.write()
     with pytest.raises(UserError, match=r"^nowhere: found nothing there"):
