@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tasks.articles.pages import Page
 from tasks.core.errors import UserError
 from tasks.core.files import read_json
-from tasks.core.tables import BATCH_ROWS
+from tasks.core.tables import BATCH_ROWS, UNREADABLE, refuse_damage
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIELDS = ("id", "title", "text")
@@ -33,10 +33,8 @@ def read_parquet(path: Path) -> Iterator[Page]:
             for batch in file.iter_batches(BATCH_ROWS // 8, columns=list(FIELDS)):
                 columns = [batch[name].cast(pa.string()).to_pylist() for name in FIELDS]
                 yield from (Page(id_ or "", title or "", text or "") for id_, title, text in zip(*columns, strict=True))
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise  # of the disk, not of what stands on it
-        raise UserError(f"{path}: cannot be read as Parquet of id, title, text ({error}); fetch it again") from None
+    except UNREADABLE as error:
+        refuse_damage(error, f"{path}: cannot be read as Parquet of id, title, text ({error}); fetch it again")
 
 
 def read_jsonl(path: Path) -> Iterator[Page]:

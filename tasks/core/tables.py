@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from tasks.core.errors import UserError
 from tasks.core.files import new_file
 
 BATCH_ROWS = 8192
+UNREADABLE = (pa.ArrowException, UnicodeDecodeError, OSError)  # Arrow tells of damage as one or the other, an OSError without a number
 
 
 def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
@@ -33,8 +35,15 @@ def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None
             yield from file.iter_batches(BATCH_ROWS, columns=columns)
     except FileNotFoundError:
         raise UserError(f"{path}: not there; run the stage that makes it") from None
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a readable Parquet file ({error}); remove it and run again") from None
+    except UNREADABLE as error:
+        refuse_damage(error, f"{path}: not a readable Parquet file ({error}); remove it and run again")
+
+
+def refuse_damage(error: BaseException, message: str) -> NoReturn:
+    """UserError of `message` for one of UNREADABLE that tells of damage in a file; `error` itself where the disk has refused."""
+    if isinstance(error, OSError) and error.errno:
+        raise error
+    raise UserError(message) from None
 
 
 def count_rows(path: Path) -> int:
@@ -43,8 +52,8 @@ def count_rows(path: Path) -> int:
         return int(pq.read_metadata(path).num_rows)
     except FileNotFoundError:
         raise UserError(f"{path}: not there; run the stage that makes it") from None
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a readable Parquet file ({error}); remove it and run again") from None
+    except UNREADABLE as error:
+        refuse_damage(error, f"{path}: not a readable Parquet file ({error}); remove it and run again")
 
 
 def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:

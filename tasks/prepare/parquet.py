@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tasks.core.errors import UserError
 from tasks.core.sources import SPLIT_NAMES, parquet_files
-from tasks.core.tables import BATCH_ROWS
+from tasks.core.tables import BATCH_ROWS, UNREADABLE, refuse_damage
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
 Files: TypeAlias = tuple[Path, ...]
@@ -133,9 +133,9 @@ def _rows(files: Files, wanted: Sequence[tuple[str, ...]], optional: tuple[str, 
                     yield At(file, row), values
         except FileNotFoundError:
             raise UserError(f"{file}: not there; add it, or save the dataset again") from None
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             kind = "Arrow" if file.suffix == ".arrow" else "Parquet"
-            raise UserError(f"{file}: not a readable {kind} file of UTF-8 texts behind row {row} ({error}); write it again") from None
+            refuse_damage(error, f"{file}: not a readable {kind} file of UTF-8 texts behind row {row} ({error}); write it again")
 
 
 def _batches(file: Path) -> Iterator[pa.RecordBatch]:

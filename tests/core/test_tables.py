@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.errors import UserError
 from tasks.core.records import QRELS, QUERIES
-from tasks.core.tables import BATCH_ROWS, read_batches, read_table, write_table
+from tasks.core.tables import BATCH_ROWS, read_batches, read_table, refuse_damage, write_table
 from tasks.core.text import Text, document_text
 
 
@@ -48,6 +49,21 @@ def test_what_is_no_such_table_is_one_line(tmp_path: Path) -> None:
     write_table(tmp_path / "qrels.parquet", QRELS, [rows(0, 1)])
     with pytest.raises(UserError, match=r"found columns \['query', 'doc', 'grade'\], expected \['id', 'text', 'answers'\]"):
         read_table(tmp_path / "qrels.parquet", QUERIES)
+
+
+def test_damage_that_arrow_tells_as_an_os_error(tmp_path: Path) -> None:
+    path = tmp_path / "qrels.parquet"
+    write_table(path, QRELS, [rows(0, 1000)])
+    harmed = bytearray(path.read_bytes())
+    harmed[4:300] = bytes(296)
+    path.write_bytes(harmed)
+    with pytest.raises(OSError) as raw:
+        pq.read_table(path)
+    assert raw.value.errno is None
+    with pytest.raises(UserError, match=r"qrels.parquet: not a readable Parquet file \("):
+        read_table(path, QRELS)
+    with pytest.raises(IsADirectoryError):
+        refuse_damage(IsADirectoryError(21, "the disk's"), "no damage")
 
 
 def test_titles_stand_before_the_text_only_where_they_are_wanted() -> None:

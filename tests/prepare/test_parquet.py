@@ -141,7 +141,18 @@ def test_a_saved_dataset_without_its_data(prepare: Any, tmp_path: Path) -> None:
         prepare(f"parquet:{tmp_path / 'in'}")
 
 
+def test_a_saved_dataset_that_was_cut_short(prepare: Any, tmp_path: Path) -> None:
+    put_saved(tmp_path / "in")
+    file = next((tmp_path / "in" / "corpus").glob("*.arrow"))
+    file.write_bytes(file.read_bytes()[:-60])  # Arrow says this as an OSError
+    with pytest.raises(UserError, match=r"-of-00002.arrow: not a readable Arrow file of UTF-8 texts behind row 0 \("):
+        prepare(f"parquet:{tmp_path / 'in'}")
+
+
 def test_an_empty_folder(prepare: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
+    with pytest.raises(UserError, match=r"in: found an empty folder, expected a folder with documents, queries and qrels"):
+        prepare(f"parquet:{tmp_path / 'in'}")
+    (tmp_path / "in" / "README").touch()
     with pytest.raises(UserError, match=r"in: no Parquet or Arrow file, expected documents"):
         prepare(f"parquet:{tmp_path / 'in'}")
