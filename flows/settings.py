@@ -97,11 +97,17 @@ def _nodes(node: Any, key: str = "", way: tuple[int, ...] = ()) -> Iterator[tupl
 
 
 def _parse(written: str, assignment: str) -> Any:
+    remedy = "quote it, such as --set 'text.separator=\": \"'"
     try:
         YAML(typ="safe", pure=True).load(written)  # as readers will; a tag such as !x is kept by the other
-        return _round_trip().load(written)
+        value = _round_trip().load(written)
     except (YAMLError, ValueError):  # the latter of 2024-13-45 and !!int x
-        raise UserError(f"--set {assignment}: the value is not YAML; quote it, such as --set 'text.separator=\": \"'") from None
+        raise UserError(f"--set {assignment}: the value is not YAML; {remedy}") from None
+    if type(value) is str and value != written and not written.startswith("!"):
+        raise UserError(f"--set {assignment}: in YAML the value is {value!r}; {remedy}")
+    if isinstance(value, CommentedMap) and not written.lstrip().startswith("{") and "\n" not in written:
+        raise UserError(f"--set {assignment}: in YAML the value is a section, {dict(value)}; {remedy}, or write {{...}}")
+    return value
 
 
 def _same(old: Any, new: Any) -> bool:

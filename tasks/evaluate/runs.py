@@ -76,29 +76,36 @@ def rankings(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, list[str]]
 
 def read_trec_run(path: Path) -> dict[str, list[str]]:
     """Any TREC run file (.gz too), whole in memory, ordered as trec_eval orders it: float32 score, then id, both falling."""
-    scored: dict[str, list[tuple[np.float32, str]]] = {}
-    for number, fields in _lines(path, 6, "query Q0 doc rank score tag"):
+    scored: dict[str, dict[str, np.float32]] = {}
+    for number, (query, _, doc, _, score, _) in _lines(path, 6, "query Q0 doc rank score tag"):
+        ranked = scored.setdefault(query, {})
+        if doc in ranked:
+            raise UserError(f"{path}:{number}: found document {doc} of query {query} again, expected each once; keep its best line")
         try:
-            scored.setdefault(fields[0], []).append((np.float32(fields[4]), fields[2]))
+            ranked[doc] = np.float32(score)
         except ValueError:
-            raise UserError(f"{path}:{number}: found the score {fields[4]!r}, expected a number") from None
-    return {query: [doc for _, doc in sorted(rows, reverse=True)] for query, rows in scored.items()}
+            ranked[doc] = np.float32("nan")
+        if np.isnan(ranked[doc]):
+            raise UserError(f"{path}:{number}: found the score {score!r}, expected a number")
+    return {query: sorted(ranked, key=lambda doc: (ranked[doc], doc), reverse=True) for query, ranked in scored.items()}
 
 
 def read_trec_qrels(path: Path) -> Qrels:
     """Any TREC qrels file (.gz too), with queries that have no relevant document."""
     qrels: Qrels = {}
-    for number, fields in _lines(path, 4, "query iteration doc grade"):
+    for number, (query, _, doc, written) in _lines(path, 4, "query iteration doc grade"):
         try:
-            qrels.setdefault(fields[0], {})[fields[2]] = int(fields[3])
+            grade = int(written)
         except ValueError:
-            raise UserError(f"{path}:{number}: found the grade {fields[3]!r}, expected a whole number") from None
+            raise UserError(f"{path}:{number}: found the grade {written!r}, expected a whole number") from None
+        if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
+            raise UserError(f"{path}:{number}: found grade {grade} for {query} {doc}, and {qrels[query][doc]} before; keep one of them")
     return qrels
 
 
 def _lines(path: Path, width: int, expected: str) -> Iterator[tuple[int, list[str]]]:
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as handle:
+        with gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig") as handle:
             for number, line in enumerate(handle, 1):
                 fields = ASCII_WORDS.findall(line)  # an id may hold other spaces
                 if len(fields) == width:

@@ -60,7 +60,7 @@ def main() -> None:
     model = load_cross_encoder(args.reranker, params.max_length, params.batch_tokens, device, dtype)
     model.scores([("", "")])  # a device's first products load its kernels: no query's time
     taken: dict[str, dict[str, float]] = {}
-    with new_folder(args.out) as out, TemporaryDirectory(dir=args.out.parent, prefix=".texts") as scratch:
+    with new_folder(args.out) as out, TemporaryDirectory(dir=out, prefix=".texts") as scratch:
         texts = corpus_texts(args.corpus, text, Path(scratch) / "texts.bin")
         for split in ("dev", "test"):
             run, seconds = args.run / f"{split}.trec", list[float]()

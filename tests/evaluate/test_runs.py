@@ -113,8 +113,24 @@ def test_malformed_files_are_named_by_line(tmp_path: Path) -> None:
         read_trec_run(tmp_path / "run")
     with pytest.raises(UserError, match=r"qrels:3: found 3 fields, expected 4"):
         read_trec_qrels(tmp_path / "qrels")
+    (tmp_path / "run").write_text("q Q0 d 1 0.5 tag\np Q0 d 1 0.5 tag\nq Q0 d 2 0.4 tag\n")
+    with pytest.raises(UserError, match=r"run:3: found document d of query q again, expected each once"):
+        read_trec_run(tmp_path / "run")
+    (tmp_path / "run").write_text("q Q0 d 1 nan tag\n")
+    with pytest.raises(UserError, match=r"run:1: found the score 'nan', expected a number"):
+        read_trec_run(tmp_path / "run")
+    (tmp_path / "qrels").write_text("q 0 d 1\nq 0 d 1\nq 0 d 2\n")
+    with pytest.raises(UserError, match=r"qrels:3: found grade 2 for q d, and 1 before; keep one of them"):
+        read_trec_qrels(tmp_path / "qrels")
     with pytest.raises(UserError, match="not there"):
         evaluate_files(tmp_path / "run", tmp_path / "none", ["AP"], 1)
+
+
+def test_a_byte_order_mark_is_no_part_of_an_id(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("q Q0 d 1 0.5 tag\n", encoding="utf-8-sig")
+    (tmp_path / "qrels").write_text("q 0 d 1\n", encoding="utf-8-sig")
+    assert read_trec_run(tmp_path / "run") == {"q": ["d"]}
+    assert read_trec_qrels(tmp_path / "qrels") == {"q": {"d": 1}}
 
 
 OWN = ", ignore_identical_ids: true"

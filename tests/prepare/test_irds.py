@@ -80,6 +80,14 @@ def test_children_are_splits(prepare: Any, register: Any) -> None:
     assert alone.queries == {"train": [], "dev": [("3", "third", [])], "test": []}
 
 
+def test_the_small_dev_set_is_taken_before_the_full_one(prepare: Any, register: Any) -> None:
+    register("mine", docs=DOCS)
+    register("mine/dev", docs=DOCS, queries="3\tthird\n4\tfourth\n", qrels="3 0 d1 1\n4 0 d2 1\n")
+    register("mine/dev/small", docs=DOCS, queries="3\tthird\n", qrels="3 0 d1 1\n")
+    assert prepare("irds:mine").queries["dev"] == [("3", "third", [])]
+    assert len(prepare("irds:mine/dev").queries["dev"]) == 2
+
+
 def test_a_judged_dataset_of_no_split_is_a_test_set(prepare: Any, register: Any) -> None:
     register("plain", doc_type=Bare, docs="d1\tone\n", queries="1\tfirst\n", qrels="1 0 d1 1\n")
     got = prepare("irds:plain")

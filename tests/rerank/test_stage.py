@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from tasks.core.files import partial
 from tasks.core.records import RANKED
 from tasks.core.tables import read_table
 
@@ -27,7 +28,14 @@ def test_the_best_of_a_run_in_a_new_order(tiny_corpus: Any, tiny_reranker: Path,
     monkeypatch.chdir(tmp_path)
     arguments = f"--name m --run run --reranker {tiny_reranker} --corpus corpus --out out --latency latency.json"
     monkeypatch.setattr(sys, "argv", ["rerank", *arguments.split()])
-    import_module("tasks.rerank.__main__").main()
+    rerank = import_module("tasks.rerank.__main__")
+    places: list[Path] = []
+    monkeypatch.setattr(
+        rerank, "corpus_texts", lambda *arguments, kept=rerank.corpus_texts: places.append(arguments[2]) or kept(*arguments)
+    )
+    rerank.main()
+    assert places[0].parent.parent == partial(Path("out")), "where the next attempt removes what a kill has left"
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["dev.parquet", "test.parquet"]
     found = read_table(tmp_path / "out" / "dev.parquet", RANKED).to_pylist()
     model, tokenizer = (
         AutoModelForSequenceClassification.from_pretrained(tiny_reranker).eval(),
