@@ -2,15 +2,19 @@
 
 import re
 from collections.abc import Callable
+from typing import get_args
 
 import Stemmer
-from bm25s.stopwords import STOPWORDS_EN, STOPWORDS_EN_PLUS
+from bm25s import stopwords as lists
+
+from tasks.bm25.params import Language
 
 WORD = re.compile(r"\b\w\w+\b")  # bm25s' own; single characters carry little
 STOPWORDS: dict[str, frozenset[str]] = {
     "none": frozenset(),
-    "english": frozenset(STOPWORDS_EN),
-    "english_plus": frozenset(STOPWORDS_EN_PLUS),
+    "english": frozenset(lists.STOPWORDS_EN),
+    "english_plus": frozenset(lists.STOPWORDS_EN_PLUS),
+    **{language: frozenset(getattr(lists, f"STOPWORDS_{language.upper()}")) for language in get_args(Language)},
 }
 
 

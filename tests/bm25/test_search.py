@@ -126,6 +126,18 @@ def test_analysis() -> None:
         BM25(stemmer="klingon")
 
 
+def test_stopwords_are_of_the_stemmers_language() -> None:
+    assert analyzer("german", "german")("Die Kanzlerin und der Kanzler") == ["kanzl", "kanzl"]
+    assert [BM25(stemmer=one, stopwords=other).stopwords for one, other in [("porter", "english_plus"), ("none", "french")]]
+    for stemmer, stopwords, wanted in [
+        ("german", "english", "german or none"),
+        ("arabic", "english", "none"),
+        ("english", "french", "none"),
+    ]:
+        with pytest.raises(ValueError, match=f"the stemmer is of {stemmer}; expected stopwords: {wanted} "):
+            BM25.model_validate({"stemmer": stemmer, "stopwords": stopwords})
+
+
 def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> None:
     texts = ["one fish two fish", "", "red fish blue fish", "two"]
     terms = analyzer("english", "english")
