@@ -16,6 +16,7 @@ from tasks.core.errors import FULL, UserError
 from tasks.core.scratch import remove_finished
 
 STUDIES = Path("data/studies")
+TABLE = Path("data/report/table.txt")
 FULL_BYTES = 1 << 20  # less than this is a full disk
 
 
@@ -50,7 +51,10 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
     found, left_out = generations.present(metrics.read_metrics())
     found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
     header, rows = metrics.rows(found)
-    if rows and outcomes.get(DEFAULT_TARGET, Outcome("Cached")).state != "Ran":  # else it has just said so itself
+    reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
+    if reported == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
+        display.line(f"\n{TABLE.read_text(encoding='utf-8').rstrip()}")
+    elif rows and reported != "Ran":  # else it has just said so itself
         display.line(f"\n{text_table(header, rows)}")
     for note in filter(None, (left_out, unmeasured)):
         display.line(note)

@@ -38,7 +38,7 @@ def main() -> None:
         index_metrics="folder of the indexes' figures",
         curves="folder of the rounds' training curves",
         corpus="corpus folder",
-        out="folder to write: report.html, significance.json",
+        out="folder to write: report.html, table.txt, significance.json",
     ).parse_args()
     params, settings, sections = load(Report, "report"), load(Text, "text"), read_yaml(Path("params.yaml"))
     systems = load_systems(arguments.metrics, arguments.runs, params.metric, sections)
@@ -72,12 +72,14 @@ def main() -> None:
         if duel
         else None,
     )
-    with new_folder(arguments.out) as out:
-        write_json(out / "significance.json", significance(contents))
-        write_text(out / "report.html", render(contents))
     queries = len(next(system.queries[split] for system in systems if split in system.queries))
     above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
-    print(text(contents.table, above, legend(params.metric, params.alpha, chosen_on, len(pairs[split]), contents.cut_short)))
+    table = text(contents.table, above, legend(params.metric, params.alpha, chosen_on, len(pairs[split]), contents.cut_short))
+    with new_folder(arguments.out) as out:
+        write_json(out / "significance.json", significance(contents))
+        write_text(out / "table.txt", f"{table}\n")
+        write_text(out / "report.html", render(contents))
+    print(table)
     if absent := [name for name in params.baselines if name not in {system.name for system in systems}]:
         print(f"baselines not in the table: {', '.join(absent)}")
     print(f"page: {arguments.out / 'report.html'}")
