@@ -1,5 +1,6 @@
 """What tests share: small encoders, a small corpus of real sentences, the team's data where it is there; nothing goes online."""
 
+import fcntl
 import gc
 import hashlib
 import json
@@ -44,8 +45,8 @@ os.environ.update(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Two more than there are cores: much of a test is waiting for a process of its own."""
-    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else (os.cpu_count() or 1) + 2
+    """One more than there are cores: much of a test is waiting for a process of its own."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -296,14 +297,34 @@ SMALL = {
 @pytest.fixture(scope="session")
 def small_project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) -> Small:
     """A project that every stage has run in, by DVC's own commands. Tests take a copy: `small`."""
-    root = Path(__file__).resolve().parents[1]
+    os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
+    made = made_once(tmp_path_factory, "small", lambda folder: _run_small_project(folder, tiny_corpus))
     folder = tmp_path_factory.mktemp("finished") / "project"
+    shutil.copytree(made / "project", folder, symlinks=True)  # no links across processes: each would date all of a file's names anew
+    return Small(folder, *json.loads((made / "stages.json").read_text()))
+
+
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder for all processes of this test run: the first one to ask makes it, the others wait for that."""
+    beside = tmp_path_factory.getbasetemp()
+    folder = (beside.parent if "PYTEST_XDIST_WORKER" in os.environ else beside) / f"once-{name}"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of one that failed
+            folder.mkdir()
+            make(folder)
+            (folder / "made").touch()
+    return folder
+
+
+def _run_small_project(below: Path, tiny_corpus: TinyCorpus) -> None:
+    root, folder = Path(__file__).resolve().parents[1], below / "project"
     shutil.copytree(root / "tasks", folder / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("params.yaml", "dvc.yaml", ".gitignore", ".dvcignore", "data/.gitignore"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(root / name, folder / name)
     shutil.copytree(tiny_corpus.beir, folder / "beir")
-    os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
     project = Small(folder, {}, {})
     for key, value in {"dataset.source": "beir:beir", **SMALL}.items():
@@ -326,7 +347,7 @@ def small_project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCor
     for name in project.commands:
         done = project.stage(name)
         assert done.status == 0, (name, done)
-    return project
+    (below / "stages.json").write_text(json.dumps([project.commands, project.outs]))
 
 
 @pytest.fixture

@@ -112,14 +112,22 @@ def by_dvc_parameter(copy: Copy, way: tuple[str, ...]) -> set[str]:
 
 
 def by_dvc_file(repo: Any, graph: Graph, file: Path) -> set[str]:
-    """Edit one source file, ask every stage for its code, and set it back."""
+    """Edit one source file, ask every stage for its code, and set it back. What stages share is asked once for each recorded digest."""
     before = file.read_bytes()
+    answers: dict[tuple[str, str], bool] = {}
+
+    def changed(dep: Any) -> bool:
+        known = (dep.fs_path, str(dep.hash_info.value))  # of parameters it is what they are
+        if known not in answers:
+            answers[known] = bool(dep.status())
+        return answers[known]
+
     try:
         file.write_bytes(before + b"\n# changed\n")
         deps = {
             node.addressing: [dep for dep in node.deps if Path(dep.fs_path).is_relative_to(file.parents[1])] for node in repo.index.stages
         }
-        return set(graph.downstream_of(name for name, own in deps.items() if any(dep.status() for dep in own)))
+        return set(graph.downstream_of(name for name, own in deps.items() if any(map(changed, own))))
     finally:
         file.write_bytes(before)
 

@@ -269,40 +269,43 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 warnings.simplefilter("error")
 torch.set_num_threads(1)
-out, texts, folder = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
-model = SentenceTransformer(folder, device="cpu")
-AutoModel.from_pretrained(folder + "/document")
-print(json.dumps([model.max_seq_length, model.similarity_fn_name, model.prompts]))
-way = {"plain": model.encode, "query": model.encode_query, "document": model.encode_document}
-np.savez(out, **{kind: encode(texts, show_progress_bar=False) for kind, encode in way.items()})
+texts = json.loads(sys.argv[1])
+for folder in sys.argv[2:]:
+    model = SentenceTransformer(folder, device="cpu")
+    AutoModel.from_pretrained(folder + "/document")
+    print(json.dumps([model.max_seq_length, model.similarity_fn_name, model.prompts]))
+    way = {"plain": model.encode, "query": model.encode_query, "document": model.encode_document}
+    np.savez(folder + ".npz", **{kind: encode(texts, show_progress_bar=False) for kind, encode in way.items()})
 """
 
 
-@pytest.mark.parametrize("name", ["mean_cosine", "cls_dot_head"])
-def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    query, document = (load_towers(tiny_encoder, SHAPES[name]).document for _ in range(2))
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in query.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.02)
-    folder = tmp_path / "two"
-    folder.mkdir()
-    texts = {"max_length": MAX_LENGTH, "query_prefix": "query: ", "document_prefix": "passage: "}
-    save_towers(Towers(query, document), load_tokenizer(tiny_encoder), folder, **texts)
-    command = [sys.executable, "-c", TWO, str(tmp_path / "theirs.npz"), json.dumps(TEXTS), str(folder)]
+def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(tiny_encoder: Path, tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("mean_cosine", "cls_dot_head")}
+    for name, folder in folders.items():
+        query, document = (load_towers(tiny_encoder, SHAPES[name]).document for _ in range(2))
+        torch.manual_seed(3)
+        with torch.no_grad():
+            for parameter in query.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.02)
+        folder.mkdir()
+        texts = {"max_length": MAX_LENGTH, "query_prefix": "query: ", "document_prefix": "passage: "}
+        save_towers(Towers(query, document), load_tokenizer(tiny_encoder), folder, **texts)
+    command = [sys.executable, "-c", TWO, json.dumps(TEXTS), *map(str, folders.values())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Loading weights: ")]
     assert (done.returncode, lines) == (0, [])
-    assert json.loads(done.stdout) == [MAX_LENGTH, SHAPES[name].similarity, {"query": "query: ", "document": "passage: "}]
-    theirs, towers, tokenizer = np.load(tmp_path / "theirs.npz"), load_towers(folder), load_tokenizer(folder)
-    assert not towers.shared and read_shape(folder) == towers.document.shape == towers.query.shape
-    for kind, tower, prefix in (("query", towers.query, "query: "), ("document", towers.document, "passage: ")):
-        vectors = encode_texts(tower, tokenizer, [prefix + text for text in TEXTS], MAX_LENGTH, CPU)
-        np.testing.assert_allclose(theirs[kind], vectors, atol=1e-5)
-    assert np.abs(theirs["query"] - theirs["document"]).max() > 0.05  # they are two
-    (tmp_path / "again").mkdir()
-    save_towers(towers, load_tokenizer(folder), tmp_path / "again")
-    assert folder_digest(tmp_path / "again") == folder_digest(folder)
+    for (name, folder), said in zip(folders.items(), done.stdout.splitlines(), strict=True):
+        assert json.loads(said) == [MAX_LENGTH, SHAPES[name].similarity, {"query": "query: ", "document": "passage: "}]
+        theirs, towers, tokenizer = np.load(tmp_path / f"{name}.npz"), load_towers(folder), load_tokenizer(folder)
+        assert not towers.shared and read_shape(folder) == towers.document.shape == towers.query.shape
+        for kind, tower, prefix in (("query", towers.query, "query: "), ("document", towers.document, "passage: ")):
+            vectors = encode_texts(tower, tokenizer, [prefix + text for text in TEXTS], MAX_LENGTH, CPU)
+            np.testing.assert_allclose(theirs[kind], vectors, atol=1e-5)
+        assert np.abs(theirs["query"] - theirs["document"]).max() > 0.05  # they are two
+        again = tmp_path / f"{name}-again"
+        again.mkdir()
+        save_towers(towers, load_tokenizer(folder), again)
+        assert folder_digest(again) == folder_digest(folder)
 
 
 @pytest.mark.parametrize(
