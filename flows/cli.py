@@ -107,6 +107,9 @@ def build_parser() -> ArgumentParser:
         default=None,
         help="leave a query's document of its own id out, as BEIR does (default: evaluate.ignore_identical_ids)",
     )
+    evaluate.add_argument(
+        "--relevance", type=int, metavar="GRADE", help="lowest grade that is relevant (default: 1; evaluate.relevance on dataset.source)"
+    )
     evaluate.add_argument("--out", type=Path, help="also write the metrics to this JSON file")
     evaluate.set_defaults(work=_evaluate)
 
@@ -280,11 +283,12 @@ def _search(options: Namespace, _: object) -> int:
 
 
 def _evaluate(options: Namespace, _: object) -> int:
-    from flows.zero_shot import evaluate
+    from flows.zero_shot import Settings, evaluate
 
     prefixes = {"query": options.query_prefix, "document": options.document_prefix}
     lengths = {"query": options.query_length, "document": options.document_length}
-    return evaluate(options.model, options.data, options.out, prefixes, lengths, options.titles, options.drop, options.ignore_identical_ids)
+    settings = Settings(prefixes, lengths, options.titles, options.drop, options.ignore_identical_ids, options.relevance)
+    return evaluate(options.model, options.data, options.out, settings)
 
 
 def _serve(options: Namespace, _: object) -> int:

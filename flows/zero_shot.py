@@ -5,9 +5,11 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from flows import metrics
 from flows.checks import check_file
@@ -19,6 +21,33 @@ from tasks.core.sources import parse_dataset, parse_encoder
 
 SCRATCH = Path(".retemper")
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
+SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an evaluation says for itself, `prefixes` and `lengths` by "query" and "document". All else is the project's.
+
+    Where something is None, prefixes are the model's own; lengths (cut to what the model takes), titles and identical ids are the
+    project's; and `relevance`, the least grade that is relevant, is the project's on its own dataset, 1 on another. With
+    `drop`, empty texts and qrels of unknown ids are dropped.
+    """
+
+    prefixes: Mapping[str, str | None]
+    lengths: Mapping[str, int | None]
+    titles: bool | None = None
+    drop: bool = False
+    ignore_identical_ids: bool | None = None
+    relevance: int | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How texts are put to the model and how its lists are measured, where nothing is left open."""
+
+    titles: bool
+    ignore_identical_ids: bool
+    relevance: Mapping[str, int]  # by split
 
 
 def remove_abandoned() -> None:
@@ -31,29 +60,18 @@ def remove_abandoned() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def evaluate(
-    model: str,
-    data: str,
-    out: Path | None,
-    prefixes: Mapping[str, str | None],
-    lengths: Mapping[str, int | None],
-    titles: bool | None,
-    drop: bool,
-    ignore_identical_ids: bool | None,
-) -> int:
+def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int:
     """Print the metrics of encoder `model` on dataset `data`, per split; also to `out`. Returns the exit status.
 
-    Pooling, head, similarity and prompts are the model's own, but for `prefixes` ("query", "document"); `lengths` (of the same),
-    `titles` and `ignore_identical_ids` (tasks.evaluate.params) are the project's where they are None, lengths cut to what the model
-    takes; all else is the project's. With `drop`, empty texts and qrels of unknown ids are dropped.
+    Pooling, head and similarity are the model's own.
     """
     parse_dataset(data)
-    for kind, length in lengths.items():
+    for kind, length in settings.lengths.items():
         if length is not None and length < SHORTEST:
             raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
-    titles = check_file().text.titles if titles is None else titles
-    if ignore_identical_ids is None:
-        ignore_identical_ids = check_file().evaluate.ignore_identical_ids
+    if settings.relevance is not None and settings.relevance < 1:
+        raise UserError(f"--relevance {settings.relevance}: expected a grade of 1 at least")
+    shown = decided(settings, data)
     name = _name(parse_encoder(model).name)
     SCRATCH.mkdir(exist_ok=True)
     remove_abandoned()
@@ -66,19 +84,54 @@ def evaluate(
                 if not line.startswith("retemper: "):
                     display.output(stage, line)
 
-            status, problem = run_stages(
-                commands(name, model, data, folder, prefixes, lengths, titles, drop, ignore_identical_ids), processes, tell, environment()
-            )
+            planned = commands(name, model, data, folder, settings, shown)
+            status, problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, tell, environment())
             if status:
                 print(f"retemper: {problem}", file=sys.stderr)
                 return status
-        measured, read = read_json(folder / "metrics.json"), _texts(folder, titles, ignore_identical_ids)
+        measured, read = read_json(folder / "metrics.json"), _texts(folder, shown)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     display.line(f"\n{text_table(*metrics.rows({name: measured}))}\n{read}")
     if out:
         write_json(out, measured)
     return 0
+
+
+def decided(settings: Settings, data: str) -> Shown:
+    """`settings` with the project's parameters where they leave something open."""
+    project = check_file()
+    own = project.evaluate.relevance if data == project.dataset.source else dict.fromkeys(SPLITS, 1)
+    return Shown(
+        project.text.titles if settings.titles is None else settings.titles,
+        project.evaluate.ignore_identical_ids if settings.ignore_identical_ids is None else settings.ignore_identical_ids,
+        {split: settings.relevance or own[split] for split in SPLITS},
+    )
+
+
+def judged_first(planned: Iterable[Sequence[str]], folder: Path, data: str, relevance: Mapping[str, int]) -> Iterator[Sequence[str]]:
+    """`planned`, with a look at the qrels behind the first stage, prepare: what cannot be measured is not encoded for hours before."""
+    for number, command in enumerate(planned):
+        if number == 1:
+            refuse_unjudged(folder / "corpus/qrels", data, relevance)
+        yield command
+
+
+def refuse_unjudged(qrels: Path, data: str, relevance: Mapping[str, int]) -> None:
+    """UserError where dev and test have no relevant document, or the grades of one do not reach its `relevance`."""
+    from tasks.core.records import QRELS
+    from tasks.core.tables import read_table
+
+    files = {split: file for split in SPLITS if (file := qrels / f"{split}.parquet").exists()}
+    largest = {split: int(read_table(file, QRELS, ["grade"])["grade"].to_numpy().max(initial=0)) for split, file in files.items()}
+    if not any(grade > 0 for grade in largest.values()):
+        raise UserError(f"{data}: found no relevant document for dev or test queries, expected some to evaluate on; add qrels")
+    for split, grade in largest.items():
+        if 0 < grade < relevance[split]:
+            raise UserError(
+                f"{data}: found {grade} as the largest grade of {split}, expected {relevance[split]} at least, the least that is relevant; "
+                f"set --relevance {grade}"
+            )
 
 
 def run_stages(
@@ -103,26 +156,20 @@ def run_stages(
     return 0, ""
 
 
-def _texts(folder: Path, titles: bool, ignore_identical_ids: bool) -> str:
-    """How texts were put to the model, and what was left out of its lists, in a line."""
+def _texts(folder: Path, shown: Shown) -> str:
+    """How texts were put to the model, and how its lists were measured, in a line."""
     described = {
         name: read_json(file) for name in ("queries", "documents") for file in sorted((folder / "tokens" / name).rglob("meta.json"))
     }
     texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
-    return "; ".join([*texts, "titles on" if titles else "titles off", *["identical ids left out"] * ignore_identical_ids])
+    texts.append("titles on" if shown.titles else "titles off")
+    if shown.ignore_identical_ids:
+        texts.append("identical ids left out")
+    texts += [f"{split}: relevant from grade {grade}" for split, grade in shown.relevance.items() if grade != 1]
+    return "; ".join(texts)
 
 
-def commands(
-    name: str,
-    model: str,
-    data: str,
-    folder: Path,
-    prefixes: Mapping[str, str | None],
-    lengths: Mapping[str, int | None],
-    titles: bool,
-    drop: bool,
-    ignore_identical_ids: bool,
-) -> list[list[str]]:
+def commands(name: str, model: str, data: str, folder: Path, settings: Settings, shown: Shown) -> list[list[str]]:
     """The stages from a dataset and an encoder to metrics, each `[module, arguments...]`, with everything below `folder`."""
 
     def at(path: str) -> str:
@@ -130,23 +177,27 @@ def commands(
 
     return [
         [
-            *("tasks.prepare", "--source", data, "--out", at("corpus"), "--none", at("none"), "--official", at("official")),
-            *(["--drop"] if drop else []),
+            *("tasks.prepare", "--source", data, "--out", at("corpus"), "--none", at("none")),
+            *(["--drop"] if settings.drop else []),
         ],
         ["tasks.base", "--source", model, "--encoder", at("encoder"), "--tokenizer", at("tokenizer")],
         [
             *("tasks.tokenize", "--corpus", at("corpus"), "--tokenizer", at("tokenizer"), "--out", at("tokens")),
             *("--prompts", at("encoder/config_sentence_transformers.json")),
-            *(f"--{kind}-prefix={prefix}" for kind, prefix in prefixes.items() if prefix is not None),
-            *(f"--{kind}-length={length}" for kind, length in lengths.items() if length is not None),
-            "--titles" if titles else "--no-titles",
+            *(f"--{kind}-prefix={prefix}" for kind, prefix in settings.prefixes.items() if prefix is not None),
+            *(f"--{kind}-length={length}" for kind, length in settings.lengths.items() if length is not None),
+            "--titles" if shown.titles else "--no-titles",
         ],
-        ["tasks.encode", "--tokens", at("tokens/documents"), "--encoder", at("encoder"), "--out", at("embeddings")],
+        [
+            *("tasks.encode", "--tokens", at("tokens/documents"), "--encoder", at("encoder"), "--out", at("embeddings")),
+            *("--corpus-name", data),  # else the shards of the project's own corpus would be forgotten as those of deleted documents
+        ],
         [
             "tasks.evaluate",
             *("--name", name, "--encoder", at("encoder"), "--embeddings", at("embeddings"), "--tokens", at("tokens")),
             *("--qrels", at("corpus/qrels"), "--runs", at("runs"), "--metrics", at("metrics.json")),
-            "--ignore-identical-ids" if ignore_identical_ids else "--no-ignore-identical-ids",
+            *("--relevance", *(str(shown.relevance[split]) for split in SPLITS)),
+            "--ignore-identical-ids" if shown.ignore_identical_ids else "--no-ignore-identical-ids",
         ],
     ]
 

@@ -5,9 +5,13 @@
     source.json -> base -> encoder, tokenizer ------------------------------------+
     source.json -> articles -> chunk -> chunks -> pretrain@p -> encoder -----------+
                                                                                    v
-      for each round r:   train@r -> encode@r -> index@r -> mine@r -> negatives of later rounds
-                                        |
-      bm25, every round -----------> evaluate -> metrics, runs -> report
+      for each round r:   train@r -> encode@r -> vectors -+-> index@r -> search, serving
+                                                          +-> mine@r -> negatives of later rounds
+                                                          +-> adore@a -> query encoder, index
+      bm25, every round and adore -> evaluate -> metrics, runs -> report
+
+Where params.yaml has entries of theirs: mix (negatives of several sources interleaved), reranker, teacher, rerank and
+rescore (cross-encoders: trained, labels for distillation, a second stage), study (figures over an adore).
 
 Imports run stage -> core -> third party: `tasks.core` holds what two or more stages need, and no stage
 imports another.

@@ -25,9 +25,11 @@ from tasks.encode.shards import ShardStore, boundaries, shard_digest
 
 
 def main() -> None:
-    arguments = parser(
-        __doc__ or "", tokens="token folder of the documents", encoder="encoder folder", out="embedding folder to write"
-    ).parse_args()
+    expected = parser(__doc__ or "", tokens="token folder of the documents", encoder="encoder folder", out="embedding folder to write")
+    expected.add_argument(
+        "--corpus-name", default="", metavar="NAME", help="of another corpus than the project's: finished shards are kept apart for each"
+    )
+    arguments = expected.parse_args()
     params, runtime = load(Encode, "encode"), read_runtime()
     device = choose_device(runtime)
     compute = compute_dtype(device, params.precision)
@@ -37,6 +39,7 @@ def main() -> None:
     weights = folder_digest(arguments.encoder)
     made_by = json.dumps(
         [
+            arguments.corpus_name,
             weights,
             tokens.tokenizer,
             tokens.pad,

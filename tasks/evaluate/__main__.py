@@ -27,6 +27,7 @@ def arguments() -> Namespace:
         known.add_argument(f"--{name}", type=Path, help=f"{text}, in place of --candidates")
     known.add_argument("--index", type=Path, help="folder of an index that is searched in place of the document vectors, if it holds one")
     known.add_argument("--ignore-identical-ids", action=BooleanOptionalAction, default=None, help="in place of params.yaml's")
+    known.add_argument("--relevance", nargs=2, type=int, metavar=("DEV", "TEST"), help="least grades, in place of params.yaml's")
     given = known.parse_args()
     if bool(given.candidates) == all((given.encoder, given.embeddings, given.tokens)):
         known.error("expected either --candidates, or all of --encoder, --embeddings and --tokens")
@@ -50,6 +51,8 @@ def main() -> None:
     given, params = arguments(), load(Evaluate, "evaluate")
     if given.ignore_identical_ids is not None:
         params = params.model_copy(update={"ignore_identical_ids": given.ignore_identical_ids})
+    if given.relevance:
+        params = params.model_copy(update={"relevance": dict(zip(("dev", "test"), given.relevance, strict=True))})
     metrics = {}
     with new_folder(given.runs) as folder:
         judged = {split: load_qrels(given.qrels / f"{split}.parquet", split, least) for split, least in params.relevance.items()}

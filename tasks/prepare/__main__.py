@@ -1,5 +1,6 @@
 """A source of documents, queries and qrels becomes the one corpus form, and its ready negatives a table of negatives."""
 
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,12 +16,8 @@ from tasks.prepare.stats import table
 
 
 def main() -> None:
-    arguments = parser(
-        __doc__,
-        out="folder of the corpus",
-        none="folder of the empty negatives",
-        official="folder of the source's own negatives",
-    )
+    arguments = parser(__doc__, out="folder of the corpus", none="folder of the empty negatives")
+    arguments.add_argument("--official", type=Path, help="folder of the source's own negatives, which are read for it alone")
     arguments.add_argument("--source", metavar="SPEC", help="instead of dataset.source of params.yaml")
     arguments.add_argument("--random", type=Path, help="folder of the negatives that each step draws from the corpus: an empty table too")
     arguments.add_argument(
@@ -32,13 +29,16 @@ def main() -> None:
     if paths.drop:
         settings = settings.model_copy(update={"unknown_documents": "drop", "empty_texts": "drop"})
     with ExitStack() as outs:
-        corpus, none, official = (outs.enter_context(new_folder(path)) for path in (paths.out, paths.none, paths.official))
+        corpus, none = (outs.enter_context(new_folder(path)) for path in (paths.out, paths.none))
         source = read(spec)
         prepared = write_corpus(source, settings, corpus)
         write_none(none)
         if paths.random:
             write_none(outs.enter_context(new_folder(paths.random)))
-        counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
+        counts = Counter[str]()
+        if paths.official:
+            official = outs.enter_context(new_folder(paths.official))
+            counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
     print(f"{spec}\n{table(prepared.stats)}")
     for reason, count in counts.items():
         if count:

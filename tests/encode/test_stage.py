@@ -231,6 +231,19 @@ def test_documents_spread_over_all_shards_cost_little_more_than_themselves(proje
     assert made["grown"].rows <= 6 + 32 * shards["fresh"]
 
 
+def test_another_corpus_leaves_the_shards_of_this_one(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project("p")
+    whole, total = made.run()
+    with monkeypatch.context() as patch:  # as `retemper evaluate --data` does
+        argv = [*made.argv(), "--corpus-name", "beir:other"]
+        patch.setattr(made, "argv", lambda: argv)
+        write_corpus(made.folder / "tokens", changed(corpus(), "front"))
+        assert made.run()[1] == total, "its shards are its own"
+        assert made.run()[1] == 0
+    write_corpus(made.folder / "tokens", corpus())
+    assert made.run() == (whole, 0)
+
+
 def test_what_the_corpus_no_longer_holds_leaves_no_trace(project: Callable[..., Project]) -> None:
     made, documents = project("p"), corpus()
     made.run()

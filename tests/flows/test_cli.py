@@ -197,6 +197,7 @@ def test_evaluate_runs_the_stages_beside_the_project(
 
     zero_shot_commands = zero_shot.commands
     monkeypatch.setattr(zero_shot, "commands", commands)
+    monkeypatch.setattr(zero_shot, "refuse_unjudged", lambda *_: None)
     last = {"prepare": "--out", "base": "--encoder", "tokenize": "--out", "encode": "--out", "evaluate": "--metrics"}
     for stage, option in last.items():
         (project / "tasks" / stage).mkdir(parents=True)

@@ -7,17 +7,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flows import zero_shot
+from flows.zero_shot import Settings, Shown
+from tasks.core.errors import UserError
 
 PLAIN: dict[str, None] = {"query": None, "document": None}
+ONE = {"dev": 1, "test": 1}
 
 
 def evaluated(
-    small: Any, prefixes: Mapping[str, str | None], lengths: Mapping[str, int | None] = PLAIN, titles: bool = False, drop: bool = False
+    small: Any,
+    prefixes: Mapping[str, str | None],
+    lengths: Mapping[str, int | None] = PLAIN,
+    titles: bool = False,
+    drop: bool = False,
+    relevance: Mapping[str, int] = ONE,
 ) -> Any:
     """What `retemper evaluate --model data/encoders/warmup --data beir:beir` measures, in this process."""
-    beside = small.folder / "beside"
-    for module, *arguments in zero_shot.commands("m", "data/encoders/warmup", "beir:beir", beside, prefixes, lengths, titles, drop, False):
+    beside, shown = small.folder / "beside", Shown(titles, False, relevance)
+    planned = zero_shot.commands("m", "data/encoders/warmup", "beir:beir", beside, Settings(prefixes, lengths, drop=drop), shown)
+    for module, *arguments in zero_shot.judged_first(planned, beside, "beir:beir", relevance):
         done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
         assert done.status == 0, (module, done)
     return json.loads((beside / "metrics.json").read_text())
@@ -33,9 +44,10 @@ def test_a_model_is_evaluated_in_its_own_shape_with_its_own_prompts(small: Any) 
 
 def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(small.folder)
-    told = zero_shot._texts(Path("data"), False, False)
+    told = zero_shot._texts(Path("data"), Shown(False, False, ONE))
     assert re.fullmatch(r"queries of at most \d+ tokens, prefix ''; documents of at most 24 tokens, prefix ''; titles off", told)
-    assert zero_shot._texts(Path("data"), False, True) == f"{told}; identical ids left out"
+    told_too = f"{told}; identical ids left out; test: relevant from grade 2"
+    assert zero_shot._texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == told_too
 
 
 def length(small: Any, kind: str) -> Any:
@@ -67,14 +79,41 @@ def test_a_length_of_the_project_that_the_model_does_not_take(small: Any) -> Non
 
 def test_the_command_line_hands_them_over(small: Any, monkeypatch: Any) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(zero_shot, "evaluate", lambda *arguments: given.append(arguments[3:]) or 0)
-    done = small.retemper(
-        "evaluate", "--model", "m", "--data", "demo", "--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids"
-    )
+    monkeypatch.setattr(zero_shot, "evaluate", lambda *arguments: given.append(arguments[3]) or 0)
+    flags = ["--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids", "--relevance", "2"]
+    done = small.retemper("evaluate", "--model", "m", "--data", "demo", *flags)
     assert done.status == 0, done
-    assert given == [(PLAIN, {"query": None, "document": 128}, False, True, True)]
+    assert given == [Settings(PLAIN, {"query": None, "document": 128}, False, True, True, 2)]
     for ignore, flag in ((True, "--ignore-identical-ids"), (False, "--no-ignore-identical-ids")):
-        assert zero_shot.commands("m", "model", "demo", Path("x"), PLAIN, PLAIN, False, False, ignore)[-1][-1] == flag
+        command = zero_shot.commands("m", "model", "demo", Path("x"), given[0], Shown(False, ignore, {"dev": 1, "test": 3}))[-1]
+        assert command[-4:] == ["--relevance", "1", "3", flag]
+
+
+def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(small.folder)
+    small.set("evaluate.relevance", {"dev": 1, "test": 2})
+    small.set("dataset.source", "beir:beir")
+    plain = Settings(PLAIN, PLAIN)
+    assert zero_shot.decided(plain, "beir:beir") == Shown(False, False, {"dev": 1, "test": 2})
+    assert zero_shot.decided(plain, "beir:elsewhere") == Shown(False, False, ONE)
+    given = Settings(PLAIN, PLAIN, titles=True, ignore_identical_ids=True, relevance=3)
+    assert zero_shot.decided(given, "beir:beir") == Shown(True, True, {"dev": 3, "test": 3})
+
+
+def test_what_cannot_be_measured_is_refused_before_it_is_encoded(small: Any) -> None:
+    small.set("evaluate.relevance", 2)
+    evaluated(small, PLAIN)  # all grades are 1, and the project's are not asked for
+    (small.folder / "beside/encoder/config.json").write_text("none is read")
+    line = "^beir:beir: found 1 as the largest grade of test, expected 2 at least, the least that is relevant; set --relevance 1$"
+    with pytest.raises(UserError, match=line):
+        evaluated(small, PLAIN, relevance={"dev": 1, "test": 2})
+    for split in ("dev", "test"):
+        header, *_ = small.read(f"beir/qrels/{split}.tsv").splitlines(keepends=True)
+        small.write(f"beir/qrels/{split}.tsv", header)
+    with pytest.raises(UserError, match=r"^beir:beir: found no relevant document for dev or test queries, expected some"):
+        evaluated(small, PLAIN)
+    done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", "0")
+    assert (done.status, done.err) == (2, "retemper: --relevance 0: expected a grade of 1 at least\n")
 
 
 def test_a_length_without_room_for_a_word(small: Any) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTS = ("corpus", "negatives/none", "negatives/official")
 
 
-def run(folder: Path, *arguments: str, seed: str = "0") -> subprocess.CompletedProcess[str]:
-    outs = [part for flag, name in zip(("--out", "--none", "--official"), OUTS, strict=True) for part in (flag, f"data/{name}")]
+def run(folder: Path, *arguments: str, seed: str = "0", outs: Sequence[str] = OUTS) -> subprocess.CompletedProcess[str]:
+    outs = [part for flag, name in zip(("--out", "--none", "--official"), outs, strict=False) for part in (flag, f"data/{name}")]
     command = [sys.executable, "-m", "tasks.prepare", *outs, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -64,6 +65,8 @@ def test_a_late_mistake_leaves_no_out(project: Path, tmp_path: Path) -> None:
     assert last.startswith("retemper: msmarco/qidpidtriples.train.full.tsv:2: document 'x' is not in the dataset; add it")
     assert "Traceback" not in done.stderr
     assert not [path for path in (project / "data").rglob("*") if path.is_file()]
+    assert run(project, "--source", "msmarco:msmarco", outs=OUTS[:2]).returncode == 0, "negatives that nobody wants are not read"
+    assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives"]
 
 
 def test_an_unknown_key_is_refused(project: Path) -> None:
