@@ -108,7 +108,11 @@ def build_parser() -> ArgumentParser:
         help="leave a query's document of its own id out, as BEIR does (default: evaluate.ignore_identical_ids)",
     )
     evaluate.add_argument(
-        "--relevance", type=int, metavar="GRADE", help="lowest grade that is relevant (default: 1; evaluate.relevance on dataset.source)"
+        "--relevance",
+        type=int,
+        nargs="+",
+        metavar="GRADE",
+        help="lowest grade that is relevant, or that of dev and that of test (default: 1; on dataset.source evaluate.relevance)",
     )
     evaluate.add_argument("--out", type=Path, help="also write the metrics to this JSON file")
     evaluate.set_defaults(work=_evaluate)

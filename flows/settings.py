@@ -103,9 +103,10 @@ def _parse(written: str, assignment: str) -> Any:
         value = _round_trip().load(written)
     except (YAMLError, ValueError):  # the latter of 2024-13-45 and !!int x
         raise UserError(f"--set {assignment}: the value is not YAML; {remedy}") from None
-    if type(value) is str and value != written and not written.startswith("!"):
+    trimmed = type(value) is str and value != written and not written.startswith("!")
+    if trimmed or (value is None and written.strip().lower() not in ("null", "~")):
         raise UserError(f"--set {assignment}: in YAML the value is {value!r}; {remedy}")
-    if isinstance(value, CommentedMap) and not written.lstrip().startswith("{") and "\n" not in written:
+    if isinstance(value, CommentedMap) and value and not value.fa.flow_style() and "\n" not in written:
         raise UserError(f"--set {assignment}: in YAML the value is a section, {dict(value)}; {remedy}, or write {{...}}")
     return value
 

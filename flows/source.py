@@ -66,9 +66,9 @@ def write_source(
     """Bring `source` up to date with the sources that `params` names; written only where its content changes.
 
     A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen, or is there
-    and something is wrong with it. A Hugging Face id that was never seen is downloaded, so that everybody knows it by its content.
-    Such articles have an entry without digest instead: as a rule no pre-training needs them. `stands`: what is there of
-    the named sources stays, whatever they have become.
+    and something is wrong with it. Articles have an entry without digest in place of the UserError: as a rule no pre-training needs
+    them. A Hugging Face id that was never seen is downloaded, so that everybody knows it by its content. `stands`: what is there
+    of the named sources stays, whatever they have become.
     """
     remembered = _read_memory(memory)
     before = _flat(_read(source))
@@ -84,6 +84,8 @@ def write_source(
             if not isinstance(error, Away | OSError):
                 known = None  # it is there, and something is wrong with it
             if known is None and kind == "articles":
+                if not isinstance(error, Away | OSError):
+                    (warn or _warn)(f"{params}: {kind}.source: {error}")
                 after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
                 continue
             if known is None and isinstance(error, Elsewhere):
@@ -166,6 +168,8 @@ def list_encoder(name: str) -> Listing:
     files = sources.encoder_files(place)
     if place.folder is None:
         raise Elsewhere(f"encoder {name}: not on this machine yet")
+    if not files:
+        raise Away(f"encoder {name}: found an empty folder, expected config.json, weights and tokenizer; mend the path")
     return Listing(_relative(files, place.folder), sources.encoder_versions(place), "" if files else place.name)
 
 

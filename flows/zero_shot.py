@@ -17,6 +17,7 @@ from flows.display import Display, text_table
 from flows.processes import Processes, environment, stopping_on_signals
 from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_json
+from tasks.core.params import validate
 from tasks.core.sources import parse_dataset, parse_encoder
 
 SCRATCH = Path(".retemper")
@@ -29,8 +30,8 @@ class Settings:
     """What an evaluation says for itself, `prefixes` and `lengths` by "query" and "document". All else is the project's.
 
     Where something is None, prefixes are the model's own; lengths (cut to what the model takes), titles and identical ids are the
-    project's; and `relevance`, the least grade that is relevant, is the project's on its own dataset, 1 on another. With
-    `drop`, empty texts and qrels of unknown ids are dropped.
+    project's; and `relevance`, the least grades that are relevant (of both splits, or of dev and test), is the project's on its own
+    dataset, 1 on another. With `drop`, empty texts and qrels of unknown ids are dropped.
     """
 
     prefixes: Mapping[str, str | None]
@@ -38,7 +39,7 @@ class Settings:
     titles: bool | None = None
     drop: bool = False
     ignore_identical_ids: bool | None = None
-    relevance: int | None = None
+    relevance: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,6 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
     for kind, length in settings.lengths.items():
         if length is not None and length < SHORTEST:
             raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
-    if settings.relevance is not None and settings.relevance < 1:
-        raise UserError(f"--relevance {settings.relevance}: expected a grade of 1 at least")
     shown = decided(settings, data)
     name = _name(parse_encoder(model).name)
     SCRATCH.mkdir(exist_ok=True)
@@ -99,14 +98,26 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
 
 
 def decided(settings: Settings, data: str) -> Shown:
-    """`settings` with the project's parameters where they leave something open."""
+    """`settings` with the project's parameters where they leave something open; UserError where both together cannot be."""
     project = check_file()
-    own = project.evaluate.relevance if data == project.dataset.source else dict.fromkeys(SPLITS, 1)
+    given = settings.relevance
+    if given is not None and (len(given) > len(SPLITS) or min(given) < 1):
+        raise UserError(f"--relevance {' '.join(map(str, given))}: expected a grade of 1 at least, or one for dev and one for test")
+    least: dict[str, int] = dict(zip(SPLITS, (given[0], given[-1]), strict=True)) if given else dict.fromkeys(SPLITS, 1)
+    if given is None and _resolved(data) == _resolved(project.dataset.source):
+        least = {split: project.evaluate.relevance[split] for split in SPLITS}
+    validate(type(project.evaluate), project.evaluate.model_dump() | {"relevance": least}, "--relevance: params.yaml: evaluate")
     return Shown(
         project.text.titles if settings.titles is None else settings.titles,
         project.evaluate.ignore_identical_ids if settings.ignore_identical_ids is None else settings.ignore_identical_ids,
-        {split: settings.relevance or own[split] for split in SPLITS},
+        least,
     )
+
+
+def _resolved(data: str) -> tuple[str, str]:
+    """What two SPECs of the same dataset have in common, however its folder is written."""
+    spec = parse_dataset(data)
+    return spec.kind, str(spec.folder.resolve()) if spec.kind in ("beir", "msmarco", "parquet") else spec.place
 
 
 def judged_first(planned: Iterable[Sequence[str]], folder: Path, data: str, relevance: Mapping[str, int]) -> Iterator[Sequence[str]]:
@@ -130,7 +141,7 @@ def refuse_unjudged(qrels: Path, data: str, relevance: Mapping[str, int]) -> Non
         if 0 < grade < relevance[split]:
             raise UserError(
                 f"{data}: found {grade} as the largest grade of {split}, expected {relevance[split]} at least, the least that is relevant; "
-                f"set --relevance {grade}"
+                f"set --relevance {grade}, or one for dev and one for test"
             )
 
 

@@ -10,8 +10,9 @@
                                                           +-> adore@a -> query encoder, index
       bm25, every round and adore -> evaluate -> metrics, runs -> report
 
-Where params.yaml has entries of theirs: mix (negatives of several sources interleaved), reranker, teacher, rerank and
-rescore (cross-encoders: trained, labels for distillation, a second stage), study (figures over an adore).
+Where params.yaml has entries of theirs: mix (two sources of negatives in one), reranker, teacher, rerank (cross-encoders: trained,
+as labels for distillation, as a second stage), rescore (a bi-encoder as one), study (figures over adores). `mine` may
+search the index in place of the vectors.
 
 Imports run stage -> core -> third party: `tasks.core` holds what two or more stages need, and no stage
 imports another.

@@ -210,6 +210,18 @@ def run_here() -> Callable[..., str]:
     return run
 
 
+DIGESTS: dict[tuple[int, ...], str] = {}
+
+
+def content_digest(file: Path) -> str:
+    """SHA-256 of a file, read once for all its links: anew where size or time of writing are others."""
+    status = file.stat()
+    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    if key not in DIGESTS:
+        DIGESTS[key] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return DIGESTS[key]
+
+
 class Small:
     """A finished project on the tiny corpus. Stages and the command line run in this process: no test waits for imports."""
 
@@ -236,7 +248,7 @@ class Small:
         """SHA-256 of every file, those aside that no person looks at: logs, scratch, locks, git's and DVC's own."""
         unseen = re.compile(r"(\.git|\.retemper|\.dvc/tmp|\.dvc/cache)/|.*__pycache__/")
         files = {file.relative_to(self.folder).as_posix(): file for file in self.folder.rglob("*") if file.is_file()}
-        return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if not unseen.match(name)}
+        return {name: content_digest(file) for name, file in files.items() if not unseen.match(name)}
 
     def write(self, name: str, content: str | bytes) -> None:
         """Put a file in the place of another; what is linked to that stays as it is."""

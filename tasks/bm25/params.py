@@ -7,9 +7,22 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.params import Params
 
-Language = Literal[
-    "danish", "dutch", "french", "german", "italian", "norwegian", "portuguese", "russian", "spanish", "swedish", "turkish"
-]  # those of which bm25s has stopwords (NLTK's) and Snowball a stemmer
+Stopwords = Literal[  # the languages are those of which bm25s has a list and Snowball a stemmer
+    "none",
+    "english",
+    "english_plus",
+    "danish",
+    "dutch",
+    "french",
+    "german",
+    "italian",
+    "norwegian",
+    "portuguese",
+    "russian",
+    "spanish",
+    "swedish",
+    "turkish",
+]
 
 
 class BM25(Params):
@@ -18,9 +31,7 @@ class BM25(Params):
     k1: float = Field(0.9, ge=0, description="term frequency saturation")
     b: float = Field(0.4, ge=0, le=1, description="length normalisation")
     stemmer: str = Field("english", description="a Snowball language, or none")
-    stopwords: Literal["english", "english_plus", "none"] | Language = Field(
-        "english", description="Lucene's 33 English words, a longer list, NLTK's of another language, or none"
-    )
+    stopwords: Stopwords = Field("english", description="Lucene's 33 English words, a longer list, bm25s' of another language, or none")
     depth: int = Field(100, ge=1, description="candidates of a training query, ranks")
     run_depth: int = Field(1000, ge=1, description="ranks of a dev or test run")
 
@@ -34,8 +45,8 @@ class BM25(Params):
     @model_validator(mode="after")
     def _of_one_language(self) -> Self:
         language = self.stopwords.removesuffix("_plus")
-        stemmed = "english" if self.stemmer in ("porter", "lovins") else self.stemmer
+        stemmed = {"porter": "english", "lovins": "english", "dutch_porter": "dutch"}.get(self.stemmer, self.stemmer)
         if "none" not in (language, stemmed) and language != stemmed:
-            wanted = f"{self.stemmer} or none" if self.stemmer in get_args(Language) else "none"
-            raise ValueError(f"stopwords are {self.stopwords}, the stemmer is of {self.stemmer}; expected stopwords: {wanted}")
+            lists = [*(name for name in get_args(Stopwords) if name.removesuffix("_plus") == stemmed), "none"]
+            raise ValueError(f"stopwords are {self.stopwords}, the stemmer is {self.stemmer}; expected stopwords: {' or '.join(lists)}")
         return self

@@ -40,8 +40,8 @@ def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None
 
 
 def refuse_damage(error: BaseException, message: str) -> NoReturn:
-    """UserError of `message` for one of UNREADABLE that tells of damage in a file; `error` itself where the disk has refused."""
-    if isinstance(error, OSError) and error.errno:
+    """UserError of `message` for one of UNREADABLE that tells of damage in a file; `error` itself where disk or memory have refused."""
+    if (isinstance(error, OSError) and error.errno) or isinstance(error, MemoryError):
         raise error
     raise UserError(message) from None
 

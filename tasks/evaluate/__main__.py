@@ -9,7 +9,7 @@ import pyarrow as pa
 from tasks.core.entry import parser, stage
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
-from tasks.core.params import load
+from tasks.core.params import load, validate
 from tasks.core.records import RANKED
 from tasks.core.tables import read_batches
 from tasks.evaluate.measures import parse
@@ -52,7 +52,8 @@ def main() -> None:
     if given.ignore_identical_ids is not None:
         params = params.model_copy(update={"ignore_identical_ids": given.ignore_identical_ids})
     if given.relevance:
-        params = params.model_copy(update={"relevance": dict(zip(("dev", "test"), given.relevance, strict=True))})
+        asked = {"relevance": dict(zip(("dev", "test"), given.relevance, strict=True))}
+        params = validate(Evaluate, params.model_dump() | asked, "--relevance: evaluate")
     metrics = {}
     with new_folder(given.runs) as folder:
         judged = {split: load_qrels(given.qrels / f"{split}.parquet", split, least) for split, least in params.relevance.items()}

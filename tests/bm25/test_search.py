@@ -5,15 +5,16 @@ import random
 import string
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.bm25.analysis import analyzer
+from tasks.bm25.analysis import analyzer, stop_list
 from tasks.bm25.index import build, load, save
-from tasks.bm25.params import BM25
+from tasks.bm25.params import BM25, Stopwords
 from tasks.bm25.search import HELD, Searcher, known, ranked
 from tasks.core.errors import UserError
 
@@ -128,13 +129,20 @@ def test_analysis() -> None:
 
 def test_stopwords_are_of_the_stemmers_language() -> None:
     assert analyzer("german", "german")("Die Kanzlerin und der Kanzler") == ["kanzl", "kanzl"]
-    assert [BM25(stemmer=one, stopwords=other).stopwords for one, other in [("porter", "english_plus"), ("none", "french")]]
-    for stemmer, stopwords, wanted in [
-        ("german", "english", "german or none"),
-        ("arabic", "english", "none"),
-        ("english", "french", "none"),
-    ]:
-        with pytest.raises(ValueError, match=f"the stemmer is of {stemmer}; expected stopwords: {wanted} "):
+    for name in get_args(Stopwords):
+        stemmer = name.removesuffix("_plus")
+        assert BM25(stemmer=stemmer, stopwords=name).stopwords == name
+        words = stop_list(name)
+        assert (len(words) > 30 or name == "none") and analyzer(stemmer, name)(" ".join(words)) == []
+    for stemmer, stopwords in [("porter", "english_plus"), ("dutch_porter", "dutch"), ("none", "french"), ("arabic", "none")]:
+        BM25(stemmer=stemmer, stopwords=stopwords)
+    wrong = {
+        ("german", "english"): "german or none",
+        ("arabic", "english"): "none",
+        ("porter", "french"): "english or english_plus or none",
+    }
+    for (stemmer, stopwords), wanted in wrong.items():
+        with pytest.raises(ValueError, match=f"stopwords are {stopwords}, the stemmer is {stemmer}; expected stopwords: {wanted} "):
             BM25.model_validate({"stemmer": stemmer, "stopwords": stopwords})
 
 

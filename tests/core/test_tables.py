@@ -62,8 +62,9 @@ def test_damage_that_arrow_tells_as_an_os_error(tmp_path: Path) -> None:
     assert raw.value.errno is None
     with pytest.raises(UserError, match=r"qrels.parquet: not a readable Parquet file \("):
         read_table(path, QRELS)
-    with pytest.raises(IsADirectoryError):
-        refuse_damage(IsADirectoryError(21, "the disk's"), "no damage")
+    for error in (IsADirectoryError(21, "the disk's"), pa.ArrowMemoryError("malloc failed")):
+        with pytest.raises(type(error)):
+            refuse_damage(error, "no damage")
 
 
 def test_titles_stand_before_the_text_only_where_they_are_wanted() -> None:

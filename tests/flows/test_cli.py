@@ -197,7 +197,8 @@ def test_evaluate_runs_the_stages_beside_the_project(
 
     zero_shot_commands = zero_shot.commands
     monkeypatch.setattr(zero_shot, "commands", commands)
-    monkeypatch.setattr(zero_shot, "refuse_unjudged", lambda *_: None)
+    there: list[set[str]] = []  # when the qrels are looked at
+    monkeypatch.setattr(zero_shot, "refuse_unjudged", lambda qrels, *_: there.append({path.name for path in qrels.parents[1].iterdir()}))
     last = {"prepare": "--out", "base": "--encoder", "tokenize": "--out", "encode": "--out", "evaluate": "--metrics"}
     for stage, option in last.items():
         (project / "tasks" / stage).mkdir(parents=True)
@@ -207,6 +208,7 @@ def test_evaluate_runs_the_stages_beside_the_project(
     assert cli.main(["evaluate", "--model", "model", "--data", "beir:somewhere", "--out", "found.json"]) == 0
     assert json.loads(Path("found.json").read_text()) == {"test": {"nDCG@10": 0.25}}
     assert "0.2500" in capsys.readouterr().out
+    assert there == [{"corpus"}], "behind prepare, and before all else"
     assert not list(Path(".retemper").glob("evaluate-*")), "the temporary folder is gone"
     assert list(Path("data").iterdir()) == []
     assert seen[0][:3] == ["tasks.prepare", "--source", "beir:somewhere"]

@@ -203,6 +203,8 @@ def test_true_is_not_one(file: Path) -> None:
         ("text.separator={a: !x y}", "--set text.separator={a: !x y}: the value is not YAML; quote it"),
         ("rounds.star.lr=!!int x", "--set rounds.star.lr=!!int x: the value is not YAML"),
         ("text.separator=two ", "--set text.separator=two : in YAML the value is 'two'; quote it"),
+        ("text.separator= ", "--set text.separator= : in YAML the value is None; quote it"),
+        ("text.separator=#5", "--set text.separator=#5: in YAML the value is None; quote it"),
         ("dataset.source=beir:run #2", "--set dataset.source=beir:run #2: in YAML the value is 'beir:run'; quote it"),
         ("text.separator=query: ", "--set text.separator=query: : in YAML the value is a section, {'query': None}; quote it"),
     ],

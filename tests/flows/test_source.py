@@ -121,6 +121,22 @@ def test_a_source_that_is_there_and_malformed_is_not_away(place: Place) -> None:
     Path("beir").mkdir()  # a disk that is not mounted
     assert place.write() == before
     assert "found an empty folder" in place.warnings[0]
+    Path("model/config.json").unlink()
+    assert place.write() == before
+    assert "encoder model: found an empty folder" in place.warnings[2]
+
+
+def test_malformed_articles_are_told_and_have_no_digest(place: Place) -> None:
+    Path("wiki").mkdir()
+    Path("wiki/enwiki-20260101-pages-articles.xml").write_text("a")
+    sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": "dump:wiki"}}
+    Path("params.yaml").write_text(json.dumps(sections))
+    write_source(warn=place.warnings.append)
+    assert json.loads(place.source.read_text())["articles"]["digest"]
+    Path("wiki/enwiki-20260201-pages-articles.xml").write_text("b")
+    write_source(warn=place.warnings.append)
+    assert json.loads(place.source.read_text())["articles"]["digest"] == ""
+    assert "articles.source: wiki/enwiki-20260201-pages-articles.xml: holds articles of" in place.warnings[0]
 
 
 def test_a_source_never_seen_is_refused_and_nothing_is_written(place: Place) -> None:

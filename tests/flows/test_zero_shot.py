@@ -80,10 +80,10 @@ def test_a_length_of_the_project_that_the_model_does_not_take(small: Any) -> Non
 def test_the_command_line_hands_them_over(small: Any, monkeypatch: Any) -> None:
     given: list[Any] = []
     monkeypatch.setattr(zero_shot, "evaluate", lambda *arguments: given.append(arguments[3]) or 0)
-    flags = ["--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids", "--relevance", "2"]
+    flags = ["--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids", "--relevance", "2", "3"]
     done = small.retemper("evaluate", "--model", "m", "--data", "demo", *flags)
     assert done.status == 0, done
-    assert given == [Settings(PLAIN, {"query": None, "document": 128}, False, True, True, 2)]
+    assert given == [Settings(PLAIN, {"query": None, "document": 128}, False, True, True, [2, 3])]
     for ignore, flag in ((True, "--ignore-identical-ids"), (False, "--no-ignore-identical-ids")):
         command = zero_shot.commands("m", "model", "demo", Path("x"), given[0], Shown(False, ignore, {"dev": 1, "test": 3}))[-1]
         assert command[-4:] == ["--relevance", "1", "3", flag]
@@ -94,26 +94,38 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
     small.set("evaluate.relevance", {"dev": 1, "test": 2})
     small.set("dataset.source", "beir:beir")
     plain = Settings(PLAIN, PLAIN)
-    assert zero_shot.decided(plain, "beir:beir") == Shown(False, False, {"dev": 1, "test": 2})
-    assert zero_shot.decided(plain, "beir:elsewhere") == Shown(False, False, ONE)
-    given = Settings(PLAIN, PLAIN, titles=True, ignore_identical_ids=True, relevance=3)
-    assert zero_shot.decided(given, "beir:beir") == Shown(True, True, {"dev": 3, "test": 3})
+    for same in ("beir:beir", "beir:./beir", f"beir:{small.folder / 'beir'}"):
+        assert zero_shot.decided(plain, same) == Shown(False, False, {"dev": 1, "test": 2})
+    assert zero_shot.decided(plain, "beir:elsewhere") == zero_shot.decided(plain, "irds:beir") == Shown(False, False, ONE)
+    for relevance, least in (([3], {"dev": 3, "test": 3}), ([1, 3], {"dev": 1, "test": 3})):
+        given = Settings(PLAIN, PLAIN, titles=True, ignore_identical_ids=True, relevance=relevance)
+        assert zero_shot.decided(given, "beir:beir") == Shown(True, True, least)
+    small.set("evaluate.relevance", 2)
+    small.set("evaluate.measures", ["AP", "AP(rel=1)"])
+    assert zero_shot.decided(Settings(PLAIN, PLAIN, relevance=[2]), "demo").relevance == {"dev": 2, "test": 2}
+    with pytest.raises(UserError, match=r"^--relevance: params.yaml: evaluate: .*'AP\(rel=1\)' stands there twice"):
+        zero_shot.decided(plain, "demo")
+    done = small.stage("evaluate@warmup", "--relevance", "1", "2")
+    assert (done.status, done.err.count("\n")) == (2, 1) and "stands there twice" in done.err
 
 
 def test_what_cannot_be_measured_is_refused_before_it_is_encoded(small: Any) -> None:
     small.set("evaluate.relevance", 2)
     evaluated(small, PLAIN)  # all grades are 1, and the project's are not asked for
     (small.folder / "beside/encoder/config.json").write_text("none is read")
-    line = "^beir:beir: found 1 as the largest grade of test, expected 2 at least, the least that is relevant; set --relevance 1$"
+    line = "^beir:beir: found 1 as the largest grade of test, expected 2 at least, the least that is relevant; set --relevance 1, or"
     with pytest.raises(UserError, match=line):
         evaluated(small, PLAIN, relevance={"dev": 1, "test": 2})
+    assert (small.folder / "beside/encoder/config.json").read_text() == "none is read", "base did not run"
     for split in ("dev", "test"):
         header, *_ = small.read(f"beir/qrels/{split}.tsv").splitlines(keepends=True)
         small.write(f"beir/qrels/{split}.tsv", header)
     with pytest.raises(UserError, match=r"^beir:beir: found no relevant document for dev or test queries, expected some"):
         evaluated(small, PLAIN)
-    done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", "0")
-    assert (done.status, done.err) == (2, "retemper: --relevance 0: expected a grade of 1 at least\n")
+    for given in ("0", "1 0", "1 2 3"):
+        done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", *given.split())
+        line = f"retemper: --relevance {given}: expected a grade of 1 at least, or one for dev and one for test\n"
+        assert (done.status, done.err) == (2, line)
 
 
 def test_a_length_without_room_for_a_word(small: Any) -> None:
