@@ -101,7 +101,7 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
         given = Settings(PLAIN, PLAIN, titles=True, ignore_identical_ids=True, relevance=relevance)
         assert zero_shot.decided(given, "beir:beir") == Shown(True, True, least)
     small.set("evaluate.relevance", 2)
-    small.set("evaluate.measures", ["AP", "AP(rel=1)"])
+    small.set("evaluate.measures", ["nDCG@10", "RR@10", "AP", "AP(rel=1)"])
     assert zero_shot.decided(Settings(PLAIN, PLAIN, relevance=[2]), "demo").relevance == {"dev": 2, "test": 2}
     with pytest.raises(UserError, match=r"^--relevance: params.yaml: evaluate: .*'AP\(rel=1\)' stands there twice"):
         zero_shot.decided(plain, "demo")
