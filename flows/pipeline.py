@@ -109,10 +109,11 @@ def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Cl
 def shared_slot() -> AbstractContextManager[None]:
     """A slot of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
 
-    `strict`: a limit that the server does not have is an error, where Prefect would otherwise let everybody through.
+    `strict`: a limit that the server does not have is an error, where Prefect would otherwise let everybody through. A server that
+    forgets the slot meanwhile does not end the stage.
     """
     limit = os.environ.get("RETEMPER_DEVICE_LIMIT")
-    return concurrency(limit, occupy=1, strict=True) if limit else nullcontext()
+    return concurrency(limit, occupy=1, strict=True, raise_on_lease_renewal_failure=False) if limit else nullcontext()
 
 
 def _metrics_artifact() -> None:

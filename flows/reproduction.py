@@ -61,6 +61,10 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             if status == 2:
                 raise UserError(f"revision {revision}: {'; '.join(problems)}")
             made = read_lock(project / LOCK)
+            if status:  # what stands in the commit's own dvc.lock may not have been made
+                made = {
+                    name: entry for name, entry in made.items() if all((project / out["path"]).exists() for out in entry.get("outs") or [])
+                }
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
             rows = list(compare(wanted, made, *caches))
     finally:

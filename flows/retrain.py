@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 import uuid
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             ended = replace(begun, result="failed", reason="; ".join(failed.problems))
         except (UserError, OSError) as error:
             ended = replace(begun, result="failed", reason=" ".join(str(error).split()))
-        except Exception as error:  # the champion stays, and why is told: no failure may pass unseen
+        except (Exception, CancelledError) as error:  # the champion stays, and why is told: no failure may pass unseen
             traceback.print_exc()
             ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
         if ended.result == "failed":
@@ -177,11 +178,15 @@ def _take_in(rule: promotion.Intake, project: Path) -> None:
 
 
 def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display) -> None:
-    """`flows.run.run`; where Prefect's server goes away meanwhile, the rest is done by a process that needs none."""
+    """`flows.run.run`; where Prefect's server goes away meanwhile, the rest is done by a process that needs none.
+
+    A server that has started again, or was away for minutes, knows no more of the lease that a scheduled run holds of its deployment's
+    limit; Prefect then raises its CancelledError in this thread.
+    """
     _wait_for(locks.RUN_LOCK)
     try:
         run.run(check=check)
-    except Exception as error:
+    except (Exception, CancelledError) as error:
         if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.Away):
             raise
         if not server.is_configured():

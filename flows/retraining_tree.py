@@ -75,7 +75,8 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
     root = (project / FOLDER).resolve()
     refuse_taken_names(project)
     common = Path(git(project, "rev-parse", "--path-format=absolute", "--git-common-dir"))
-    common.joinpath(f"{BRANCH}.lock").unlink(missing_ok=True)
+    for left in (common / f"{BRANCH}.lock", *(common / TAGS).glob("*.lock")):
+        left.unlink(missing_ok=True)
     if problem := fetch(project):
         warn(problem)
     if not is_worktree(root, common):

@@ -1,15 +1,16 @@
 """Writes many rounds into params.yaml at once: ANCE's refreshes, with any lag between training and mining."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from flows.checks import PARAMS, check
 from flows.settings import apply
 from tasks.core.errors import UserError
 from tasks.core.params import read_yaml
 
-SEED = 41
+SEED = 42  # of a round that names none (tasks.train.params)
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,21 @@ class Ance:
         """Where round k takes its negatives from."""
         return f"{self.prefix}{k - 1 - self.lag}" if k - 1 - self.lag >= 1 else self.negatives
 
-    def assignments(self, rounds: Sequence[str], sources: Sequence[str]) -> list[str]:
-        """The edits of params.yaml, as `--set` has them. `rounds` and `sources` (of negatives) are the names already there."""
+    def assignments(self, rounds: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
+        """The edits of params.yaml, as `--set` has them. `rounds` and `sources` (of negatives) are those already there.
+
+        One seed gives every round the same queries in the same order, so each that begins anew has one that no other round has; a
+        chain that carries on is one long training, with one seed for its one order.
+        """
         edits = []
+        first = 1 + max((entry.get("seed", SEED) for entry in rounds.values() if isinstance(entry, dict)), default=SEED - 1)
         for k in range(1, self.n + 1):
             init = self.init if k == 1 else f"{self.prefix}{k - 1}"
             entry = {"init": init, "negatives": self.source(k), "loss": "nll", "in_batch": "false", "hard_negatives": "1"}
             entry |= {"steps": str(self.steps)} if self.steps is not None else {}
             if self.carry_on:
                 entry |= {"schedule_steps": str((self.steps or 0) * self.n)} | ({"optimizer_from": "continue"} if k > 1 else {})
-            else:
-                entry["seed"] = str(SEED + k)  # one seed would give every round the same queries in the same order
+            entry["seed"] = str(first if self.carry_on else first + k - 1)
             for setting in self.settings:
                 key, equals, value = setting.partition("=")
                 if not (equals and key.strip() and value.strip()):
@@ -60,8 +65,8 @@ class Ance:
 def add(plan: Ance) -> list[str]:
     """Write the rounds of `plan` into params.yaml; returns their names. UserError, and nothing written, where they do not fit in."""
     sections = read_yaml(PARAMS)
-    rounds = list(sections.get("rounds") or {})
-    taken = _numbered(plan.prefix, rounds)
+    rounds = sections.get("rounds") or {}
+    taken = _numbered(plan.prefix, list(rounds))
     if taken:
         raise UserError(f"{PARAMS}: rounds.{taken[0]}: is there already; retemper rounds remove {plan.prefix}, or choose another --prefix")
     if plan.carry_on and plan.steps is None:

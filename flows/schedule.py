@@ -257,11 +257,13 @@ def followed(project: Path) -> str:
 
 
 def _times(schedule: Schedule) -> list[Any]:
-    from datetime import timedelta
+    from datetime import UTC, datetime, timedelta
 
     from prefect.schedules import Cron, Interval
 
-    return [Cron(schedule.cron, schedule.timezone) if schedule.cron else Interval(timedelta(seconds=schedule.interval or 0))]
+    if schedule.cron:
+        return [Cron(schedule.cron, schedule.timezone)]
+    return [Interval(timedelta(seconds=schedule.interval or 0), anchor_date=datetime(2024, 1, 1, tzinfo=UTC))]  # else: from each start on
 
 
 def _deploy(schedule: Schedule, pool: str) -> int:

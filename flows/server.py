@@ -84,6 +84,8 @@ class Server:
             home = LASTING.absolute()
             self._env |= {"PREFECT_HOME": str(home), "PREFECT_UI_ENABLED": "true", "PREFECT_UI_STATIC_DIRECTORY": str(home / "page")}
             self._env |= {"PREFECT_SERVER_UI_API_URL": self.url}
+            # On disk: a run whose lease the server forgot when it started again is cancelled, and its slot of a limit stays taken.
+            self._env |= {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
         LOG.parent.mkdir(parents=True, exist_ok=True)
         self._processes = Processes()  # of its own: it outlives the stages that a signal stops, to be told of that
         self.start()

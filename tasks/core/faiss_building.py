@@ -46,11 +46,13 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
         index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
         sample = training_sample(embeddings, params.train_size, params.seed)
+        if "_HNSW" in params.factory:  # IVF's centroids stand in one, which is filled while it is trained
+            faiss.omp_set_num_threads(1)
         with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
             index.train(sample)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
-    if "HNSW" in params.factory:  # its graph depends on the order in which threads come to it
+    if "HNSW" in params.factory:  # its graph follows from the order in which threads come to it
         faiss.omp_set_num_threads(1)
     for _, block in embeddings.blocks():
         with faiss_errors(f"{params.factory}, which takes no vectors", key):

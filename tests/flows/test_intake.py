@@ -62,6 +62,24 @@ def test_the_union_is_by_id_and_the_later_wins(tmp_path: Path) -> None:
     assert read(out / "corpus.jsonl") == documents | {"d4": "four"}
 
 
+def test_splits_of_other_names_and_byte_order_marks(tmp_path: Path) -> None:
+    folders = [
+        beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1}),
+        beir(tmp_path / "1", {"d2": "two"}, dev={("q1", "d2"): 1}),
+    ]
+    (folders[1] / "qrels/dev.tsv").rename(folders[1] / "qrels/validation.tsv")
+    (folders[1] / "qrels/dev.tsv~").write_text("an editor's")
+    corpus = folders[1] / "corpus.jsonl"
+    corpus.write_text(corpus.read_text(), encoding="utf-8-sig")
+    unite(folders, tmp_path / "out", tmp_path / "stamp.json")
+    assert {path.name for path in (tmp_path / "out/qrels").iterdir()} == {"dev.tsv"}
+    assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines()[1:] == ["q1\td1\t1", "q1\td2\t1"]
+    assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one", "d2": "two"}
+    (folders[1] / "qrels/val.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    with pytest.raises(UserError, match=r"validation.tsv: val.tsv stands beside it"):
+        unite(folders, tmp_path / "out", tmp_path / "stamp.json")
+
+
 def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tree").mkdir()
     monkeypatch.chdir(tmp_path / "tree")

@@ -66,3 +66,18 @@ def test_names_that_stand_in_the_way_are_refused_before_anything_runs(tmp_path: 
     git(tmp_path, "update-ref", retraining_tree.BRANCH, "HEAD")
     git(tmp_path, "update-ref", f"{retraining_tree.TAGS}1", "HEAD")
     retraining_tree.refuse_taken_names(tmp_path)
+
+
+def test_locks_of_a_dead_git_are_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retraining_tree, "share_settings", lambda *_: None)  # DVC's, of which there is none here
+    git = retraining_tree.git
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    locks = [tmp_path / ".git" / name for name in (f"{retraining_tree.BRANCH}.lock", f"{retraining_tree.TAGS}7.lock")]
+    for lock in locks:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+    retraining_tree.prepare(tmp_path, "HEAD", print)
+    assert not any(lock.exists() for lock in locks)

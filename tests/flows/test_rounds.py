@@ -88,12 +88,14 @@ def test_carried_on(params: Path) -> None:
     entries = [read_yaml(params)["rounds"][f"ance{k}"] for k in range(1, 5)]
     assert [entry.get("optimizer_from") for entry in entries] == [None, "continue", "continue", "continue"]
     assert [entry["schedule_steps"] for entry in entries] == [200] * 4
-    assert not any("seed" in entry for entry in entries), "one long training has one order"
+    assert {entry["seed"] for entry in entries} == {44}, "one long training has one order, which is none of warmup's (42) or star's (43)"
 
 
 def test_rounds_that_begin_anew_draw_other_queries(params: Path) -> None:
     rounds.add(ance())
-    assert [read_yaml(params)["rounds"][f"ance{k}"]["seed"] for k in range(1, 5)] == [42, 43, 44, 45]
+    assert [read_yaml(params)["rounds"][f"ance{k}"]["seed"] for k in range(1, 5)] == [44, 45, 46, 47]
+    rounds.add(ance(prefix="more"))
+    assert [read_yaml(params)["rounds"][f"more{k}"]["seed"] for k in range(1, 5)] == [48, 49, 50, 51]
 
 
 def test_mined_with_a_round_that_was_not_mined_yet(params: Path) -> None:

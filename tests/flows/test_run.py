@@ -1,12 +1,13 @@
 """What a run tidies up when it has ended, and how a retraining's goes on without its server."""
 
-from contextlib import suppress
+from asyncio import CancelledError
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows import locks, retrain, run, server
+from flows import locks, pipeline, retrain, run, server
 from flows.display import Display, Outcome
 from flows.graph import Graph, Stage
 from flows.plan import Plan
@@ -61,11 +62,14 @@ def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, mon
     assert end([], WHOLE) == (False, False)
 
 
-def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ended", [server.Away(ConnectionError()), CancelledError()], ids=["away", "its lease forgotten"])
+def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(
+    ended: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[dict[str, str]] = []
 
     def away(**_: Any) -> None:
-        raise server.Away(ConnectionError())
+        raise ended
 
     def started(_: Processes, __: Any, ___: Any, env: dict[str, str]) -> int:
         given.append(env)
@@ -80,3 +84,16 @@ def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(tmp_pa
     assert len(given) == 1
     assert {"PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"}.isdisjoint(given[0])
     assert given[0]["PREFECT_HOME"]
+
+
+def test_a_slot_that_the_server_forgets_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+
+    def concurrency(name: str, **settings: Any) -> AbstractContextManager[None]:
+        given.append({"name": name, **settings})
+        return nullcontext()
+
+    monkeypatch.setattr(pipeline, "concurrency", concurrency)
+    monkeypatch.setenv("RETEMPER_DEVICE_LIMIT", "gpu-here")
+    with pipeline.shared_slot():
+        assert given == [{"name": "gpu-here", "occupy": 1, "strict": True, "raise_on_lease_renewal_failure": False}]

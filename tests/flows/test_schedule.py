@@ -11,6 +11,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 from flows import schedule, server
+from flows.schedule import Schedule
 from tasks.core.errors import UserError
 
 
@@ -53,6 +56,22 @@ def test_a_lasting_server_keeps_its_port(tmp_path: Path) -> None:
     assert server._port(memory) == port
     memory.write_text("no port")
     assert server._port(memory) > 0
+
+
+def test_a_lasting_server_keeps_leases_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "client"))
+    monkeypatch.setattr(server.Server, "start", lambda _: None)
+    env = server.Server(lasting=True)._env
+    storage = import_module(env["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]).ConcurrencyLeaseStorage
+    assert storage.__module__.endswith("filesystem")
+    assert Path(env["PREFECT_HOME"]) == tmp_path / server.LASTING
+    assert "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE" not in server.Server()._env
+
+
+def test_an_interval_is_counted_from_one_moment_for_ever() -> None:
+    (first,), (second,) = (schedule._times(Schedule("n", None, 604800, "UTC", "HEAD")) for _ in range(2))
+    assert first.anchor_date == second.anchor_date == datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def test_the_time_zone_and_the_branch(monkeypatch: pytest.MonkeyPatch, retraining: Any) -> None:

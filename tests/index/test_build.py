@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -81,6 +83,28 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
     figure = recall(found, scores, rows, 10)
     assert figure == pytest.approx(plain_recall(found, queries, vectors, 10))
     assert low <= figure <= high
+
+
+def test_an_hnsw_of_centroids_is_filled_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings = write_embeddings(tmp_path / "e", draw(600), [600])
+    threads: dict[str, list[int]] = {}
+    factory = faiss.index_factory
+
+    def watched(width: int, name: str, metric: int) -> Any:
+        index = factory(width, name, metric)
+
+        def told(do: Callable[[Any], None]) -> Callable[[Any], None]:
+            return lambda x: (threads[name].append(faiss.omp_get_max_threads()), do(x))[1]
+
+        for step in ("train", "add"):
+            monkeypatch.setattr(index, step, told(getattr(index, step)))
+        return index
+
+    monkeypatch.setattr(faiss, "index_factory", watched)
+    for name in ("IVF8_HNSW4,Flat", "IVF8,Flat"):
+        threads[name] = []
+        build(embeddings, Index(factory=name))
+    assert threads == {"IVF8_HNSW4,Flat": [1, 1], "IVF8,Flat": [torch.get_num_threads()] * 2}
 
 
 def test_an_hnsw_is_the_same_every_time(tmp_path: Path) -> None:
