@@ -140,7 +140,7 @@ def build_parser() -> ArgumentParser:
     serve = commands.add_parser("serve", help="retrain again and again, on a schedule")
     when = serve.add_mutually_exclusive_group(required=True)
     when.add_argument("--cron", metavar="EXPR", help='cron expression, such as "0 3 * * *"')
-    when.add_argument("--interval", type=int, metavar="SECONDS", help="seconds between two runs")
+    when.add_argument("--interval", type=int, metavar="SECONDS", help="seconds between two runs, counted from 2024-01-01 00:00 UTC")
     serve.add_argument("--follow", metavar="REV", help="branch or commit that each run takes up (default: the branch checked out now)")
     serve.add_argument("--timezone", metavar="ZONE", help="of the cron expression, such as Europe/Berlin (default: this machine's)")
     serve.add_argument("--name", help="of the deployment (default: FOLDER-DIGEST@HOST)")

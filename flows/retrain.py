@@ -16,8 +16,9 @@ import uuid
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from flows import champion, intake, locks, metrics, notify, promotion, retraining_tree, run, server, settings
 from flows.champion import Champion
@@ -38,6 +39,7 @@ SCRATCH = Path(".retemper/champion")
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
 
 Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped"]
+T = TypeVar("T")
 
 
 class NotComparable(UserError):
@@ -86,7 +88,8 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             ended = replace(begun, result="failed", reason=" ".join(str(error).split()))
         except (Exception, CancelledError) as error:  # the champion stays, and why is told: no failure may pass unseen
             traceback.print_exc()
-            ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            said = " ".join(str(error).split())[:300] or "Prefect's server no longer knows this run"
+            ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {said}")
         if ended.result == "failed":
             ended = replace(ended, champion=_number(project))
         ended = replace(ended, reason=redacted(ended.reason))
@@ -135,7 +138,7 @@ def _work(
         new = replace(new, cause="data")
     elif now:
         try:
-            measured = evaluate_champion(project, now, digests.get("corpus", ""), processes, display)
+            measured = _again(partial(evaluate_champion, project, now, digests.get("corpus", ""), processes, display))
             found[f"champion/{now.number}"] = measured
             ours = values(Path("data/runs") / model, measure, found[model])
             verdict = promotion.judge(ours, values(SCRATCH / "runs", measure, measured), measure, rules.promotion)
@@ -203,9 +206,17 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
             if line.startswith("retemper: ") and not line.startswith("retemper: warning"):
                 problems.append(line.removeprefix("retemper: "))
 
-        status = processes.run([sys.executable, "-m", "flows.retrain"], tell, env)
+        status = _again(lambda: processes.run([sys.executable, "-m", "flows.retrain"], tell, env))
         if status:
             raise run.StagesFailed(problems or [f"the pipeline ended with status {status}"], status) from None
+
+
+def _again(work: Callable[[], T]) -> T:
+    """`work`, once more where Prefect raises its CancelledError in it, which it does once for a lease; finished pieces are kept."""
+    try:
+        return work()
+    except CancelledError:
+        return work()
 
 
 def _wait_for(lock: Path) -> None:

@@ -43,7 +43,8 @@ class Ance:
         chain that carries on is one long training, with one seed for its one order.
         """
         edits = []
-        first = 1 + max((entry.get("seed", SEED) for entry in rounds.values() if isinstance(entry, dict)), default=SEED - 1)
+        seeds = [entry.get("seed", SEED) for entry in rounds.values() if isinstance(entry, dict)]
+        first = 1 + max((seed for seed in seeds if isinstance(seed, int)), default=SEED - 1)
         for k in range(1, self.n + 1):
             init = self.init if k == 1 else f"{self.prefix}{k - 1}"
             entry = {"init": init, "negatives": self.source(k), "loss": "nll", "in_batch": "false", "hard_negatives": "1"}
@@ -65,7 +66,8 @@ class Ance:
 def add(plan: Ance) -> list[str]:
     """Write the rounds of `plan` into params.yaml; returns their names. UserError, and nothing written, where they do not fit in."""
     sections = read_yaml(PARAMS)
-    rounds = sections.get("rounds") or {}
+    written = sections.get("rounds")
+    rounds = written if isinstance(written, dict) else {}  # else: `check` will say so
     taken = _numbered(plan.prefix, list(rounds))
     if taken:
         raise UserError(f"{PARAMS}: rounds.{taken[0]}: is there already; retemper rounds remove {plan.prefix}, or choose another --prefix")

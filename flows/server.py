@@ -88,10 +88,13 @@ class Server:
             self._env |= {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
         LOG.parent.mkdir(parents=True, exist_ok=True)
         self._processes = Processes()  # of its own: it outlives the stages that a signal stops, to be told of that
+        self._lock = LASTING / "concurrency_leases/expirations.lock" if lasting else None
         self.start()
 
     def start(self) -> None:
         """Start it, for the first time or again."""
+        if self._lock:  # of one that was killed; Prefect waits for ever where another process has its number now
+            self._lock.unlink(missing_ok=True)
         self._process = self._processes.start(self._command, self._env, LOG)
 
     def is_alive(self) -> bool:

@@ -106,7 +106,11 @@ def decided(settings: Settings, data: str) -> Shown:
     least: dict[str, int] = dict(zip(SPLITS, (given[0], given[-1]), strict=True)) if given else dict.fromkeys(SPLITS, 1)
     if given is None and _resolved(data) == _resolved(project.dataset.source):
         least = {split: project.evaluate.relevance[split] for split in SPLITS}
-    validate(type(project.evaluate), project.evaluate.model_dump() | {"relevance": least}, "--relevance: params.yaml: evaluate")
+    validate(
+        type(project.evaluate),
+        project.evaluate.model_dump() | {"relevance": least},
+        "--relevance (a grade that suits evaluate.measures): evaluate",
+    )
     return Shown(
         project.text.titles if settings.titles is None else settings.titles,
         project.evaluate.ignore_identical_ids if settings.ignore_identical_ids is None else settings.ignore_identical_ids,

@@ -46,13 +46,13 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
         index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
         sample = training_sample(embeddings, params.train_size, params.seed)
-        if "_HNSW" in params.factory:  # IVF's centroids stand in one, which is filled while it is trained
-            faiss.omp_set_num_threads(1)
         with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
+            if "_HNSW" in params.factory:
+                fill_centroids(index, sample, threads)
             index.train(sample)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
-    if "HNSW" in params.factory:  # its graph follows from the order in which threads come to it
+    if "HNSW" in params.factory:  # its graph depends on the order in which threads come to it
         faiss.omp_set_num_threads(1)
     for _, block in embeddings.blocks():
         with faiss_errors(f"{params.factory}, which takes no vectors", key):
@@ -61,6 +61,29 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
     progress.close()
     faiss.omp_set_num_threads(threads)
     return index
+
+
+def fill_centroids(index: Any, sample: Floats, threads: int) -> None:
+    """The centroids of an IVF that stand in an HNSW: clustered on all threads, put into its graph on one, as `train` would do on one.
+
+    What stands before the IVF (OPQ, PCA) is trained first; `train` then finds all of this done (faiss, Level1Quantizer::train_q1).
+    """
+    ivf = faiss.extract_index_ivf(index)
+    inner, vectors = index, sample
+    if isinstance(inner, faiss.IndexRefine):
+        inner = faiss.downcast_index(inner.base_index)
+    if isinstance(inner, faiss.IndexPreTransform):
+        chain: Any = inner.chain  # a std::vector; faiss' own types say list
+        for place in range(chain.size()):
+            step = faiss.downcast_VectorTransform(chain.at(place))
+            if not step.is_trained:
+                step.train(vectors)
+            vectors = step.apply(vectors)
+    clustering = faiss.Clustering(ivf.d, ivf.nlist, ivf.cp)
+    clustering.train(vectors, faiss.IndexFlatL2(ivf.d))
+    faiss.omp_set_num_threads(1)
+    faiss.downcast_index(ivf.quantizer).add(faiss.vector_to_array(clustering.centroids).reshape(ivf.nlist, ivf.d))
+    faiss.omp_set_num_threads(threads)
 
 
 @contextmanager

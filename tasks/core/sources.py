@@ -230,7 +230,8 @@ def _cached_encoder(name: str) -> EncoderPlace:
     main = cache / "refs" / "main"
     revision = main.read_text(encoding="utf-8").strip() if main.is_file() else None
     folder = cache / "snapshots" / revision if revision else None
-    return EncoderPlace("hub", name, folder if folder and folder.is_dir() else None, revision)
+    there = folder is not None and folder.is_dir() and any(folder.iterdir())  # empty: of a download that was cut off
+    return EncoderPlace("hub", name, folder if there else None, revision)
 
 
 def local_path(place: str) -> Path:

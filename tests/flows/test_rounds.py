@@ -151,7 +151,7 @@ def test_lag_1_takes_two_slots_less(served: Any) -> None:
     for lag, plan in plans.items():
         params.write_text("rounds: {warmup: {init: base, negatives: none}}\nmine: {warmup: {}}\n")
         toy.run("train", "mine")  # what both start from
-        apply(plan.assignments(["warmup"], ["warmup"]), params, lambda _: None)
+        apply(plan.assignments({"warmup": {"seed": 42}}, ["warmup"]), params, lambda _: None)
         toy.run("train")
         times = toy.times()
         train = {k: times[f"encoders/lag{lag}_{k}"] for k in (1, 2, 3)}

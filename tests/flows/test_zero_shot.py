@@ -103,7 +103,7 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
     small.set("evaluate.relevance", 2)
     small.set("evaluate.measures", ["nDCG@10", "RR@10", "AP", "AP(rel=1)"])
     assert zero_shot.decided(Settings(PLAIN, PLAIN, relevance=[2]), "demo").relevance == {"dev": 2, "test": 2}
-    with pytest.raises(UserError, match=r"^--relevance: params.yaml: evaluate: .*'AP\(rel=1\)' stands there twice"):
+    with pytest.raises(UserError, match=r"^--relevance \(a grade that suits evaluate.measures\): .*'AP\(rel=1\)' stands there twice"):
         zero_shot.decided(plain, "demo")
     done = small.stage("evaluate@warmup", "--relevance", "1", "2")
     assert (done.status, done.err.count("\n")) == (2, 1) and "stands there twice" in done.err

@@ -2,10 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import faiss
 import numpy as np
@@ -16,7 +14,7 @@ import torch
 from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.encoder import load_towers
 from tasks.core.errors import UserError
-from tasks.core.faiss_building import build, recall, training_sample
+from tasks.core.faiss_building import build, recall, set_effort, training_sample
 from tasks.core.faiss_index import open_index, search_index
 from tasks.core.files import write_json
 from tasks.core.search import exact_search
@@ -68,6 +66,7 @@ def plain_recall(found: np.ndarray, queries: np.ndarray, vectors: np.ndarray, k:
         ("PQ4x4", 0.05, 0.95),
         ("OPQ4,IVF4,PQ4x4", 0.05, 0.95),
         ("HNSW8", 0.3, 1.0),
+        ("OPQ4,IVF8_HNSW4,PQ4x4", 0.05, 0.95),
         ("PCA8,Flat", 0.05, 0.95),
         ("SQ8", 0.8, 1.0),
     ],
@@ -85,26 +84,27 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
     assert low <= figure <= high
 
 
-def test_an_hnsw_of_centroids_is_filled_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(600), [600])
-    threads: dict[str, list[int]] = {}
-    factory = faiss.index_factory
-
-    def watched(width: int, name: str, metric: int) -> Any:
-        index = factory(width, name, metric)
-
-        def told(do: Callable[[Any], None]) -> Callable[[Any], None]:
-            return lambda x: (threads[name].append(faiss.omp_get_max_threads()), do(x))[1]
-
-        for step in ("train", "add"):
-            monkeypatch.setattr(index, step, told(getattr(index, step)))
-        return index
-
-    monkeypatch.setattr(faiss, "index_factory", watched)
-    for name in ("IVF8_HNSW4,Flat", "IVF8,Flat"):
-        threads[name] = []
-        build(embeddings, Index(factory=name))
-    assert threads == {"IVF8_HNSW4,Flat": [1, 1], "IVF8,Flat": [torch.get_num_threads()] * 2}
+@pytest.mark.parametrize("factory", ["IVF8_HNSW4,Flat", "PCA8,IVF8_HNSW4,PQ4x4,RFlat"])
+def test_an_hnsw_of_centroids_is_that_of_faiss_on_one_thread(factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = draw(3000)
+    embeddings = write_embeddings(tmp_path / "e", vectors, [1000, 2000])
+    faiss.omp_set_num_threads(1)
+    plain = faiss.index_factory(WIDTH, factory, faiss.METRIC_INNER_PRODUCT)
+    plain.train(vectors)
+    plain.add(vectors)
+    set_effort(plain, Index(factory=factory))
+    faiss.write_index(plain, str(tmp_path / "plain"))
+    used: list[int] = []
+    add = faiss.IndexHNSWFlat.add
+    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, x: (used.append(faiss.omp_get_max_threads()), add(self, x))[1])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        faiss.write_index(build(embeddings, Index(factory=factory)), str(tmp_path / "ours"))
+    finally:
+        torch.set_num_threads(threads)
+    assert used == [1], "of four threads, which k-means had"
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "plain").read_bytes()
 
 
 def test_an_hnsw_is_the_same_every_time(tmp_path: Path) -> None:
