@@ -16,7 +16,7 @@ from typing import Any
 from flows.promotion import FILE, Intake
 from tasks.core.errors import UserError
 from tasks.core.files import new_folder, write_json
-from tasks.core.sources import SPLIT_NAMES, local_path, parse_dataset
+from tasks.core.sources import beir_qrels, local_path, parse_dataset
 
 OUT = Path(".retemper/dataset")
 STAMP = Path(".retemper/dataset.json")
@@ -62,9 +62,9 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
     the corpus. Nothing is done where the same files were united before.
     """
     parts = {name: [path for folder in folders if (path := _plain_or_gz(folder / name))] for name in FILES}
-    for judged in (_judgments(folder) for folder in folders):
-        for name, path in judged.items():
-            parts.setdefault(name, []).append(path)
+    for judged in map(beir_qrels, folders):
+        for split, path in judged.items():
+            parts.setdefault(f"qrels/{split}.tsv", []).append(path)
     stamps = {name: [_stamp(path) for path in paths] for name, paths in parts.items()}
     if out.is_dir() and stamp.exists() and json.loads(stamp.read_text(encoding="utf-8")) == stamps:
         return
@@ -77,18 +77,6 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
                 handle.write(header)
                 handle.writelines(_united(paths, key, folder / "ids.db"))
     write_json(stamp, stamps)
-
-
-def _judgments(folder: Path) -> dict[str, Path]:
-    """A folder's qrels by the name that they have in the united one: validation.tsv is dev.tsv. UserError for two of one split."""
-    found: dict[str, Path] = {}
-    for path in sorted([*(folder / "qrels").glob("*.tsv"), *(folder / "qrels").glob("*.tsv.gz")]):
-        stem = path.name.split(".tsv")[0]
-        name = f"qrels/{SPLIT_NAMES.get(stem, stem)}.tsv"
-        if name in found:
-            raise UserError(f"{path}: {found[name].name} stands beside it, expected one file of these qrels; keep one of them")
-        found[name] = path
-    return found
 
 
 def _stamp(path: Path) -> list[str | int]:

@@ -88,8 +88,8 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             ended = replace(begun, result="failed", reason=" ".join(str(error).split()))
         except (Exception, CancelledError) as error:  # the champion stays, and why is told: no failure may pass unseen
             traceback.print_exc()
-            said = " ".join(str(error).split())[:300] or "Prefect's server no longer knows this run"
-            ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {said}")
+            lost = "Prefect's server no longer knows this run" if isinstance(error, CancelledError) else error
+            ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(lost).split())[:300]}")
         if ended.result == "failed":
             ended = replace(ended, champion=_number(project))
         ended = replace(ended, reason=redacted(ended.reason))

@@ -120,6 +120,14 @@ def package_folder(module: str, remedy: str) -> Path:
 def beir_layout(folder: Path) -> Layout:
     """corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain or .gz; validation is dev."""
     _folder(folder, "a BEIR folder with corpus.jsonl, queries.jsonl and qrels/")
+    qrels = beir_qrels(folder)
+    if not qrels:
+        raise UserError(f"{folder / 'qrels'}: no qrels there, expected train.tsv, dev.tsv or test.tsv (or .tsv.gz); add one")
+    return Layout(_need(folder, ["corpus.jsonl"]), {"": _need(folder, ["queries.jsonl"])}, {s: qrels[s] for s in SPLITS if s in qrels})
+
+
+def beir_qrels(folder: Path) -> dict[str, Path]:
+    """The qrels of a BEIR folder by split, none where there are none; UserError for two files of one split, or one of no known split."""
     qrels: dict[str, Path] = {}
     for file in _plain_or_gz(folder / "qrels", "*.tsv"):
         split = SPLIT_NAMES.get(file.name.split(".tsv")[0])
@@ -128,9 +136,7 @@ def beir_layout(folder: Path) -> Layout:
         if split in qrels:
             raise UserError(f"{file}: {qrels[split].name} stands beside it, expected one file of {split} qrels; keep one of them")
         qrels[split] = file
-    if not qrels:
-        raise UserError(f"{folder / 'qrels'}: no qrels there, expected train.tsv, dev.tsv or test.tsv (or .tsv.gz); add one")
-    return Layout(_need(folder, ["corpus.jsonl"]), {"": _need(folder, ["queries.jsonl"])}, {s: qrels[s] for s in SPLITS if s in qrels})
+    return qrels
 
 
 # The official downloads by split, best first: the small dev set is the one that papers report.

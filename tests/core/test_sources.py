@@ -1,6 +1,7 @@
 """SPECs and encoder names: the files they stand on, and one line for what is not there."""
 
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -187,3 +188,8 @@ def test_a_hugging_face_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     touch(cache, f"snapshots/{commit}/pytorch_model.bin", f"snapshots/{commit}/README.md", f"snapshots/{commit}/onnx/model.onnx")
     assert encoder_files(place) == before, "what a download would not bring is not looked at"
     assert parse_encoder("bert-base-uncased").kind == "hub"
+    for file in [*(cache / "snapshots").rglob("*")]:
+        if not file.is_dir():
+            file.unlink()
+    shutil.rmtree(cache / "snapshots" / commit / "onnx")
+    assert parse_encoder("org/model").folder is None, "of a download that was cut off"

@@ -61,8 +61,12 @@ def test_a_lasting_server_keeps_its_port(tmp_path: Path) -> None:
 def test_a_lasting_server_keeps_leases_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "client"))
-    monkeypatch.setattr(server.Server, "start", lambda _: None)
+    monkeypatch.setattr(server.Processes, "start", lambda *_: None)
+    lock = server.LASTING / "concurrency_leases/expirations.lock"  # of a server that was killed
+    lock.parent.mkdir(parents=True)
+    lock.touch()
     env = server.Server(lasting=True)._env
+    assert not lock.exists()
     storage = import_module(env["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]).ConcurrencyLeaseStorage
     assert storage.__module__.endswith("filesystem")
     assert Path(env["PREFECT_HOME"]) == tmp_path / server.LASTING

@@ -107,8 +107,11 @@ def test_an_hnsw_of_centroids_is_that_of_faiss_on_one_thread(factory: str, tmp_p
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "plain").read_bytes()
 
 
-def test_an_hnsw_is_the_same_every_time(tmp_path: Path) -> None:
+def test_an_hnsw_is_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(3000), [1000, 2000])
+    used: set[int] = set()  # two cores may come to the same graph by chance
+    add = faiss.IndexHNSWFlat.add
+    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, x: (used.add(faiss.omp_get_max_threads()), add(self, x))[1])
     threads = torch.get_num_threads()
     torch.set_num_threads(4)  # which filling it would use
     try:
@@ -117,6 +120,7 @@ def test_an_hnsw_is_the_same_every_time(tmp_path: Path) -> None:
         assert faiss.omp_get_max_threads() == 4, "the search has them all again"
     finally:
         torch.set_num_threads(threads)
+    assert used == {1}
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
