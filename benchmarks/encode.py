@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tasks.core.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
-from tasks.core.encoder import load_towers
-from tasks.core.encoding import encode
-from tasks.core.sources import demo_file, parse_encoder
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.tokens import open_tokens
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.encode import encode
+from tasks.core.sources.datasets import demo_file, parse_encoder
+from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
 from tasks.tokenize.store import write_tokens
 
 Encode = Callable[[list[str]], np.ndarray]

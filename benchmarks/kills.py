@@ -30,7 +30,7 @@ from statistics import median
 
 from workspace import WINDOWS, Workspace, remote, start_server, write_corpus
 
-from tasks.core.scratch import KEPT
+from tasks.core.stage.scratch import KEPT
 
 CHANGED = ["text.titles=true", "base.seed=43", "prepare.unknown_documents=drop"]  # every stage runs again
 BACK = ["text.titles=false", "base.seed=42", "prepare.unknown_documents=refuse"]

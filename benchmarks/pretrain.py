@@ -19,13 +19,13 @@ from tasks.articles.pages import Article
 from tasks.articles.params import Articles
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
-from tasks.core.chunks import open_chunks
-from tasks.core.devices import Runtime, choose_device, compute_dtype
-from tasks.core.files import read_json
-from tasks.core.mlm_head import MLMHead
-from tasks.core.sources import parse_encoder
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.wikipedia import article_files, parse_articles
+from tasks.core.models.mlm_head import MLMHead
+from tasks.core.sources.datasets import parse_encoder
+from tasks.core.sources.wikipedia import article_files, parse_articles
+from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
+from tasks.core.stage.files import read_json
+from tasks.core.text.chunks import open_chunks
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.pretrain.batches import draw_batch, usable_rows
 from tasks.pretrain.model import Pretrainer, Shape, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch

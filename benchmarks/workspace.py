@@ -153,7 +153,7 @@ def write_corpus(folder: Path) -> str:
 
 def start_server(folder: Path) -> subprocess.Popen[str]:
     """A Prefect server; its first line is its address."""
-    script = "import flows.server as s; server = s.Server(); server.wait(); print(server.url, flush=True); input()"
+    script = "import flows.pipeline.server as s; server = s.Server(); server.wait(); print(server.url, flush=True); input()"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, "-c", script], cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -7,8 +7,8 @@ from tasks.articles.params import Articles
 from tasks.base.params import Base, EncoderSource
 from tasks.bm25.params import BM25
 from tasks.chunk.params import Chunk
-from tasks.core.params import Params
-from tasks.core.text import Text
+from tasks.core.stage.params import Params
+from tasks.core.text.document import Text
 from tasks.encode.params import Encode
 from tasks.evaluate.params import Evaluate
 from tasks.index.params import Index

@@ -160,8 +160,8 @@ def _write_beir(corpus: TinyCorpus) -> None:
 def _write_records(corpus: TinyCorpus) -> None:
     import pyarrow as pa
 
-    from tasks.core.records import DOCUMENTS, QRELS, QUERIES
-    from tasks.core.tables import write_table
+    from tasks.core.tables.parquet import write_table
+    from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 
     def write(name: str, schema: pa.Schema, rows: list[dict[str, object]]) -> None:
         write_table(corpus.records / name, schema, [pa.Table.from_pylist(rows, schema)])
@@ -182,7 +182,7 @@ class Ended(NamedTuple):
 
 def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
     """Run a command's `main` in this process, in `folder`."""
-    from tasks.core.errors import one_line_errors
+    from tasks.core.stage.errors import one_line_errors
 
     out, err, before = StringIO(), StringIO(), sys.argv
     sys.argv = argv
@@ -240,7 +240,7 @@ class Small:
 
     def retemper(self, *arguments: str) -> Ended:
         """Run the command line."""
-        from flows import cli
+        from flows.cli import main as cli
 
         return self.call(lambda: cli.main(arguments), ["retemper"])
 
@@ -344,8 +344,8 @@ def _run_small_project(below: Path, tiny_corpus: TinyCorpus) -> None:
     (folder / "runtime.yaml").write_text("checkpoint_seconds: 0\n")
     from dvc.repo import Repo
 
-    from flows.graph import read_graph
-    from flows.source import write_source
+    from flows.parameters.sources import write_source
+    from flows.repository.graph import read_graph
 
     author = ["-c", "user.name=small", "-c", "user.email=small@example.com"]
     subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "-m", "small"], cwd=folder, check=True)

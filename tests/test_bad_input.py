@@ -17,7 +17,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
-from tasks.core.files import folder_digest
+from tasks.core.stage.files import folder_digest
 
 Arrange = Callable[[Any], None]
 CONFLICT = "<<<<<<< HEAD\n{0}=======\n{0}>>>>>>> other\n"
@@ -505,7 +505,7 @@ def npy(array: Any) -> bytes:
 
 def narrow(project: Any, width: int) -> None:
     """Embeddings of another width, whole in themselves."""
-    from tasks.core.embeddings import Manifest, write_manifest
+    from tasks.core.retrieval.embeddings import Manifest, write_manifest
 
     folder = project.folder / "data/embeddings/warmup"
     folder.mkdir()

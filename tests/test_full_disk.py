@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from flows.processes import Processes
-from flows.source import write_source
-from flows.stages import run_stage
-from tasks.core.files import file_digest, folder_digest
+from flows.parameters.sources import write_source
+from flows.pipeline.stage import run_stage
+from flows.process.processes import Processes
+from tasks.core.stage.files import file_digest, folder_digest
 
 PAGES = (0, 4, 64, 1024, 16384)  # KiB that are free: what fills up first differs
 

@@ -21,7 +21,7 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.graph import Graph, read_graph, read_status
+from flows.repository.graph import Graph, read_graph, read_status
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "data/source.json"

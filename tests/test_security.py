@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from flows import server, sharing
-from flows.checks import check
-from flows.processes import Processes
-from flows.stages import run_stage
-from tasks.core.errors import UserError, redacted
-from tasks.core.params import read_yaml
+from flows.parameters.checks import check
+from flows.pipeline import server
+from flows.pipeline.stage import run_stage
+from flows.process.processes import Processes
+from flows.team import sync
+from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted(file for folder in ("flows", "tasks", "benchmarks") for file in (ROOT / folder).rglob("*.py"))
@@ -195,10 +196,10 @@ def test_secrets_stay_where_their_owner_put_them(small: Any, monkeypatch: pytest
     said: list[str] = []
     with chdir(small.folder):
         assert run_stage("prepare", Processes(), said.append).state == "Ran"
-        assert not sharing.push(Processes(), "team", said.append)
-        assert not sharing.pull(Processes(), "team", ["prepare"], said.append)
-        monkeypatch.setattr(sharing, "REMOTE", ["true"])
-        assert sharing.push(Processes(), "team", said.append)
+        assert not sync.push(Processes(), "team", said.append)
+        assert not sync.pull(Processes(), "team", ["prepare"], said.append)
+        monkeypatch.setattr(sync, "REMOTE", ["true"])
+        assert sync.push(Processes(), "team", said.append)
     assert small.stage("report").status == 0
     assert "s3cr3t" not in "\n".join(said) + "".join(capfd.readouterr())
     kept = [file for file in small.folder.rglob("*") if file.is_file() and file.name != "config.local"]

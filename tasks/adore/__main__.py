@@ -9,16 +9,16 @@ from tasks.adore.documents import Centroids
 from tasks.adore.params import Adore, Study
 from tasks.adore.study import run_study, text
 from tasks.adore.work import INDEX, Setting, open_documents, train_tower
-from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
-from tasks.core.embeddings import open_embeddings
-from tasks.core.encoder import Towers, load_towers, save_towers
-from tasks.core.entry import parser, stage
-from tasks.core.faiss_index import save_index
-from tasks.core.files import new_folder, write_json, write_text
-from tasks.core.params import load
-from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.tokens import open_tokens
+from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
+from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.retrieval.faiss_search import save_index
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, write_json, write_text
+from tasks.core.stage.params import load
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
 
 
 def arguments() -> Namespace:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from tasks.adore.params import QuerySide
-from tasks.core.document_lists import DocumentLists, lists_of, ranked_lists, relevant_pairs
-from tasks.core.errors import UserError
-from tasks.core.tables import count_rows
-from tasks.core.tokens import Ints, Tokens
-from tasks.core.training import batch_places
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs
+from tasks.core.tables.parquet import count_rows
+from tasks.core.text.tokens import Ints, Tokens
+from tasks.core.training.loop import batch_places
 
 
 @dataclass(frozen=True)

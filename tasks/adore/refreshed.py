@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.files import new_file
-from tasks.core.scratch import seal, sealed
-from tasks.core.tokens import Ints
-from tasks.core.training import CHECKPOINT, checkpoint_step
+from tasks.core.stage.files import new_file
+from tasks.core.stage.scratch import seal, sealed
+from tasks.core.text.tokens import Ints
+from tasks.core.training.loop import CHECKPOINT, checkpoint_step
 
 Ordinals = npt.NDArray[np.int32]
 

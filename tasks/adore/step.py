@@ -14,14 +14,14 @@ from tasks.adore.lists import BestRows, Lists, best_documents, completed, measur
 from tasks.adore.losses import gains, ideal, pairwise
 from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
-from tasks.core.devices import best_batch_tokens
-from tasks.core.encoder import Encoder
-from tasks.core.encoding import encode
-from tasks.core.gradcache import Side, cached_backward
-from tasks.core.progress import Progress
-from tasks.core.search import QUERY_BLOCK, rows_needed
-from tasks.core.tokens import Ints, Tokens
-from tasks.core.training import Metrics, draw_seed
+from tasks.core.models.bi_encoder import Encoder
+from tasks.core.retrieval.encode import encode
+from tasks.core.retrieval.exact import QUERY_BLOCK, rows_needed
+from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.stage.progress import Progress
+from tasks.core.text.tokens import Ints, Tokens
+from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.training.loop import Metrics, draw_seed
 
 UNRANKED = ("refreshed", "random", "given")
 

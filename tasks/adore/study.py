@@ -16,24 +16,24 @@ import torch
 from tasks.adore.documents import Compressed, Documents, Exact
 from tasks.adore.params import Study
 from tasks.adore.work import FLAT, Setting, built_index, train_tower
-from tasks.core.devices import best_batch_tokens
-from tasks.core.encoder import Encoder
-from tasks.core.encoding import Vectors, encode
-from tasks.core.errors import UserError
-from tasks.core.faiss_building import recall
-from tasks.core.faiss_index import open_index, search_index
-from tasks.core.files import write_json
-from tasks.core.records import QRELS
-from tasks.core.search import ranked_tables, rows_needed
-from tasks.core.tables import read_table
-from tasks.core.tokens import Tokens, open_tokens
+from tasks.core.models.bi_encoder import Encoder
+from tasks.core.retrieval.encode import Vectors, encode
+from tasks.core.retrieval.exact import ranked_tables, rows_needed
+from tasks.core.retrieval.faiss_build import recall
+from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.schemas import QRELS
+from tasks.core.text.tokens import Tokens, open_tokens
 
 UNTRAINED = "none"
 Measured = dict[str, float]
 
 
 class Recipe:
-    """One factory of a study, as tasks.core.faiss_building wants it."""
+    """One factory of a study, as tasks.core.retrieval.faiss_build wants it."""
 
     def __init__(self, factory: str, params: Study) -> None:
         self.factory, self.seed = factory, params.seed

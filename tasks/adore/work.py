@@ -12,17 +12,17 @@ from tasks.adore.data import Data, steps_of
 from tasks.adore.documents import Centroids, Compressed, Documents, Exact
 from tasks.adore.params import Adore, QuerySide
 from tasks.adore.step import make_corpus, make_step
-from tasks.core.devices import Runtime
-from tasks.core.embeddings import Embeddings
-from tasks.core.encoder import Encoder, Towers
-from tasks.core.errors import UserError
-from tasks.core.faiss_building import Recipe, build
-from tasks.core.faiss_index import open_index, save_index
-from tasks.core.optimizers import make_optimizer
-from tasks.core.scratch import seal, sealed
-from tasks.core.search import id_order
-from tasks.core.tokens import Tokens
-from tasks.core.training import Schedule, fit, plotted
+from tasks.core.models.bi_encoder import Encoder, Towers
+from tasks.core.retrieval.embeddings import Embeddings
+from tasks.core.retrieval.exact import id_order
+from tasks.core.retrieval.faiss_build import Recipe, build
+from tasks.core.retrieval.faiss_search import open_index, save_index
+from tasks.core.stage.devices import Runtime
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.scratch import seal, sealed
+from tasks.core.text.tokens import Tokens
+from tasks.core.training.loop import Schedule, fit, plotted
+from tasks.core.training.optimizers import make_optimizer
 
 INDEX = "index.faiss"
 FLAT = "Flat"  # the one factory that needs no faiss: the embeddings are searched as they lie

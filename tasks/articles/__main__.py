@@ -7,16 +7,16 @@ import pyarrow as pa
 
 from tasks.articles.extract import WITH_MARKUP, extract
 from tasks.articles.params import Articles
-from tasks.core.batches import joined
-from tasks.core.entry import parser, stage
-from tasks.core.errors import UserError
-from tasks.core.files import new_folder, write_json
-from tasks.core.params import load
-from tasks.core.processes import cores
-from tasks.core.progress import Progress
-from tasks.core.records import DOCUMENTS
-from tasks.core.tables import BATCH_ROWS, write_table
-from tasks.core.wikipedia import article_files, parse_articles
+from tasks.core.sources.wikipedia import article_files, parse_articles
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load
+from tasks.core.stage.processes import cores
+from tasks.core.stage.progress import Progress
+from tasks.core.tables.batching import joined
+from tasks.core.tables.parquet import BATCH_ROWS, write_table
+from tasks.core.tables.schemas import DOCUMENTS
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from tasks.articles.markup import plain_text
 from tasks.articles.pages import STUB, UNREADABLE, Article, Page, long_lines, unwanted
 from tasks.articles.params import Articles
 from tasks.articles.readers import read_demo, read_jsonl, read_parquet
-from tasks.core.processes import in_order
-from tasks.core.wikipedia import ArticleSpec
+from tasks.core.sources.wikipedia import ArticleSpec
+from tasks.core.stage.processes import in_order
 
 PAGES = 500  # of plain text, cleaned at once
 READERS: dict[str, Callable[[Path], Iterator[Page]]] = {"demo": read_demo, "parquet": read_parquet, "jsonl": read_jsonl}

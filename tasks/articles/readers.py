@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.articles.pages import Page
-from tasks.core.errors import UserError
-from tasks.core.files import read_json
-from tasks.core.tables import BATCH_ROWS, UNREADABLE, refuse_damage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, refuse_damage
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIELDS = ("id", "title", "text")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from tasks.base.params import Base, EncoderSource
 from tasks.base.shape import fitted_tokenizer, shaped_towers
-from tasks.core.downloads import encoder_folder
-from tasks.core.encoder import save_towers
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder, write_json
-from tasks.core.mlm_head import find_head, save_head
-from tasks.core.params import load
+from tasks.core.models.bi_encoder import save_towers
+from tasks.core.models.mlm_head import find_head, save_head
+from tasks.core.sources.downloads import encoder_folder
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load
 
 
 def main() -> None:

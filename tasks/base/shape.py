@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from tasks.base.params import Base
-from tasks.core.encoder import Shape, Towers, load_towers, read_shape
-from tasks.core.errors import UserError
-from tasks.core.tokenizers import load_tokenizer, longest_text
+from tasks.core.models.bi_encoder import Shape, Towers, load_towers, read_shape
+from tasks.core.stage.errors import UserError
+from tasks.core.text.tokenizer import load_tokenizer, longest_text
 
 
 def wanted_shape(folder: Path, params: Base) -> Shape:

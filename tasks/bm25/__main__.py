@@ -14,16 +14,16 @@ from tasks.bm25.negatives import ROWS, without_positives
 from tasks.bm25.params import BM25
 from tasks.bm25.pieces import seal_index, searched, whole_index
 from tasks.bm25.search import known
-from tasks.core import params
-from tasks.core.batches import joined
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder
-from tasks.core.processes import cores
-from tasks.core.progress import Progress, track
-from tasks.core.records import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
-from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tables import count_rows, read_batches, read_table, write_table
-from tasks.core.text import Text, document_text
+from tasks.core.stage import params
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder
+from tasks.core.stage.processes import cores
+from tasks.core.stage.progress import Progress, track
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.tables.batching import joined
+from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
+from tasks.core.text.document import Text, document_text
 
 
 def texts(path: Path, settings: Text) -> Iterator[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.records import RANKED
+from tasks.core.tables.schemas import RANKED
 
 ROWS = 2**18  # of a batch of candidates
 

@@ -5,7 +5,7 @@ from typing import Literal, Self, get_args
 import Stemmer
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.params import Params
+from tasks.core.stage.params import Params
 
 Stopwords = Literal[  # the languages are those of which bm25s has a list and Snowball a stemmer
     "none",

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from tasks.bm25.index import load
 from tasks.bm25.search import Query, ranked
-from tasks.core.files import folder_digest, read_json, write_json
-from tasks.core.processes import in_order
-from tasks.core.progress import Progress
-from tasks.core.records import RANKED
-from tasks.core.scratch import seal, sealed
-from tasks.core.tables import read_table, write_table
+from tasks.core.stage.files import folder_digest, read_json, write_json
+from tasks.core.stage.processes import in_order
+from tasks.core.stage.progress import Progress
+from tasks.core.stage.scratch import seal, sealed
+from tasks.core.tables.parquet import read_table, write_table
+from tasks.core.tables.schemas import RANKED
 
 QUERIES = 1024  # of a piece: seconds of work; that of fewer needs no process
 

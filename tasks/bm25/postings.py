@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.progress import Progress
+from tasks.core.stage.progress import Progress
 
 BLOCK = 2**17  # pairs in memory at a time, about 13 MB with what sorts them
 PARTS = ("terms", "counts", "lengths", "sizes")  # files of the first pass, int32: two a pair, two a document

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.bm25.index import id_order
-from tasks.core.records import RANKED
-from tasks.core.tables import StoredIds
+from tasks.core.tables.parquet import StoredIds
+from tasks.core.tables.schemas import RANKED
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

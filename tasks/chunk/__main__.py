@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
-from tasks.core.entry import parser, stage
-from tasks.core.errors import UserError
-from tasks.core.files import folder_digest, new_folder
-from tasks.core.params import load
-from tasks.core.records import DOCUMENTS
-from tasks.core.tables import read_batches
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import folder_digest, new_folder
+from tasks.core.stage.params import load
+from tasks.core.tables.parquet import read_batches
+from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.tokenizer import load_tokenizer
 
 
 def articles(path: Path) -> Iterator[tuple[list[str], list[str]]]:

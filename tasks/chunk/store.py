@@ -1,4 +1,4 @@
-"""Writing folders of chunks (tasks.core.chunks): articles stream in, flat token ids stream out."""
+"""Writing folders of chunks (tasks.core.text.chunks): articles stream in, flat token ids stream out."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,12 +10,12 @@ import pyarrow as pa
 from tasks.chunk.packing import pack
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
-from tasks.core.chunks import OFFSETS, PLACE, SENTENCES
-from tasks.core.errors import UserError
-from tasks.core.files import write_json
-from tasks.core.progress import Progress
-from tasks.core.tables import write_table
-from tasks.core.tokens import IDS
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
+from tasks.core.stage.progress import Progress
+from tasks.core.tables.parquet import write_table
+from tasks.core.text.chunks import OFFSETS, PLACE, SENTENCES
+from tasks.core.text.tokens import IDS
 
 Sentence = tuple[list[int], list[int | None]]  # token ids, and of a long one the word that each token belongs to
 SENTENCES_AT_ONCE = 4096

@@ -7,18 +7,18 @@ import numpy as np
 import torch
 import transformers
 
-from tasks.core.devices import RUNTIME_FILE, best_batch_tokens, choose_device, compute_dtype, hardware, place, read_runtime
-from tasks.core.embeddings import Block, Manifest, shard_name, write_manifest
-from tasks.core.encoder import load_towers
-from tasks.core.encoding import encode
-from tasks.core.entry import parser, stage
-from tasks.core.errors import UserError
-from tasks.core.files import folder_digest, new_folder
-from tasks.core.params import load
-from tasks.core.progress import Progress
-from tasks.core.scratch import ROOT, code_digest
-from tasks.core.tables import StoredIds
-from tasks.core.tokens import Ints, open_tokens
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
+from tasks.core.retrieval.encode import encode
+from tasks.core.stage.devices import RUNTIME_FILE, best_batch_tokens, choose_device, compute_dtype, hardware, place, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import folder_digest, new_folder
+from tasks.core.stage.params import load
+from tasks.core.stage.progress import Progress
+from tasks.core.stage.scratch import ROOT, code_digest
+from tasks.core.tables.parquet import StoredIds
+from tasks.core.text.tokens import Ints, open_tokens
 from tasks.encode.params import Encode
 from tasks.encode.reuse import encode_touched, known_rows, row_digests
 from tasks.encode.shards import ShardStore, boundaries, shard_digest

@@ -2,7 +2,7 @@
 
 That a touched shard then has the bits that encoding the whole of it gives rests on the machine: a row's vector must not
 depend on the batch it stands in. In fp32 on the CPUs tried it does not, once rows are padded to multiples of 16
-(tasks.core.encoding); a GPU, or bf16, chooses other kernels for other shapes and is not asked. It is checked on every
+(tasks.core.retrieval.encode); a GPU, or bf16, chooses other kernels for other shapes and is not asked. It is checked on every
 touched shard: PROBES of its known rows, spread over the shard, are encoded again among the new ones, and where one bit
 differs, the whole shard is encoded.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.embeddings import Block
-from tasks.core.tokens import Ints, Tokens
+from tasks.core.retrieval.embeddings import Block
+from tasks.core.text.tokens import Ints, Tokens
 from tasks.encode.shards import ShardStore
 
 PROBES = 32

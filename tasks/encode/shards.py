@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.embeddings import Block
-from tasks.core.files import new_file
-from tasks.core.tables import StoredIds
-from tasks.core.tokens import Ints, Tokens
+from tasks.core.retrieval.embeddings import Block
+from tasks.core.stage.files import new_file
+from tasks.core.tables.parquet import StoredIds
+from tasks.core.text.tokens import Ints, Tokens
 
 MEAN_ROWS = 4096
 LISTED = 64  # shards between two lookings through the store, of which a corpus has thousands

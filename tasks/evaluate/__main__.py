@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.core.entry import parser, stage
-from tasks.core.errors import UserError
-from tasks.core.files import new_folder, write_json
-from tasks.core.params import load, validate
-from tasks.core.records import RANKED
-from tasks.core.tables import read_batches
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load, validate
+from tasks.core.tables.parquet import read_batches
+from tasks.core.tables.schemas import RANKED
 from tasks.evaluate.measures import parse
 from tasks.evaluate.params import Evaluate
 from tasks.evaluate.runs import without_identical_ids

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.core.devices import choose_device, read_runtime
-from tasks.core.embeddings import open_embeddings
-from tasks.core.encoding import Vectors
-from tasks.core.faiss_index import open_index, search_indexed
-from tasks.core.queries import encode_queries, part_size, ranked_queries, search_embeddings
-from tasks.core.search import Floats, rows_needed
-from tasks.core.tables import BATCH_ROWS, StoredIds
-from tasks.core.tokens import Ints, open_tokens
+from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.retrieval.encode import Vectors
+from tasks.core.retrieval.exact import Floats, rows_needed
+from tasks.core.retrieval.faiss_search import open_index, search_indexed
+from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
+from tasks.core.stage.devices import choose_device, read_runtime
+from tasks.core.tables.parquet import BATCH_ROWS, StoredIds
+from tasks.core.text.tokens import Ints, open_tokens
 from tasks.evaluate.params import Evaluate
 
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from tasks.core.entry import parser
-from tasks.core.errors import UserError, one_line_errors
+from tasks.core.stage.entry import parser
+from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.evaluate.measures import Values, means, parse, per_query
 from tasks.evaluate.runs import read_trec_qrels, read_trec_run
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.params import Params
+from tasks.core.stage.params import Params
 from tasks.evaluate.measures import cutoff, parse
 
 Split = Literal["dev", "test"]

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.errors import UserError
-from tasks.core.files import new_file
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_file
 from tasks.evaluate.measures import Qrels
 
 QUERY_BLOCK = 512  # queries that are measured at once

@@ -7,9 +7,9 @@ import ir_measures
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.errors import UserError
-from tasks.core.records import QRELS
-from tasks.core.tables import read_table, write_table
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import read_table, write_table
+from tasks.core.tables.schemas import QRELS
 from tasks.evaluate.measures import Qrels, Values, means, per_query, read_qrels, value_schema, value_tables
 from tasks.evaluate.runs import rankings, write_run
 

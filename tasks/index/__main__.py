@@ -2,15 +2,15 @@
 
 import faiss
 
-from tasks.core.devices import choose_device, read_runtime
-from tasks.core.embeddings import open_embeddings
-from tasks.core.entry import parser, stage
-from tasks.core.faiss_building import build, recall
-from tasks.core.faiss_index import search_index
-from tasks.core.files import new_folder, write_json
-from tasks.core.params import load
-from tasks.core.queries import encode_queries, search_embeddings
-from tasks.core.tokens import open_tokens
+from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.retrieval.faiss_build import build, recall
+from tasks.core.retrieval.faiss_search import search_index
+from tasks.core.retrieval.queries import encode_queries, search_embeddings
+from tasks.core.stage.devices import choose_device, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load
+from tasks.core.text.tokens import open_tokens
 from tasks.index.params import Index
 
 SAMPLE = 1000  # dev queries that recall is measured with, the first ones

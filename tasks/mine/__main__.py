@@ -5,21 +5,21 @@ from functools import partial
 
 import numpy as np
 
-from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
-from tasks.core.document_lists import relevant_pairs
-from tasks.core.embeddings import open_embeddings
-from tasks.core.encoding import Vectors
-from tasks.core.entry import parser, stage
-from tasks.core.faiss_index import open_index, refuse_other_scores, search_indexed
-from tasks.core.files import new_folder
-from tasks.core.pair_scores import embedded_scores
-from tasks.core.params import load
-from tasks.core.queries import encode_queries, part_size, ranked_queries, search_embeddings
-from tasks.core.records import RANKED
-from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.search import Floats, rows_needed
-from tasks.core.tables import StoredIds, write_table
-from tasks.core.tokens import Ints, open_tokens
+from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.retrieval.encode import Vectors
+from tasks.core.retrieval.exact import Floats, rows_needed
+from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_indexed
+from tasks.core.retrieval.pairs import embedded_scores
+from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder
+from tasks.core.stage.params import load
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.tables.judgments import relevant_pairs
+from tasks.core.tables.parquet import StoredIds, write_table
+from tasks.core.tables.schemas import RANKED
+from tasks.core.text.tokens import Ints, open_tokens
 from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 from tasks.mine.pieces import Pieces

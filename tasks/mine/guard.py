@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.faiss_index import index_scores
-from tasks.core.records import RANKED
-from tasks.core.search import QUERY_BLOCK, Floats
-from tasks.core.tokens import Ints
+from tasks.core.retrieval.exact import QUERY_BLOCK, Floats
+from tasks.core.retrieval.faiss_search import index_scores
+from tasks.core.tables.schemas import RANKED
+from tasks.core.text.tokens import Ints
 
 
 def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, owners: npt.NDArray[np.int32]) -> Floats:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.params import Params
+from tasks.core.stage.params import Params
 
 
 class Mine(Params):

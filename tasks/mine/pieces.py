@@ -8,9 +8,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.files import new_file
-from tasks.core.records import RANKED
-from tasks.core.scratch import seal, sealed
+from tasks.core.stage.files import new_file
+from tasks.core.stage.scratch import seal, sealed
+from tasks.core.tables.schemas import RANKED
 
 Floats = npt.NDArray[np.float32]
 

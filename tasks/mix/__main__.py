@@ -4,15 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.core.document_lists import relevant_pairs
-from tasks.core.entry import parser, stage
-from tasks.core.errors import UserError
-from tasks.core.files import new_folder
-from tasks.core.params import load
-from tasks.core.progress import track
-from tasks.core.records import RANKED
-from tasks.core.tables import count_rows, write_table
-from tasks.core.tokens import read_ids
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder
+from tasks.core.stage.params import load
+from tasks.core.stage.progress import track
+from tasks.core.tables.judgments import relevant_pairs
+from tasks.core.tables.parquet import count_rows, write_table
+from tasks.core.tables.schemas import RANKED
+from tasks.core.text.tokens import read_ids
 from tasks.mix.interleave import Source, Table, mixture, random_source
 from tasks.mix.params import Mix
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.core.errors import UserError
-from tasks.core.records import RANKED
-from tasks.core.tables import BATCH_ROWS, read_batches
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import BATCH_ROWS, read_batches
+from tasks.core.tables.schemas import RANKED
 
 Entry = tuple[str, float]  # document, score
 Source = Callable[[str, int], list[Entry]]  # the negatives of a query (its id, its ordinal), best first

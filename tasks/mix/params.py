@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.params import Params
+from tasks.core.stage.params import Params
 
 
 class Mix(Params):

@@ -1,1 +1,1 @@
-"""Stage `prepare`: any source of documents, queries and qrels becomes the one corpus form (tasks.core.records)."""
+"""Stage `prepare`: any source of documents, queries and qrels becomes the one corpus form (tasks.core.tables.schemas)."""

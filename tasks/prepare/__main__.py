@@ -4,10 +4,10 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder
-from tasks.core.params import load
-from tasks.core.sources import parse_dataset
+from tasks.core.sources.datasets import parse_dataset
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder
+from tasks.core.stage.params import load
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.negatives import write_none, write_official
 from tasks.prepare.params import Dataset, Prepare

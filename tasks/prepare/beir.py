@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.core.errors import UserError
-from tasks.core.sources import beir_layout
+from tasks.core.sources.datasets import beir_layout
+from tasks.core.stage.errors import UserError
 from tasks.prepare.lines import INTEGER, grade, read_columns, read_objects
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.errors import UserError
-from tasks.core.files import write_json
-from tasks.core.progress import track
-from tasks.core.records import DOCUMENTS, QRELS, QUERIES, SPLITS
-from tasks.core.tables import BATCH_ROWS, write_table
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
+from tasks.core.stage.progress import track
+from tasks.core.tables.parquet import BATCH_ROWS, write_table
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.prepare.ids import Ids, hashes
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import At, Document, Qrel, Query, Source

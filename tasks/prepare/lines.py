@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from tasks.core.errors import UserError
+from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At
 
 GZIP_MAGIC = b"\x1f\x8b"

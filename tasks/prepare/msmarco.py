@@ -1,4 +1,4 @@
-"""MS MARCO's own files, as tasks.core.sources.msmarco_layout finds them, plain or gzip.
+"""MS MARCO's own files, as tasks.core.sources.datasets.msmarco_layout finds them, plain or gzip.
 
 collection.tsv              passage id, passage                     msmarco-docs.tsv    document id, URL, title, body
 queries.SPLIT.tsv           query id, text
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tasks.core.errors import UserError
-from tasks.core.sources import msmarco_layout
+from tasks.core.sources.datasets import msmarco_layout
+from tasks.core.stage.errors import UserError
 from tasks.prepare.lines import SHOWN, grade, read_columns, read_lines
 from tasks.prepare.source import Document, Negative, Qrel, Query, Source
 

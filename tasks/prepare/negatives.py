@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.errors import UserError
-from tasks.core.progress import track
-from tasks.core.records import QUERIES, RANKED
-from tasks.core.tables import read_batches, write_table
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.progress import track
+from tasks.core.tables.parquet import read_batches, write_table
+from tasks.core.tables.schemas import QUERIES, RANKED
 from tasks.prepare.corpus import Corpus, chunks, pairs
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import Negative, Source

@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.errors import UserError
-from tasks.core.sources import SPLIT_NAMES, parquet_files
-from tasks.core.tables import BATCH_ROWS, UNREADABLE, refuse_damage
+from tasks.core.sources.datasets import SPLIT_NAMES, parquet_files
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, refuse_damage
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
 Files: TypeAlias = tuple[Path, ...]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tasks.core.sources import DatasetSpec
+from tasks.core.sources.datasets import DatasetSpec
 from tasks.prepare import beir, demo, msmarco, parquet
 from tasks.prepare.source import Source
 

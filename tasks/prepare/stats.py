@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.records import SPLITS
+from tasks.core.tables.schemas import SPLITS
 
 Stats: TypeAlias = dict[str, Any]
 

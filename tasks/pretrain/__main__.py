@@ -1,17 +1,17 @@
 """One pre-training: encoder in, encoder out."""
 
-from tasks.core.chunks import open_chunks
-from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
-from tasks.core.encoder import save_towers
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder, write_json
-from tasks.core.mlm_head import find_head, save_head
-from tasks.core.optimizers import make_optimizer
-from tasks.core.params import load
-from tasks.core.projector import save_projector
-from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.training import Schedule, fit
+from tasks.core.models.bi_encoder import save_towers
+from tasks.core.models.mlm_head import find_head, save_head
+from tasks.core.models.projector import save_projector
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.text.chunks import open_chunks
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.training.loop import Schedule, fit
+from tasks.core.training.optimizers import make_optimizer
 from tasks.pretrain.batches import steps_of, usable_rows
 from tasks.pretrain.model import check_length, initial_head, initial_towers, make_pretrainer
 from tasks.pretrain.params import Pretrain

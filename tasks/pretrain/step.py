@@ -1,7 +1,7 @@
 """One optimizer step of a pre-training: batch, vectors, both losses, gradients.
 
 The contrastive loss needs the vectors of all texts of a step, memory allows the activations of a few: as in
-tasks.core.gradcache, vectors come first, then the loss and its gradient with respect to them, then each chunk's backward
+tasks.core.training.gradient_cache, vectors come first, then the loss and its gradient with respect to them, then each chunk's backward
 pass, with the chunk encoded again where its graph was not kept. The MLM loss needs a chunk alone.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tasks.core.chunks import Chunks
-from tasks.core.devices import best_batch_tokens
-from tasks.core.tokens import Ints, cut_by_budget
-from tasks.core.training import Metrics, draw_seed
+from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.text.chunks import Chunks
+from tasks.core.text.tokens import Ints, cut_by_budget
+from tasks.core.training.loop import Metrics, draw_seed
 from tasks.pretrain.batches import Batch, draw_batch
 from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
 from tasks.pretrain.model import Pretrainer, similar, span_means

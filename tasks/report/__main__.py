@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tasks.core.curves import load_curves
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder, read_json, write_json, write_text
-from tasks.core.params import load, read_yaml
-from tasks.core.text import Text
+from tasks.core.charts.curves import load_curves
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, read_json, write_json, write_text
+from tasks.core.stage.params import load, read_yaml
+from tasks.core.text.document import Text
 from tasks.report.examples import load_examples
 from tasks.report.page import Contents, render
 from tasks.report.params import Report

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.records import DOCUMENTS, QRELS, QUERIES
-from tasks.core.tables import read_batches
-from tasks.core.text import Text, document_text
+from tasks.core.tables.parquet import read_batches
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
+from tasks.core.text.document import Text, document_text
 from tasks.report.systems import System
 
 SHOWN = 5  # examples of each kind

@@ -8,8 +8,8 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from tasks.core.charts import DARK, LIGHT, line_chart, line_style, palette
-from tasks.core.curves import Curve
+from tasks.core.charts.curves import Curve
+from tasks.core.charts.svg import DARK, LIGHT, line_chart, line_style, palette
 from tasks.report import plots
 from tasks.report.examples import Examples
 from tasks.report.params import Report

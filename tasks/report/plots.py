@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup
 
-from tasks.core.charts import WIDTH, line, number, short, svg, text, ticks, title
+from tasks.core.charts.svg import WIDTH, line, number, short, svg, text, ticks, title
 from tasks.report.systems import Floats
 
 CHARACTER = 8.5  # width of a bold letter at 13 px, at most about

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.errors import UserError
-from tasks.core.files import read_json
-from tasks.core.tables import read_table
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.tables.parquet import read_table
 
 Floats = npt.NDArray[np.float64]
 SYSTEMS = ("rounds", "adore", "rerank", "rescore")  # sections of params.yaml whose entries have metrics

@@ -8,18 +8,18 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
-from tasks.core.cross_encoder import CrossEncoder, load_cross_encoder
-from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder, write_json
-from tasks.core.params import load
-from tasks.core.progress import track
-from tasks.core.records import RANKED
-from tasks.core.runs import best_first, ranked_batch, read_run
-from tasks.core.tables import write_table
-from tasks.core.text import Text
-from tasks.core.texts import Texts, corpus_texts, query_texts
-from tasks.core.tokens import ordinals
+from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load
+from tasks.core.stage.progress import track
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import RANKED
+from tasks.core.tables.trec import best_first, ranked_batch, read_run
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import Texts, corpus_texts, query_texts
+from tasks.core.text.tokens import ordinals
 from tasks.rerank.params import Rerank
 
 

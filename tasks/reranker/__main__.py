@@ -1,17 +1,17 @@
 """A cross-encoder in the project's folder form: as it came, or fine-tuned."""
 
-from tasks.core.cross_encoder import CrossEncoder, load_classifier, longest_pair
-from tasks.core.devices import best_batch_tokens, choose_device, compute_dtype, hardware, read_runtime
-from tasks.core.downloads import encoder_folder
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder, write_json
-from tasks.core.optimizers import make_optimizer
-from tasks.core.params import load
-from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.text import Text
-from tasks.core.texts import corpus_texts, query_texts
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.training import Schedule, fit
+from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, longest_pair
+from tasks.core.sources.downloads import encoder_folder
+from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import corpus_texts, query_texts
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.training.loop import Schedule, fit
+from tasks.core.training.optimizers import make_optimizer
 from tasks.reranker.groups import read_groups
 from tasks.reranker.params import Reranker
 from tasks.reranker.step import make_step

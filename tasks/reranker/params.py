@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.params import Params, TrainingTokens
+from tasks.core.stage.params import Params, TrainingTokens
 
 
 class Reranker(Params):

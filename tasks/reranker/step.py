@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from tasks.core.cross_encoder import CrossEncoder
-from tasks.core.texts import Texts
-from tasks.core.training import draw_seed
+from tasks.core.models.cross_encoder import CrossEncoder
+from tasks.core.text.mapped import Texts
+from tasks.core.training.loop import draw_seed
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
 

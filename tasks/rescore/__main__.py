@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.core.devices import choose_device, hardware, read_runtime
-from tasks.core.embeddings import Embeddings, open_embeddings
-from tasks.core.encoder import Encoder
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder, write_json
-from tasks.core.pair_scores import embedded_scores
-from tasks.core.params import load
-from tasks.core.queries import encode_queries, query_tower
-from tasks.core.records import RANKED
-from tasks.core.runs import best_first, ranked_batch, read_run
-from tasks.core.tables import write_table
-from tasks.core.tokens import Ints, open_tokens, ordinals
+from tasks.core.models.bi_encoder import Encoder
+from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
+from tasks.core.retrieval.pairs import embedded_scores
+from tasks.core.retrieval.queries import encode_queries, query_tower
+from tasks.core.stage.devices import choose_device, hardware, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import RANKED
+from tasks.core.tables.trec import best_first, ranked_batch, read_run
+from tasks.core.text.tokens import Ints, open_tokens, ordinals
 from tasks.rescore.params import Rescore
 
 BLOCK = 1024  # queries whose lists are Python objects at a time

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.devices import choose_device, read_runtime
-from tasks.core.encoding import encode_texts
-from tasks.core.entry import parser, stage
-from tasks.core.errors import UserError
-from tasks.core.faiss_index import open_index, search_index
-from tasks.core.queries import query_tower
-from tasks.core.search import ranked_tables, rows_needed
-from tasks.core.tables import StoredIds
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.tokens import open_tokens, ordinals
+from tasks.core.retrieval.encode import encode_texts
+from tasks.core.retrieval.exact import ranked_tables, rows_needed
+from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.retrieval.queries import query_tower
+from tasks.core.stage.devices import choose_device, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import StoredIds
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens, ordinals
 
 WIDTH = 110  # of a printed text
 

@@ -4,17 +4,17 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tasks.core.cross_encoder import load_cross_encoder
-from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
-from tasks.core.document_lists import ranked_groups
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder
-from tasks.core.params import load
-from tasks.core.records import QRELS, RANKED
-from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tables import read_table, write_table
-from tasks.core.text import Text
-from tasks.core.texts import corpus_texts, query_texts
+from tasks.core.models.cross_encoder import load_cross_encoder
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder
+from tasks.core.stage.params import load
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.tables.judgments import ranked_groups
+from tasks.core.tables.parquet import read_table, write_table
+from tasks.core.tables.schemas import QRELS, RANKED
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import corpus_texts, query_texts
 from tasks.teacher.pairs import apart, asked, positives_of, rescored
 from tasks.teacher.params import Teacher
 from tasks.teacher.pieces import Pieces

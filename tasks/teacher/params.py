@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.params import InferenceTokens, Params
+from tasks.core.stage.params import InferenceTokens, Params
 
 
 class Teacher(Params):

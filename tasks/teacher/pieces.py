@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.files import new_file
-from tasks.core.progress import Progress
-from tasks.core.scratch import seal, sealed
-from tasks.core.tokens import ordinals
+from tasks.core.stage.files import new_file
+from tasks.core.stage.progress import Progress
+from tasks.core.stage.scratch import seal, sealed
+from tasks.core.text.tokens import ordinals
 
 PIECE = 8192  # pairs
 TEXT = 2**24  # characters of their texts at once: what a tokenizer makes of them takes some 20 times as much

@@ -4,15 +4,15 @@ from argparse import BooleanOptionalAction
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.core.batches import cut
-from tasks.core.entry import parser, stage
-from tasks.core.errors import UserError
-from tasks.core.files import folder_digest, new_folder, read_json
-from tasks.core.params import load
-from tasks.core.records import DOCUMENTS, QUERIES, SPLITS
-from tasks.core.tables import count_rows, read_batches
-from tasks.core.text import Text, document_text
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import folder_digest, new_folder, read_json
+from tasks.core.stage.params import load
+from tasks.core.tables.batching import cut
+from tasks.core.tables.parquet import count_rows, read_batches
+from tasks.core.tables.schemas import DOCUMENTS, QUERIES, SPLITS
+from tasks.core.text.document import Text, document_text
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.tokenize.params import Tokenize
 from tasks.tokenize.store import write_tokens
 

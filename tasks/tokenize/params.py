@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tasks.core.params import Params
+from tasks.core.stage.params import Params
 
 
 class Tokenize(Params):

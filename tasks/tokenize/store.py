@@ -1,4 +1,4 @@
-"""Writing token folders (tasks.core.tokens): texts stream in, flat ids stream out."""
+"""Writing token folders (tasks.core.text.tokens): texts stream in, flat ids stream out."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.core.batches import joined
-from tasks.core.errors import UserError
-from tasks.core.files import write_json
-from tasks.core.progress import Progress
-from tasks.core.tables import BATCH_ROWS, write_table
-from tasks.core.tokens import IDS
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
+from tasks.core.stage.progress import Progress
+from tasks.core.tables.batching import joined
+from tasks.core.tables.parquet import BATCH_ROWS, write_table
+from tasks.core.text.tokens import IDS
 
 Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
 

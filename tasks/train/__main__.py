@@ -4,17 +4,17 @@ from pathlib import Path
 
 from torch import nn
 
-from tasks.core.devices import choose_device, compute_dtype, hardware, read_runtime
-from tasks.core.encoder import load_towers, save_towers
-from tasks.core.entry import parser, stage
-from tasks.core.files import new_folder, read_json, write_json
-from tasks.core.optimizers import make_optimizer
-from tasks.core.params import load
-from tasks.core.projector import add_projector
-from tasks.core.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.tokens import open_tokens
-from tasks.core.training import fit, load_state, read_state, save_state
+from tasks.core.models.bi_encoder import load_towers, save_towers
+from tasks.core.models.projector import add_projector
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, read_json, write_json
+from tasks.core.stage.params import load
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
+from tasks.core.training.loop import fit, load_state, read_state, save_state
+from tasks.core.training.optimizers import make_optimizer
 from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of
 from tasks.train.params import Round
 from tasks.train.step import make_step

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from tasks.core.devices import best_batch_tokens
-from tasks.core.encoder import Towers
-from tasks.core.gradcache import Side, cached_backward
-from tasks.core.tokens import Tokens
+from tasks.core.models.bi_encoder import Towers
+from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.text.tokens import Tokens
+from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.train.batches import Batch, TrainingSet, draw_batch
 from tasks.train.losses import hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round

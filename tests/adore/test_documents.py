@@ -11,11 +11,11 @@ import torch
 
 from tasks.adore import documents as module
 from tasks.adore.documents import Centroids, Compressed, Exact
-from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
-from tasks.core.errors import UserError
-from tasks.core.faiss_building import build
-from tasks.core.tables import write_table
-from tasks.core.tokens import IDS
+from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
+from tasks.core.retrieval.faiss_build import build
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import write_table
+from tasks.core.text.tokens import IDS
 
 ROWS, WIDTH = 300, 8
 CPU = torch.device("cpu")

@@ -5,9 +5,9 @@ import pytest
 
 from tasks.adore.data import Data, steps_of
 from tasks.adore.params import Adore, Study
-from tasks.core.document_lists import lists_of
-from tasks.core.errors import UserError
-from tasks.core.params import validate
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import validate
+from tasks.core.tables.judgments import lists_of
 
 GIVEN: dict[str, object] = {"round": "star", "negatives": "none"}
 

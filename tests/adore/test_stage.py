@@ -15,16 +15,16 @@ import torch
 
 from tasks.adore import step as step_module
 from tasks.adore import work
-from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
-from tasks.core.encoder import Shape, load_towers, save_towers
-from tasks.core.encoding import encode
-from tasks.core.errors import UserError
-from tasks.core.files import file_digest, folder_digest, write_json
-from tasks.core.records import QRELS, RANKED
-from tasks.core.scratch import remove_finished
-from tasks.core.tables import write_table
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.tokens import IDS, open_tokens
+from tasks.core.models.bi_encoder import Shape, load_towers, save_towers
+from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
+from tasks.core.retrieval.encode import encode
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import file_digest, folder_digest, write_json
+from tasks.core.stage.scratch import remove_finished
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS, RANKED
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import IDS, open_tokens
 
 QUERIES, DOCUMENTS, DEPTH, STEPS = 24, 170, 12, 9
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ import pytest
 
 from tasks.bm25 import negatives
 from tasks.bm25.negatives import without_positives
-from tasks.core.files import folder_digest
-from tasks.core.records import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
+from tasks.core.stage.files import folder_digest
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 1000])

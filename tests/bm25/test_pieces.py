@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tasks.bm25 import pieces
-from tasks.core.files import folder_digest
-from tasks.core.scratch import remove_finished
+from tasks.core.stage.files import folder_digest
+from tasks.core.stage.scratch import remove_finished
 
 OUTS = ("index", "candidates", "negatives")
 

@@ -16,7 +16,7 @@ from tasks.bm25.analysis import analyzer, stop_list
 from tasks.bm25.index import build, load, save
 from tasks.bm25.params import BM25, Stopwords
 from tasks.bm25.search import HELD, Searcher, known, ranked
-from tasks.core.errors import UserError
+from tasks.core.stage.errors import UserError
 
 PLAIN = BM25(stemmer="none", stopwords="none")
 

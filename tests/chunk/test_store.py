@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
 from tasks.chunk.store import tokenised, write_chunks
-from tasks.core.chunks import open_chunks
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.text.chunks import open_chunks
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.pretrain.words import read_vocabulary, whole_words
 
 

@@ -15,13 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.core import embeddings, tokens
-from tasks.core.devices import Precision, compute_dtype
-from tasks.core.embeddings import open_embeddings
-from tasks.core.encoder import load_towers
-from tasks.core.errors import UserError
-from tasks.core.files import folder_digest, write_json
-from tasks.core.tables import write_table
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval import embeddings
+from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.stage.devices import Precision, compute_dtype
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import folder_digest, write_json
+from tasks.core.tables.parquet import write_table
+from tasks.core.text import tokens
 from tasks.encode.shards import boundaries
 
 MEAN_ROWS = 5

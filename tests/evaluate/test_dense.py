@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.embeddings import open_embeddings
-from tasks.core.encoder import load_towers
-from tasks.core.records import RANKED
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.tokens import open_tokens
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.tables.schemas import RANKED
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
 from tasks.evaluate.dense import dense_run
 from tasks.evaluate.params import Evaluate
 from tasks.tokenize.store import write_tokens

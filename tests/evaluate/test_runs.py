@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 
-from tasks.core.errors import UserError
-from tasks.core.params import validate
-from tasks.core.records import QRELS, RANKED
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import validate
+from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.evaluate.__main__ import ranked_lists
 from tasks.evaluate.external import evaluate_files
 from tasks.evaluate.measures import parse

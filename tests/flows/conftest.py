@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-CLI = "import sys; from flows.cli import main; sys.exit(main(check=lambda: None))"
+CLI = "import sys; from flows.cli.main import main; sys.exit(main(check=lambda: None))"
 
 # step.py OUT VALUE IN...: writes VALUE and what it read. acts.json, which no stage tracks, says what else it does: `fail` (a user's
 # mistake), `crash`, `hang` (at half way, if progress is asked for), `linger`, `sleep SECONDS`, or
@@ -202,7 +202,7 @@ def toy_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def server_url(toy_environment: dict[str, str]) -> Iterator[str]:
     """One Prefect server for all tests that do not mind: it takes seconds to start."""
-    script = "import flows.server as s; server = s.Server(); server.wait(); print(server.url, flush=True); input()"
+    script = "import flows.pipeline.server as s; server = s.Server(); server.wait(); print(server.url, flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         env=toy_environment,
@@ -322,7 +322,7 @@ Path("data/indexes").mkdir(exist_ok=True)
 import argparse, json
 from pathlib import Path
 import pyarrow as pa
-from tasks.core.tables import write_table
+from tasks.core.tables.parquet import write_table
 known = argparse.ArgumentParser()
 for name in ("name", "encoder", "embeddings", "tokens", "qrels", "runs", "metrics"):
     known.add_argument("--" + name)
@@ -420,7 +420,7 @@ class Retraining:
         self.git("-c", "user.name=toy", "-c", "user.email=toy@example.com", "commit", "--quiet", "-m", "toy")
 
     def champion(self) -> Any:
-        from flows.champion import current
+        from flows.retraining.champion import current
 
         return current(self.folder)
 

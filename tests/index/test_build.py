@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
-from tasks.core.encoder import load_towers
-from tasks.core.errors import UserError
-from tasks.core.faiss_building import build, recall, set_effort, training_sample
-from tasks.core.faiss_index import open_index, search_index
-from tasks.core.files import write_json
-from tasks.core.search import exact_search
-from tasks.core.tables import write_table
-from tasks.core.tokens import IDS
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
+from tasks.core.retrieval.exact import exact_search
+from tasks.core.retrieval.faiss_build import build, recall, set_effort, training_sample
+from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
+from tasks.core.tables.parquet import write_table
+from tasks.core.text.tokens import IDS
 from tasks.index.params import Index
 
 WIDTH = 16

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core import faiss_index, search
-from tasks.core import queries as core_queries
-from tasks.core.embeddings import Manifest, write_manifest
-from tasks.core.encoder import load_towers
-from tasks.core.errors import UserError
-from tasks.core.faiss_index import index_scores
-from tasks.core.files import write_json
-from tasks.core.records import QRELS, RANKED
-from tasks.core.tables import read_table, write_table
-from tasks.core.tokens import IDS
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval import exact, faiss_search
+from tasks.core.retrieval import queries as core_queries
+from tasks.core.retrieval.embeddings import Manifest, write_manifest
+from tasks.core.retrieval.faiss_search import index_scores
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
+from tasks.core.tables.parquet import read_table, write_table
+from tasks.core.tables.schemas import QRELS, RANKED
+from tasks.core.text.tokens import IDS
 from tasks.mine import guard
 
 QUERIES, DOCUMENTS, WIDTH = 9, 40, 128
@@ -103,7 +103,7 @@ def test_equals_brute_force_without_positives(
     irrelevant = [(f"q{q}", f"d{orders[q][-1][0]}", 0) for q in range(QUERIES)]  # judged, and not relevant: still negatives
     irrelevant += [("q0", f"d{orders[0][0][0]}", 0)]
     elsewhere = [("q3", "not in the corpus", 1), ("not a query", "d1", 2), *judged[:3]]  # and some rows twice
-    monkeypatch.setattr(search, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(exact, "QUERY_BLOCK", 4)
     found = case.run(monkeypatch, way, depth, skip, judged + irrelevant + elsewhere)
     expected = []
     for query, order in enumerate(orders):
@@ -216,7 +216,7 @@ def test_an_index_that_scores_otherwise_than_its_vectors_is_refused(
 
 
 def parts_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (search, core_queries, faiss_index, guard):
+    for module in (exact, core_queries, faiss_search, guard):
         monkeypatch.setattr(module, "QUERY_BLOCK", 4)
     monkeypatch.setattr(core_queries, "HELD", 1)
     monkeypatch.setattr(core_queries, "FEWEST", 4)
@@ -236,7 +236,7 @@ def test_killed_and_resumed(way: str, tiny_encoder: Path, tmp_path: Path, monkey
     for name in (".retemper", "out"):
         shutil.rmtree(tmp_path / name)
 
-    module, function = (core_queries, "exact_search") if way == "embeddings" else (faiss_index, "search_index")
+    module, function = (core_queries, "exact_search") if way == "embeddings" else (faiss_search, "search_index")
     genuine, before, calls = getattr(module, function), int(way == "indexes"), list[int]()  # an index is tried out first
 
     def counted(*given: object, **named: object) -> object:

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.records import SPLITS
-from tasks.core.sources import parse_dataset
+from tasks.core.sources.datasets import parse_dataset
+from tasks.core.tables.schemas import SPLITS
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.negatives import write_official
 from tasks.prepare.params import Prepare

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.errors import UserError
+from tasks.core.stage.errors import UserError
 
 CORPUS = """\
 {"_id": "d2", "title": "Fish", "text": "red fish"}

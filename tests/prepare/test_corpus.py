@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.errors import UserError
+from tasks.core.stage.errors import UserError
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.ids import Ids
 from tasks.prepare.params import Prepare

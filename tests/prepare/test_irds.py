@@ -8,7 +8,7 @@ import pytest
 from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
 from ir_datasets.util import Download
 
-from tasks.core.errors import UserError
+from tasks.core.stage.errors import UserError
 
 
 class Titled(NamedTuple):

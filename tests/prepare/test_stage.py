@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.files import folder_digest
+from tasks.core.stage.files import folder_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTS = ("corpus", "negatives/none", "negatives/official")

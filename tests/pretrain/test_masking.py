@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.pretrain.masking import hide
 from tasks.pretrain.words import read_vocabulary
 

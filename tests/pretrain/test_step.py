@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
-from tasks.core.chunks import Chunks, open_chunks
-from tasks.core.encoder import Shape
-from tasks.core.errors import UserError
-from tasks.core.mlm_head import MLMHead
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.models.bi_encoder import Shape
+from tasks.core.models.mlm_head import MLMHead
+from tasks.core.stage.errors import UserError
+from tasks.core.text.chunks import Chunks, open_chunks
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.pretrain.batches import draw_batch, steps_of, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.charts import ticks
-from tasks.core.curves import POINTS, read_tsv, thinned
-from tasks.core.errors import UserError
-from tasks.core.files import folder_digest, write_json
-from tasks.core.records import DOCUMENTS, QRELS, QUERIES
+from tasks.core.charts.curves import POINTS, read_tsv, thinned
+from tasks.core.charts.svg import ticks
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import folder_digest, write_json
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tasks.report.__main__ import main
 from tasks.report.examples import cut, ranked_first
 from tasks.report.page import source

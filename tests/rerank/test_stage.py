@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from tasks.core.files import partial
-from tasks.core.records import RANKED
-from tasks.core.tables import read_table
+from tasks.core.stage.files import partial
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.schemas import RANKED
 
 
 def test_the_best_of_a_run_in_a_new_order(tiny_corpus: Any, tiny_reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

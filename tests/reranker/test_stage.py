@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.cross_encoder import CrossEncoder, load_classifier, load_cross_encoder
-from tasks.core.document_lists import DocumentLists
-from tasks.core.errors import UserError
-from tasks.core.files import file_digest, folder_digest
-from tasks.core.records import RANKED
-from tasks.core.scratch import remove_finished
-from tasks.core.tables import write_table
-from tasks.core.texts import store_texts
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, load_cross_encoder
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import file_digest, folder_digest
+from tasks.core.stage.scratch import remove_finished
+from tasks.core.tables.judgments import DocumentLists
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import RANKED
+from tasks.core.text.mapped import store_texts
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
 from tasks.reranker.step import make_step
@@ -107,7 +107,7 @@ def test_trained_upon_an_encoder(
     assert losses[0] == pytest.approx(np.log(4), abs=0.3), "a new head knows nothing of four"
     assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
     remove_finished()
-    module, real, calls = import_module("tasks.core.training"), import_module("tasks.core.training").save_checkpoint, list[int]()
+    module, real, calls = import_module("tasks.core.training.loop"), import_module("tasks.core.training.loop").save_checkpoint, list[int]()
 
     def dies(*arguments: Any) -> None:
         real(*arguments)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.core.encoder import load_towers
-from tasks.core.encoding import encode_texts
-from tasks.core.errors import UserError
-from tasks.core.records import DOCUMENTS
-from tasks.core.tables import read_batches, write_table
-from tasks.core.tokenizers import load_tokenizer
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.encode import encode_texts
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import read_batches, write_table
+from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.search.__main__ import shortened
 from tasks.tokenize.store import write_tokens
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from tasks.core.files import folder_digest
-from tasks.core.records import RANKED
-from tasks.core.scratch import remove_finished
-from tasks.core.tables import read_table, write_table
-from tasks.core.tokens import IDS
+from tasks.core.stage.files import folder_digest
+from tasks.core.stage.scratch import remove_finished
+from tasks.core.tables.parquet import read_table, write_table
+from tasks.core.tables.schemas import RANKED
+from tasks.core.text.tokens import IDS
 from tasks.teacher import pieces
 
 Row = tuple[str, str, int, float]
@@ -110,8 +110,8 @@ def test_negatives_pass_by_in_groups(project: Path, tiny_reranker: Path, monkeyp
     monkeypatch.setattr(pieces, "PIECE", 4)  # the same pieces whatever the group
     whole = run(project, tiny_reranker, monkeypatch)
     remove_finished()
-    monkeypatch.setattr("tasks.core.document_lists.GROUP", 4)
-    monkeypatch.setattr("tasks.core.tables.BATCH_ROWS", 5)  # four of them within the depth
+    monkeypatch.setattr("tasks.core.tables.judgments.GROUP", 4)
+    monkeypatch.setattr("tasks.core.tables.parquet.BATCH_ROWS", 5)  # four of them within the depth
 
     def watched(path: Path, window: tuple[int, int]) -> Any:
         for table in real(path, window):

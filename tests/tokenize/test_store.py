@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.core.errors import UserError
-from tasks.core.files import folder_digest
-from tasks.core.records import QUERIES
-from tasks.core.tables import write_table
-from tasks.core.tokenizers import load_tokenizer
-from tasks.core.tokens import open_tokens
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import folder_digest
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QUERIES
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
 from tasks.tokenize.store import write_tokens
 
 LETTERS = "abcdefghij    éüñßøłżЖдщ東京日本語한글🙂👩‍👩‍👧\u200b\u0301\t\n-.,'[]"

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.core.document_lists import lists_of
-from tasks.core.errors import UserError
-from tasks.core.records import QRELS, RANKED
-from tasks.core.tables import write_table
-from tasks.core.tokens import IDS, Tokens
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.judgments import lists_of
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS, RANKED
+from tasks.core.text.tokens import IDS, Tokens
 from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of, seen_before
 from tasks.train.params import Round
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tasks.core.files import file_digest, folder_digest
+from tasks.core.stage.files import file_digest, folder_digest
 
 OUTS = ("encoder", "state", "curves")
 PARAMS = """

@@ -1,0 +1,1 @@
+"""Runs beside the project's own: sweeps, reproductions, zero-shot evaluation."""

@@ -1,0 +1,222 @@
+"""Evaluates any model on any dataset, beside the project: its stages, run in a temporary folder, with the project's parameters."""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flows.parameters.checks import check_file
+from flows.process.display import Display, text_table
+from flows.process.processes import Processes, environment, stopping_on_signals
+from flows.results import metrics
+from tasks.core.sources.datasets import parse_dataset, parse_encoder
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json, write_json
+from tasks.core.stage.params import validate
+
+SCRATCH = Path(".retemper")
+SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
+SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an evaluation says for itself, `prefixes` and `lengths` by "query" and "document". All else is the project's.
+
+    Where something is None, prefixes are the model's own; lengths (cut to what the model takes), titles and identical ids are the
+    project's; and `relevance`, the least grades that are relevant (of both splits, or of dev and test), is the project's on its own
+    dataset, 1 on another. With `drop`, empty texts and qrels of unknown ids are dropped.
+    """
+
+    prefixes: Mapping[str, str | None]
+    lengths: Mapping[str, int | None]
+    titles: bool | None = None
+    drop: bool = False
+    ignore_identical_ids: bool | None = None
+    relevance: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How texts are put to the model and how its lists are measured, where nothing is left open."""
+
+    titles: bool
+    ignore_identical_ids: bool
+    relevance: Mapping[str, int]  # by split
+
+
+def remove_abandoned() -> None:
+    """Remove what evaluations and reproductions that were killed left behind: their process is no more."""
+    for folder in [*SCRATCH.glob("evaluate-*-*"), *SCRATCH.glob("reproduce-*-*")]:
+        with suppress(PermissionError):  # somebody else's, and alive
+            try:
+                os.kill(int(folder.name.split("-")[1]), 0)
+            except (ProcessLookupError, ValueError):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int:
+    """Print the metrics of encoder `model` on dataset `data`, per split; also to `out`. Returns the exit status.
+
+    Pooling, head and similarity are the model's own.
+    """
+    parse_dataset(data)
+    for kind, length in settings.lengths.items():
+        if length is not None and length < SHORTEST:
+            raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
+    shown = decided(settings, data)
+    name = _name(parse_encoder(model).name)
+    SCRATCH.mkdir(exist_ok=True)
+    remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=f"evaluate-{os.getpid()}-", dir=SCRATCH))
+    processes, display = Processes(), Display()
+    try:
+        with stopping_on_signals(processes):
+
+            def tell(stage: str, line: str) -> None:
+                if not line.startswith("retemper: "):
+                    display.output(stage, line)
+
+            planned = commands(name, model, data, folder, settings, shown)
+            status, problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, tell, environment())
+            if status:
+                print(f"retemper: {problem}", file=sys.stderr)
+                return status
+        measured, read = read_json(folder / "metrics.json"), _texts(folder, shown)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    display.line(f"\n{text_table(*metrics.rows({name: measured}))}\n{read}")
+    if out:
+        write_json(out, measured)
+    return 0
+
+
+def decided(settings: Settings, data: str) -> Shown:
+    """`settings` with the project's parameters where they leave something open; UserError where both together cannot be."""
+    project = check_file()
+    given = settings.relevance
+    if given is not None and (len(given) > len(SPLITS) or min(given) < 1):
+        raise UserError(f"--relevance {' '.join(map(str, given))}: expected a grade of 1 at least, or one for dev and one for test")
+    least: dict[str, int] = dict(zip(SPLITS, (given[0], given[-1]), strict=True)) if given else dict.fromkeys(SPLITS, 1)
+    if given is None and _resolved(data) == _resolved(project.dataset.source):
+        least = {split: project.evaluate.relevance[split] for split in SPLITS}
+    validate(
+        type(project.evaluate),
+        project.evaluate.model_dump() | {"relevance": least},
+        "--relevance (a grade that suits evaluate.measures): evaluate",
+    )
+    return Shown(
+        project.text.titles if settings.titles is None else settings.titles,
+        project.evaluate.ignore_identical_ids if settings.ignore_identical_ids is None else settings.ignore_identical_ids,
+        least,
+    )
+
+
+def _resolved(data: str) -> tuple[str, str]:
+    """What two SPECs of the same dataset have in common, however its folder is written."""
+    spec = parse_dataset(data)
+    return spec.kind, str(spec.folder.resolve()) if spec.kind in ("beir", "msmarco", "parquet") else spec.place
+
+
+def judged_first(planned: Iterable[Sequence[str]], folder: Path, data: str, relevance: Mapping[str, int]) -> Iterator[Sequence[str]]:
+    """`planned`, with a look at the qrels behind the first stage, prepare: what cannot be measured is not encoded for hours before."""
+    for number, command in enumerate(planned):
+        if number == 1:
+            refuse_unjudged(folder / "corpus/qrels", data, relevance)
+        yield command
+
+
+def refuse_unjudged(qrels: Path, data: str, relevance: Mapping[str, int]) -> None:
+    """UserError where dev and test have no relevant document, or the grades of one do not reach its `relevance`."""
+    from tasks.core.tables.parquet import read_table
+    from tasks.core.tables.schemas import QRELS
+
+    files = {split: file for split in SPLITS if (file := qrels / f"{split}.parquet").exists()}
+    largest = {split: int(read_table(file, QRELS, ["grade"])["grade"].to_numpy().max(initial=0)) for split, file in files.items()}
+    if not any(grade > 0 for grade in largest.values()):
+        raise UserError(f"{data}: found no relevant document for dev or test queries, expected some to evaluate on; add qrels")
+    for split, grade in largest.items():
+        if 0 < grade < relevance[split]:
+            raise UserError(
+                f"{data}: found {grade} as the largest grade of {split}, expected {relevance[split]} at least, the least that is relevant; "
+                f"set --relevance {grade}, or one for dev and one for test"
+            )
+
+
+def run_stages(
+    commands: Iterable[Sequence[str]], processes: Processes, tell: Callable[[str, str], None], env: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run stages, each `[module, arguments...]`, one after another; exit status and line of the first that failed, else (0, "").
+
+    `tell` is passed a stage's name and each line of its output. Status 2 is a user's mistake, in the stage's own words.
+    """
+    for command in commands:
+        stage, said = command[0].removeprefix("tasks."), [""]
+
+        def each(line: str, stage: str = stage, said: list[str] = said) -> None:
+            if line.startswith("retemper: "):
+                said[0] = line.removeprefix("retemper: ")
+            tell(stage, line)
+
+        if status := processes.run([sys.executable, "-m", *command], each, env):
+            return (status if status == 2 and said[0] else 1), said[
+                0
+            ] or f"{command[0]} failed with status {status}; its output stands above"
+    return 0, ""
+
+
+def _texts(folder: Path, shown: Shown) -> str:
+    """How texts were put to the model, and how its lists were measured, in a line."""
+    described = {
+        name: read_json(file) for name in ("queries", "documents") for file in sorted((folder / "tokens" / name).rglob("meta.json"))
+    }
+    texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
+    texts.append("titles on" if shown.titles else "titles off")
+    if shown.ignore_identical_ids:
+        texts.append("identical ids left out")
+    texts += [f"{split}: relevant from grade {grade}" for split, grade in shown.relevance.items() if grade != 1]
+    return "; ".join(texts)
+
+
+def commands(name: str, model: str, data: str, folder: Path, settings: Settings, shown: Shown) -> list[list[str]]:
+    """The stages from a dataset and an encoder to metrics, each `[module, arguments...]`, with everything below `folder`."""
+
+    def at(path: str) -> str:
+        return str(folder / path)
+
+    return [
+        [
+            *("tasks.prepare", "--source", data, "--out", at("corpus"), "--none", at("none")),
+            *(["--drop"] if settings.drop else []),
+        ],
+        ["tasks.base", "--source", model, "--encoder", at("encoder"), "--tokenizer", at("tokenizer")],
+        [
+            *("tasks.tokenize", "--corpus", at("corpus"), "--tokenizer", at("tokenizer"), "--out", at("tokens")),
+            *("--prompts", at("encoder/config_sentence_transformers.json")),
+            *(f"--{kind}-prefix={prefix}" for kind, prefix in settings.prefixes.items() if prefix is not None),
+            *(f"--{kind}-length={length}" for kind, length in settings.lengths.items() if length is not None),
+            "--titles" if shown.titles else "--no-titles",
+        ],
+        [
+            *("tasks.encode", "--tokens", at("tokens/documents"), "--encoder", at("encoder"), "--out", at("embeddings")),
+            *("--corpus-name", data),  # else the shards of the project's own corpus would be forgotten as those of deleted documents
+        ],
+        [
+            "tasks.evaluate",
+            *("--name", name, "--encoder", at("encoder"), "--embeddings", at("embeddings"), "--tokens", at("tokens")),
+            *("--qrels", at("corpus/qrels"), "--runs", at("runs"), "--metrics", at("metrics.json")),
+            *("--relevance", *(str(shown.relevance[split]) for split in SPLITS)),
+            "--ignore-identical-ids" if shown.ignore_identical_ids else "--no-ignore-identical-ids",
+        ],
+    ]
+
+
+def _name(source: str) -> str:
+    """A short name of a model, fit for a run file."""
+    return re.sub(r"[^a-z0-9_]+", "_", Path(source).name.lower()).strip("_") or "model"

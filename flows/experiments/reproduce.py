@@ -1,0 +1,118 @@
+"""`retemper reproduce REV`: a fresh clone runs a revision, and every digest is compared with the revision's own dvc.lock."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from flows.experiments.evaluate import remove_abandoned
+from flows.parameters.sources import STANDS
+from flows.process.display import Display, text_table
+from flows.process.processes import Processes, environment, stopping_on_signals
+from flows.repository.cache import listing
+from flows.repository.graph import DEFAULT_TARGET
+from flows.repository.lock import LOCK, Lock, commit_of, git, of_graph, parse_lock, read_blob, read_lock
+from flows.repository.worktree import equip
+from flows.team.lineage import ancestors, cache_folder
+from tasks.core.stage.errors import UserError
+
+RUN = (sys.executable, "-m", "flows.cli", "run")
+SCRATCH = Path(".retemper")
+LATENCY = "data/latency/"
+
+
+def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[str] = RUN) -> int:
+    """Print equal or different for every out; exit status 0 only where all are equal.
+
+    What the cache and the remote have is taken from there, unless `recompute`: then every stage runs. Sources are those of
+    the revision, however they have grown since; UserError where a stage would have to read one that has changed.
+    """
+    commit = commit_of(revision)
+    text = read_blob(commit, LOCK)
+    if text is None:
+        raise UserError(f"revision {revision}: its commit has no {LOCK}, so there is nothing to compare with; commit it after a run")
+    wanted = of_graph(parse_lock(text, f"{revision}:{LOCK}"), read_blob(commit, "dvc.yaml"), read_blob(commit, "params.yaml"))
+    if into and into.exists() and any(into.iterdir() if into.is_dir() else [into]):
+        raise UserError(f"{into}: is there already; name a folder that is not, or an empty one")
+    SCRATCH.mkdir(exist_ok=True)
+    remove_abandoned()
+    clone = into.absolute() if into else Path(tempfile.mkdtemp(prefix=f"reproduce-{os.getpid()}-", dir=SCRATCH.absolute()))
+    processes, display = Processes(), Display()
+    problems: list[str] = []
+
+    def tell(line: str) -> None:
+        if line.startswith("retemper: ") and not line.startswith("retemper: warning"):
+            problems.append(line.removeprefix("retemper: "))
+        else:
+            display.line(line)
+
+    try:
+        with stopping_on_signals(processes):
+            project = _clone(commit, clone)
+            cache = None if recompute else cache_folder()
+            equip(project, own_cache=recompute)
+            if recompute:
+                _forget_remote(project)
+                (project / LOCK).unlink()  # what stands in it afterwards was made here
+            path = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
+            status = processes.run(run, tell, environment(PYTHONPATH=path, **{STANDS: "1"}), project)
+            if status == 2:
+                raise UserError(f"revision {revision}: {'; '.join(problems)}")
+            made = read_lock(project / LOCK)
+            if status:  # what stands in the commit's own dvc.lock may not have been made
+                made = {
+                    name: entry for name, entry in made.items() if all((project / out["path"]).exists() for out in entry.get("outs") or [])
+                }
+            caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
+            rows = list(compare(wanted, made, *caches))
+    finally:
+        if not into:
+            shutil.rmtree(clone, ignore_errors=True)
+    display.line(f"\n{text_table(['out', 'digest', 'result'], rows)}")
+    unequal = sum(row[2] != "equal" for row in rows)
+    display.line(f"{revision} ({commit[:10]}): {len(rows) - unequal} outs equal, {unequal} different{f', in {clone}' if into else ''}")
+    if status:
+        said = "; ".join(problems) or "what it said stands above"
+        print(f"retemper: revision {revision}: its run ended with status {status}: {said}", file=sys.stderr)
+    return 1 if status or unequal else 0
+
+
+def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tuple[str, str, str]]:
+    """Path, wanted digest and result of every out that the report needs (of all, where there is no report).
+
+    Times are never the same twice: what lies below LATENCY is left out.
+    """
+    for stage in ancestors(wanted, DEFAULT_TARGET) if DEFAULT_TARGET in wanted else wanted:
+        found = {out["path"]: str(out.get("md5", "")) for out in made.get(stage, {}).get("outs", [])}
+        for out in wanted[stage].get("outs", []):
+            path, digest = str(out["path"]), str(out.get("md5", ""))
+            if path.startswith(LATENCY):
+                continue
+            if found.get(path) == digest:
+                yield path, digest, "equal"
+            elif path not in found:
+                yield path, digest, "different: not made"
+            else:
+                old, new = listing(cache, digest), listing(other, found[path])
+                names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name)) if old and new else []
+                yield path, digest, f"different: {found[path]}{' in ' + ', '.join(names[:5]) if names else ''}"
+
+
+def _clone(commit: str, into: Path) -> Path:
+    """A clone of this repository at `commit`, which need not be on a branch; returns the project's folder in it."""
+    origin = git("rev-parse", "--show-toplevel")
+    git("clone", "--quiet", "--no-checkout", origin, str(into))
+    git("fetch", "--quiet", origin, commit, folder=into)
+    git("checkout", "--quiet", "--detach", commit, folder=into)
+    return into / git("rev-parse", "--show-prefix")
+
+
+def _forget_remote(project: Path) -> None:
+    from dvc.config import Config
+
+    config = Config(str(project / ".dvc"))
+    for level in ("repo", "local"):
+        with config.edit(level) as edited:
+            edited.get("core", {}).pop("remote", None)

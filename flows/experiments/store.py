@@ -1,0 +1,143 @@
+"""DVC experiments as git has them: refs/exps/BASELINE/NAME, each a commit with params.yaml and dvc.lock. Saved and read here by git alone.
+
+`dvc exp show | apply | branch | push | pull` work on them. DVC's own `exp save` is not used: it goes through one set of
+refs (refs/exps/exec), so two that end at once would spoil each other's, and it reads every artifact again.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from flows.process.display import text_table
+from flows.repository.cache import object_path
+from flows.repository.lock import LOCK, git, of_graph, parse_lock, read_blob
+from flows.results.generations import outdated
+from flows.team.lineage import cache_folder
+
+PARAMS = "params.yaml"
+REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/([^/]+)")
+INPUTS = "Retemper-Inputs: "  # trailer of an experiment's message: digest of what it was computed from
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A stored experiment. `metrics` holds the models whose metrics this clone's cache has: {model: {split: {measure: value}}}."""
+
+    name: str
+    commit: str
+    baseline: str
+    inputs: str
+    params: Mapping[str, Any]  # by dotted key
+    metrics: Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]) -> str:
+    """Store the working tree `tree`, as it stands, as experiment `name` upon `baseline`; returns its commit.
+
+    Stored are what git tracks, new code, and `files`. `tree`'s own index is left alone.
+    """
+    index = git("rev-parse", "--git-path", "retemper-index", folder=tree)
+    path = str((tree / index).absolute())
+    Path(path).unlink(missing_ok=True)
+    try:
+        git("read-tree", baseline, folder=tree, GIT_INDEX_FILE=path)
+        git("add", "--update", ".", folder=tree, GIT_INDEX_FILE=path)
+        there = [file for file in [*code_files(tree), *files] if (tree / file).exists()]
+        git("add", "--force", "--", *there, ":(exclude,glob)**/__pycache__/**", folder=tree, GIT_INDEX_FILE=path)
+        content = git("write-tree", folder=tree, GIT_INDEX_FILE=path)
+    finally:
+        Path(path).unlink(missing_ok=True)
+    message = f"retemper: experiment {name}\n\n{INPUTS}{inputs}\n"
+    commit = git("commit-tree", content, "-p", baseline, folder=tree, text=message)
+    git("update-ref", f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}", commit, folder=tree)
+    return commit
+
+
+def stored(baseline: str | None = None, cache: Path | None = None) -> list[Experiment]:
+    """The experiments of the repository (upon one baseline), oldest first."""
+    cache = cache or cache_folder()
+    listed = git("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").splitlines()
+    found = []
+    for match in filter(None, map(REF.fullmatch, listed)):
+        base = match[1] + match[2]
+        if baseline in (None, base):
+            found.append(read(match[3], match[0], base, cache))
+    return found
+
+
+def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
+    """One experiment, its metrics out of the cache."""
+    commit = git("rev-parse", ref)
+    written = read_blob(commit, PARAMS)
+    params = YAML(typ="safe", pure=True).load(written or "{}") or {}
+    message = git("show", "-s", "--format=%B", commit)
+    inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
+    lock = of_graph(parse_lock(read_blob(commit, LOCK) or "{}", f"{name}:{LOCK}"), read_blob(commit, "dvc.yaml"), written)
+    metrics: dict[str, Any] = {}
+    late = outdated(lock)  # of a model that the experiment has not measured anew
+    for entry in (entry for name, entry in lock.items() if name not in late):
+        for out in entry.get("outs", []):
+            path = Path(out["path"])
+            if path.parent == Path("data/metrics") and path.suffix == ".json":
+                file = object_path(cache / "files" / "md5", str(out["md5"]))
+                if file.is_file():
+                    metrics[path.stem] = json.loads(file.read_text(encoding="utf-8"))
+    return Experiment(name, commit, baseline, inputs, flat(params), metrics)
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested mapping by dotted key; an empty one is a value."""
+    if not isinstance(value, dict) or (not value and prefix):
+        return {prefix: value}
+    return {k: v for name, below in value.items() for k, v in flat(below, f"{prefix}.{name}" if prefix else str(name)).items()}
+
+
+def table(found: Sequence[Experiment], test: bool) -> str:
+    """A row for each experiment: the parameters in which they differ, and `report.metric` of every model on dev (and on test)."""
+    keys = [key for key in dict.fromkeys(key for one in found for key in one.params) if len({_text(one, key) for one in found}) > 1]
+    models = list(dict.fromkeys(model for one in found for model in one.metrics))
+    splits = ["dev", "test"] if test else ["dev"]
+    measure = next((str(one.params[key]) for one in found for key in ("report.metric",) if key in one.params), "nDCG@10")
+    columns = [(split, model) for split in splits for model in models if any(split in one.metrics.get(model, {}) for one in found)]
+    header = ["experiment", *keys, *(f"{split} {model}" for split, model in columns)]
+    rows = [[one.name, *(_text(one, key) for key in keys), *(_figure(one, s, m, measure) for s, m in columns)] for one in found]
+    return f"{measure}\n{text_table(header, rows)}"
+
+
+def show(test: bool, as_json: bool) -> None:
+    """Print the experiments of every baseline, as tables or as JSON."""
+    found = stored()
+    if as_json:
+        rows = [asdict(one) for one in found]
+        for row in rows if not test else []:
+            row["metrics"] = {model: {s: v for s, v in splits.items() if s != "test"} for model, splits in row["metrics"].items()}
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    for baseline in dict.fromkeys(one.baseline for one in found):
+        print(f"upon {git('show', '-s', '--format=%h %s', baseline)}")
+        print(f"{table([one for one in found if one.baseline == baseline], test)}\n")
+    print(f"{len(found)} experiments; dvc exp apply NAME takes one over, dvc exp push origin NAME sends it to colleagues")
+
+
+def _text(one: Experiment, key: str) -> str:
+    value = one.params.get(key, "")
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _figure(one: Experiment, split: str, model: str, measure: str) -> str:
+    value = one.metrics.get(model, {}).get(split, {}).get(measure)
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def code_files(root: Path) -> list[str]:
+    """What the graph reads of git: params.yaml, dvc.yaml and the code deps of its stages."""
+    graph = YAML(typ="safe", pure=True).load((root / "dvc.yaml").read_text(encoding="utf-8")) or {}
+    deps = {dep for stage in graph.get("stages", {}).values() for dep in stage.get("do", stage).get("deps", []) if isinstance(dep, str)}
+    plain = sorted(dep for dep in deps if "${" not in dep and (root / dep).exists() and not dep.startswith(f"data{os.sep}"))
+    return [PARAMS, "dvc.yaml", *plain]

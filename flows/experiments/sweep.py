@@ -1,0 +1,336 @@
+"""`retemper sweep`: the points of a grid, each run in a git worktree over the one cache and stored as a DVC experiment."""
+
+import hashlib
+import itertools
+import json
+import os
+import queue
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from flows.experiments import store, table
+from flows.parameters import checks, edit
+from flows.parameters.sources import write_source
+from flows.pipeline.stage import find_devices
+from flows.process import locks
+from flows.process.display import Display
+from flows.process.processes import Processes, Stopped, environment, stopping_on_signals
+from flows.repository.dvc import TURNS
+from flows.repository.lock import LOCK, commit_of
+from flows.repository.worktree import Changes, carry_changes, equip, make_worktree, read_changes
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import file_digest, write_text
+from tasks.core.stage.params import read_yaml, validate
+
+RUN = (sys.executable, "-m", "flows.cli", "run")
+FOLDER = Path(".retemper/sweep")
+NAME = re.compile(r"(?!.*(\.\.|\.lock$|\.$))[A-Za-z0-9][A-Za-z0-9_.-]*")  # what git takes as the last part of a reference
+
+Check = Callable[[dict[str, Any]], object]
+Describe = Callable[[Path, Path], None]  # brings a source.json up to date with a params.yaml
+
+
+def describe_sources(params: Path, described: Path) -> None:
+    """A source that is away is warned of by the point's own run."""
+    write_source(params, described, warn=lambda _: None)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One experiment to be: its name, its `--set` assignments, and its row in the table, which its repetitions share."""
+
+    name: str
+    assignments: tuple[str, ...]
+    setting: table.Setting = ()
+    own: tuple[str, ...] = ()  # the keys of grid, points and repeat, which make it what it is
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a point is computed from: a digest of it all, and its parameters."""
+
+    digest: str
+    sections: Mapping[str, Any]
+
+
+def sweep(
+    file: Path,
+    jobs: int,
+    test: bool,
+    run: Sequence[str] = RUN,
+    check: Check | None = None,
+    describe: Describe = describe_sources,
+    edits: Sequence[str] = (),
+) -> int:
+    """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only where all are stored in the end.
+
+    `edits` are `--set` assignments over those of every point.
+    """
+    if jobs < 1:
+        raise UserError(f"--jobs {jobs}: expected at least 1")
+    points, targets, layout = read_points(file, edits), read_targets(file), read_layout(file)
+    run = (*run, *targets)
+    baseline = commit_of("HEAD")
+    display, processes = Display(), Processes()
+    problems: list[str] = []
+    with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
+        known = {one.name for one in store.stored(baseline)}
+        check = check or checks.check
+        changes = read_changes(baseline)  # once: what is saved from now on is of no point
+        computed = {point: inputs(point, check, describe, targets=targets) for point in points}  # every point is checked before any runs
+        refuse_twins(file, {point: given.sections for point, given in computed.items()})
+        if layout:
+            for point, given in computed.items():
+                table.check_layout(layout, given.sections, targets, f"{file}: point {point.name}")
+        named = {point: f"{point.name}-{given.digest[:6]}" for point, given in computed.items()}
+        shutil.rmtree(FOLDER / "turns", ignore_errors=True)
+        waiting = [point for point in points if named[point] not in known]
+        display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
+        slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(min(jobs, len(waiting))):
+            slots.put(slot)
+
+        def work(point: Point) -> None:
+            slot = slots.get()
+            try:
+                if problem := _run_point(point, named[point], baseline, changes, slot, jobs, processes, display, run):
+                    problems.append(problem)
+            except Stopped:
+                pass
+            except (UserError, OSError) as error:
+                problems.append(f"{point.name}: {error}")
+            finally:
+                slots.put(slot)
+
+        with ThreadPoolExecutor(max(1, min(jobs, len(waiting)))) as pool:
+            list(pool.map(work, waiting))
+    found = {one.name: one for one in store.stored(baseline)}
+    done = [found[name] for name in named.values() if name in found]
+    if done and layout:
+        told = [(point.setting, found[name]) for point, name in named.items() if name in found]
+        cells = {split: table.collect(told, layout, split) for split in (["dev", "test"] if test else ["dev"])}
+        page = FOLDER / f"{file.stem}.html"
+        table.write(cells, layout, page)
+        for split, found_there in cells.items():
+            display.line(f"\n{table.as_text(found_there, layout, split)}")
+        display.line(f"page: {page}")
+    elif done:
+        display.line(f"\n{store.table(done, test)}")
+    for problem in problems:
+        print(f"retemper: {problem}", file=sys.stderr)
+    return 0 if len(done) == len(points) else 1
+
+
+def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
+    """The points of a sweep: the product of `grid`, then `points`, each as often as the product of `repeat` says.
+
+    A point's assignments are the sections of the file `sections`, `set`, its own, and `edits`. UserError where the file is no
+    sweep or two points are one.
+    """
+    value = _read(file)
+    always = {**_sections(file, value.get("sections")), **value.get("set", {})}
+    grid, repeats = _lists(value.get("grid", {})), list(_product(_lists(value.get("repeat", {}))))
+    found = []
+    for own, name, setting in [
+        *((values, _name(values), tuple(_named(values))) for values in (_product(grid) if grid else ())),
+        *((dict(given), str(name), (("setting", str(name)),)) for name, given in value.get("points", {}).items()),
+    ]:
+        for again in repeats:
+            if both := own.keys() & again.keys():
+                raise UserError(f"{file}: repeat.{min(both)}: {name} sets it too; take it out of one of them")
+            full = f"{name[:70]}-{_name(again)}"[:100] if again else name
+            found.append(Point(full, (*_assignments({**always, **own, **again}), *edits), setting, (*own, *again)))
+    names = [point.name for point in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(
+            f"{file}: {twice[0]}: two points of that name; values that differ only in what a name leaves out need points: with names"
+        )
+    if not found:
+        raise UserError(f"{file}: no points; give each key of grid at least one value")
+    return found
+
+
+def refuse_twins(file: Path, found: Mapping[Point, Mapping[str, Any]]) -> None:
+    """UserError where two points have the same parameters, or one has not what it sets itself, which a row of the table would tell."""
+    for one, other in itertools.combinations(found, 2):
+        if found[one] == found[other]:
+            told = overridden(one, parts=True) or overridden(other, parts=True) or "what they set is so without them, or set alike"
+            raise UserError(f"{file}: points {one.name} and {other.name} are one: {told}; take one of the two away")
+    for point in found:
+        if told := overridden(point):
+            raise UserError(f"{file}: point {point.name} is not what it says: {told}; take one of the two away")
+
+
+def overridden(point: Point, parts: bool = False) -> str:
+    """Which later assignment goes over one of the point's own keys (`parts`: or over a part of its value); nothing where none does."""
+    keys = [assignment.partition("=")[0].strip() for assignment in point.assignments]
+    for (place, key), (later, over) in itertools.combinations(enumerate(keys), 2):
+        if key in point.own and (f"{key}.".startswith(f"{over}.") or (parts and over.startswith(f"{key}."))):
+            return f"{point.assignments[later][:60]} comes after {point.assignments[place][:60]}"
+    return ""
+
+
+def read_targets(file: Path) -> tuple[str, ...]:
+    """The stages that a point's run is to bring up to date; none: the report."""
+    return tuple(map(str, _read(file).get("targets", [])))
+
+
+def read_layout(file: Path) -> table.Layout | None:
+    """How the sweep is printed; None: every model's report.metric."""
+    value = _read(file)
+    if "table" not in value:
+        return None
+    layout = validate(table.Layout, value["table"], f"{file}: table")
+    if layout.curve is not None and layout.curve not in value.get("grid", {}):
+        raise UserError(
+            f"{file}: table.curve: found {layout.curve!r}, expected a key of grid: {', '.join(value.get('grid', {})) or 'none'}"
+        )
+    return layout
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a sweep file holds; UserError where it is none."""
+    value = read_yaml(file)
+    unknown = set(value) - {"sections", "set", "grid", "points", "repeat", "targets", "table"}
+    if unknown or not ({"grid", "points"} & set(value)):
+        raise UserError(
+            f"{file}: found {', '.join(map(str, value)) or 'nothing'}; "
+            "expected grid: {KEY: [VALUE, ...]} or points: {NAME: {KEY: VALUE}}"
+        )
+    for section in set(value) & {"set", "grid", "points", "repeat", "table"}:
+        if not isinstance(value[section], dict):
+            raise UserError(f"{file}: {section}: expected a mapping")
+    if not isinstance(value.get("targets", []), list):
+        raise UserError(f"{file}: targets: found {value['targets']!r}, expected a list of stages, such as [evaluate@star]")
+    for name, given in value.get("points", {}).items():
+        if not NAME.fullmatch(str(name)) or not isinstance(given, dict):
+            raise UserError(
+                f"{file}: points.{name}: expected a name of letters, digits, _, - and single dots within, and a mapping of keys to values"
+            )
+    return value
+
+
+def _sections(file: Path, named: object) -> dict[str, Any]:
+    """Whole sections of params.yaml from another file, named as seen from the sweep file."""
+    if named is None:
+        return {}
+    if not isinstance(named, str):
+        raise UserError(f"{file}: sections: found {named!r}, expected the path of a file with sections of params.yaml")
+    return read_yaml(file.parent / named)
+
+
+def _lists(values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {key: value if isinstance(value, list) else [value] for key, value in values.items()}
+
+
+def _product(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+
+
+def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path(), targets: Sequence[str] = ()) -> Inputs:
+    """What the point is computed from: its params.yaml, the graph and the code, as the working tree has them; its sources now.
+
+    And of how far it is computed, where `targets` says so.
+    """
+    scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
+    described.unlink(missing_ok=True)
+    if (root / "data/source.json").exists():
+        write_text(described, (root / "data/source.json").read_text(encoding="utf-8"))
+    write_text(scratch, (root / "params.yaml").read_text(encoding="utf-8"))
+    try:
+        edit.apply(point.assignments, scratch, check)
+        describe(scratch, described)
+        total, sections = hashlib.sha256(scratch.read_bytes()), read_yaml(scratch)
+    except UserError as error:
+        raise UserError(f"point {point.name}: {error}") from None
+    finally:
+        scratch.unlink(missing_ok=True)
+    for name in store.code_files(root)[1:]:
+        for file in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
+            total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())
+    total.update(described.read_bytes() if described.exists() else b"")
+    total.update(" ".join(targets).encode())
+    return Inputs(total.hexdigest(), sections)
+
+
+def _run_point(
+    point: Point,
+    name: str,
+    baseline: str,
+    changes: Changes,
+    slot: int,
+    jobs: int,
+    processes: Processes,
+    display: Display,
+    run: Sequence[str],
+) -> str:
+    """Bring worktree `slot` to the person's state with the point's parameters, run there, store; one line where that failed."""
+    if processes.stopped:
+        raise Stopped
+    tree = make_worktree(FOLDER / f"tree-{slot}", baseline)
+    carry_changes(changes, tree)
+    edit.apply(point.assignments, tree / "params.yaml", lambda _: None)
+    equip(tree)
+    inputs_ = name.rpartition("-")[2]
+    devices = find_devices()
+    own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(set(devices)) > 1 else {}
+    home = {"PREFECT_HOME": str((FOLDER / f"prefect-{slot}").absolute())}
+    turns = {TURNS: str((FOLDER / "turns").absolute())} if jobs > 1 else {}
+    path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH", "")]))
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        if line.startswith("\r"):
+            return
+        lines.append(line)
+        if " | " in line or line.startswith("retemper: "):
+            display.output(point.name, line)
+
+    status = processes.run(run, tell, environment(**own, **home, **turns, PYTHONPATH=path), tree)
+    if processes.stopped:
+        raise Stopped
+    if status:
+        said = [line.removeprefix("retemper: ") for line in lines if line.startswith("retemper: ") and "warning" not in line]
+        return f"{point.name}: {said[-1] if said else f'its run ended with status {status}'}; its working tree: {tree}"
+    store.save(tree, baseline, name, inputs_, [LOCK, "data/source.json"])
+    told = next((line for line in reversed(lines) if line.startswith("executed ")), "")
+    display.line(f"{point.name}: stored as {name} ({told})")
+    return ""
+
+
+def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """`--set` assignments: dicts and lists as YAML in one line, null as `null`."""
+    return tuple(f"{key}={_yaml(value)}" for key, value in values.items())
+
+
+def _yaml(value: Any) -> str:
+    """A value in one line: JSON is YAML, and quotes what a colon would spoil; a plain word stands bare."""
+    return (
+        value
+        if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and not _is_special(value)
+        else json.dumps(value, default=str)
+    )
+
+
+def _is_special(word: str) -> bool:
+    return not isinstance(YAML(typ="safe", pure=True).load(word), str)
+
+
+def _name(values: Mapping[str, Any]) -> str:
+    """A name of what is set: the last part of each key, unless two share it, and the value."""
+    written = (re.sub(r"([^A-Za-z0-9.-]|\.{2,})+", "_", f"{key}_{value}").strip("._-") for key, value in _named(values))
+    return "-".join(written)[:100]
+
+
+def _named(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each key by its last part, unless two share it, and its value in one line."""
+    lasts = [key.rpartition(".")[2] for key in values]
+    return [(last if lasts.count(last) == 1 else key, _yaml(value)) for last, (key, value) in zip(lasts, values.items(), strict=True)]

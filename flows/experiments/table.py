@@ -1,0 +1,150 @@
+"""What a sweep prints: a row for each setting, means and standard deviations over its repetitions, and curves over one key."""
+
+import html
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from flows.experiments.store import Experiment
+from flows.process.display import text_table
+from flows.results import charts
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import Params, validate
+from tasks.params import Parameters
+
+Setting = tuple[tuple[str, str], ...]  # (column, value) of each key that the grid varies
+Cells = dict[Setting, dict[tuple[str, str], list[float]]]  # (model, measure) to its values, one a repetition
+
+EVALUATIONS = {"rounds": "evaluate", "adore": "evaluate_adore", "rerank": "evaluate_rerank", "rescore": "evaluate_rescore"}
+READ_RUNS = {"report", "rerank", "rescore", "evaluate_rerank", "evaluate_rescore"}  # stages that may need any evaluation
+
+
+class Layout(Params):
+    """Section `table` of a sweep file."""
+
+    caption: str = Field(description="printed above")
+    models: tuple[str, ...] = Field(min_length=1, description="whose metrics are columns")
+    measures: tuple[str, ...] = Field(min_length=1, description="of evaluate.measures")
+    references: tuple[str, ...] = Field((), description="models that no setting changes (bm25): a row and a level line each")
+    curve: str | None = Field(None, description="the grid's key that is the x axis of a figure")
+
+
+def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[str], where: str) -> None:
+    """UserError where a point with the parameters `sections`, run up to `targets` (none: the report), would leave a column empty."""
+    stages = {"bm25": "evaluate_bm25"}
+    stages |= {name: f"{stage}@{name}" for section, stage in EVALUATIONS.items() for name in sections.get(section) or {}}
+    reached = {target.partition("@")[0] for target in targets}
+    for key, models in (("models", layout.models), ("references", layout.references)):
+        for model in models:
+            if model not in stages:
+                raise UserError(f"{where}: table.{key}: found {model!r}, expected one of {', '.join(stages)}")
+            stage = stages[model]
+            if targets and not reached & READ_RUNS and stage not in targets and stage.partition("@")[0] not in targets:
+                raise UserError(
+                    f"{where}: table.{key}: {model} is measured by {stage}, which targets lack ({', '.join(targets)}); add it there"
+                )
+    evaluate: Any = Parameters.model_fields["evaluate"].annotation
+    known = validate(evaluate, sections.get("evaluate") or {}, f"{where}: evaluate").measures
+    for measure in layout.measures:
+        if measure not in known:
+            raise UserError(
+                f"{where}: table.measures: found {measure!r}, expected one of its evaluate.measures: {', '.join(known)}; "
+                "add it there (set: {evaluate.measures: [...]})"
+            )
+
+
+def collect(found: Sequence[tuple[Setting, Experiment]], layout: Layout, split: str) -> Cells:
+    """The values of every setting, in the order of the sweep; then those of the references, which are the same in all."""
+    cells: Cells = {}
+    for setting, one in found:
+        row = cells.setdefault(setting, {})
+        for model in layout.models:
+            _add(row, one, model, layout, split, model)
+    for model in layout.references:
+        row = {}
+        for _, one in found:
+            _add(row, one, model, layout, split, layout.models[0])
+        if row:
+            cells[(("", model),)] = {key: [statistics.fmean(values)] for key, values in row.items()}
+    return cells
+
+
+def _add(row: dict[tuple[str, str], list[float]], one: Experiment, model: str, layout: Layout, split: str, column: str) -> None:
+    for measure in layout.measures:
+        value = one.metrics.get(model, {}).get(split, {}).get(measure)
+        if value is not None:
+            row.setdefault((column, measure), []).append(float(value))
+
+
+def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: `mean ± standard deviation` (of the sample) where a setting was repeated, * at the best of a column."""
+    columns = [(model, measure) for model in layout.models for measure in layout.measures]
+    keys = list(dict.fromkeys(key for setting in cells for key, _ in setting if key)) or ["setting"]
+    runs = [max((len(values) for values in row.values()), default=0) for row in cells.values()]
+    repeated = max(runs, default=0) > 1
+    best = {column: max((statistics.fmean(row[column]) for row in cells.values() if column in row), default=0.0) for column in columns}
+    header = [*keys, *(["runs"] if repeated else []), *(measure if len(layout.models) == 1 else f"{m} {measure}" for m, measure in columns)]
+    body = []
+    for (setting, row), count in zip(cells.items(), runs, strict=True):
+        named: Mapping[str, str] = dict(setting)
+        labels = [named.get(key, named.get("", "") if place == 0 else "") for place, key in enumerate(keys)]
+        is_reference = "" in named
+        figures_ = [cell(row.get(column, []), best[column]) for column in columns]
+        body.append([*labels, *(["" if is_reference else str(count)] if repeated else []), *figures_])
+    return header, body
+
+
+def cell(values: Sequence[float], best: float) -> str:
+    """`0.3350 ± 0.0021*`; nothing where there is no value."""
+    if not values:
+        return ""
+    mean = statistics.fmean(values)
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{mean:.4f}{spread}{'*' if mean == best else ' '}"
+
+
+def as_text(cells: Cells, layout: Layout, split: str) -> str:
+    """For a terminal."""
+    return f"{layout.caption}, {split}\n{text_table(*rows(cells, layout))}\n*: the best of its column"
+
+
+def write(cells: Mapping[str, Cells], layout: Layout, path: Path) -> None:
+    """The same as a page, with the figure: `cells` by split."""
+    from tasks.core.stage.files import write_text
+
+    parts = []
+    for split, found in cells.items():
+        parts.append(f'<p class="note">{html.escape(split)}</p>{charts.table(*rows(found, layout))}')
+        if layout.curve:
+            parts += [curves(found, layout, model, measure, split) for model in layout.models for measure in layout.measures]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, charts.page(layout.caption, "".join(parts)))
+
+
+def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -> str:
+    """A line for each setting of the other keys, over the values of `curve` in the sweep's order; bars are standard deviations."""
+    key = (layout.curve or "").rpartition(".")[2]
+    axis = list(dict.fromkeys(value for setting in cells for name, value in setting if name in (key, layout.curve)))
+    lines: dict[str, list[charts.Point]] = {}
+    levels: list[charts.Line] = []
+    for setting, row in cells.items():
+        values = row.get((model, measure), [])
+        if not values:
+            continue
+        mean = statistics.fmean(values)
+        if setting[0][0] == "":
+            levels.append(charts.Line(setting[0][1], [charts.Point(0, mean), charts.Point(len(axis) - 1, mean)], dotted=True))
+            continue
+        place = next((axis.index(value) for name, value in setting if name in (key, layout.curve)), None)
+        if place is not None:
+            name = ", ".join(value for other, value in setting if other not in (key, layout.curve)) or model
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            note = f"{name}, {key} {axis[place]}: {cell(values, 2.0).strip()}"
+            lines.setdefault(name, []).append(charts.Point(place, mean, spread, note))
+    drawn = [charts.Line(name, points) for name, points in lines.items()]
+    if not drawn:
+        return ""
+    return f'<div class="wide">{charts.chart(f"{measure} on {split}", [*drawn, *levels], key.replace("_", " "), axis)}</div>'

@@ -1,0 +1,1 @@
+"""params.yaml and what stands outside: checks, edits, sources."""

@@ -1,0 +1,93 @@
+"""Writes many rounds into params.yaml at once: ANCE's refreshes, with any lag between training and mining."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.parameters.checks import PARAMS, check
+from flows.parameters.edit import apply
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+
+SEED = 42  # of a round that names none (tasks.train.params)
+
+
+@dataclass(frozen=True)
+class Ance:
+    """ANCE as rounds PREFIX1 ... PREFIXn (ance-iclr.txt section 4): each starts from the one before it.
+
+    Round k takes its negatives from round k - 1 - lag. Lag 0: training waits until the round before it is mined. Lag 1:
+    it trains on while that is encoded and mined, the paper's Trainer and Inferencer side by side. Until a round is that
+    far back, negatives come from `negatives`.
+    """
+
+    n: int
+    lag: int
+    init: str
+    negatives: str
+    steps: int | None = None  # of a round: the refresh interval
+    prefix: str = "ance"
+    carry_on: bool = False  # the optimizer's state and one schedule over all rounds
+    search: str = "embeddings"
+    settings: Sequence[str] = field(default=())  # KEY=VALUE, of every round
+
+    def source(self, k: int) -> str:
+        """Where round k takes its negatives from."""
+        return f"{self.prefix}{k - 1 - self.lag}" if k - 1 - self.lag >= 1 else self.negatives
+
+    def assignments(self, rounds: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
+        """The edits of params.yaml, as `--set` has them. `rounds` and `sources` (of negatives) are those already there.
+
+        One seed gives every round the same queries in the same order, so each that begins anew has one that no other round has; a
+        chain that carries on is one long training, with one seed for its one order.
+        """
+        edits = []
+        seeds = [entry.get("seed", SEED) for entry in rounds.values() if isinstance(entry, dict)]
+        first = 1 + max((seed for seed in seeds if isinstance(seed, int)), default=SEED - 1)
+        for k in range(1, self.n + 1):
+            init = self.init if k == 1 else f"{self.prefix}{k - 1}"
+            entry = {"init": init, "negatives": self.source(k), "loss": "nll", "in_batch": "false", "hard_negatives": "1"}
+            entry |= {"steps": str(self.steps)} if self.steps is not None else {}
+            if self.carry_on:
+                entry |= {"schedule_steps": str((self.steps or 0) * self.n)} | ({"optimizer_from": "continue"} if k > 1 else {})
+            entry["seed"] = str(first if self.carry_on else first + k - 1)
+            for setting in self.settings:
+                key, equals, value = setting.partition("=")
+                if not (equals and key.strip() and value.strip()):
+                    raise UserError(f"--set {setting}: expected key=value of a round, such as lr=1e-5")
+                entry[key.strip()] = value.strip()
+            edits.append(f"rounds.{self.prefix}{k}={{{', '.join(f'{key}: {value}' for key, value in entry.items())}}}")
+        mined = dict.fromkeys(self.source(k) for k in range(1, self.n + 1))
+        made = {*rounds, *(f"{self.prefix}{k}" for k in range(1, self.n + 1))} - set(sources)
+        return edits + [f"mine.{name}={{search: {self.search}, depth: 200}}" for name in mined if name in made]
+
+
+def add(plan: Ance) -> list[str]:
+    """Write the rounds of `plan` into params.yaml; returns their names. UserError, and nothing written, where they do not fit in."""
+    sections = read_yaml(PARAMS)
+    written = sections.get("rounds")
+    rounds = written if isinstance(written, dict) else {}  # else: `check` will say so
+    taken = _numbered(plan.prefix, list(rounds))
+    if taken:
+        raise UserError(f"{PARAMS}: rounds.{taken[0]}: is there already; retemper rounds remove {plan.prefix}, or choose another --prefix")
+    if plan.carry_on and plan.steps is None:
+        raise UserError("--carry-on: expected --steps, for one schedule over all rounds")
+    sources = [name for section in ("mine", "mix", "teacher") for name in sections.get(section) or {}]
+    apply(plan.assignments(rounds, sources), PARAMS, check)
+    return [f"{plan.prefix}{k}" for k in range(1, plan.n + 1)]
+
+
+def remove(prefix: str) -> list[str]:
+    """Take the rounds PREFIX1, PREFIX2, ... and what is mined with them out of params.yaml; returns their names."""
+    sections = read_yaml(PARAMS)
+    names = _numbered(prefix, list(sections.get("rounds") or {}))
+    if not names:
+        raise UserError(f"{PARAMS}: no rounds {prefix}1, {prefix}2, ...; there are {', '.join(sections.get('rounds') or {})}")
+    edits = [f"mine.{name}=" for name in names if name in (sections.get("mine") or {})]
+    apply([*edits, *(f"rounds.{name}=" for name in names)], PARAMS, check)
+    return names
+
+
+def _numbered(prefix: str, names: Sequence[str]) -> list[str]:
+    return [name for name in names if re.fullmatch(re.escape(prefix) + r"\d+", str(name))]

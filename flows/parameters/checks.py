@@ -1,0 +1,237 @@
+"""What must hold of params.yaml before DVC sees it. DVC's own words for these mistakes are a raw ENOENT or a traceback."""
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.parameters.sources import source_keys
+from tasks.core.sources.datasets import local_path, parse_dataset
+from tasks.core.sources.wikipedia import parse_articles
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml, validate
+from tasks.params import Parameters
+
+PARAMS = Path("params.yaml")
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+RESERVED = ("base", "none", "bm25", "official", "random")
+GIVEN_NEGATIVES = ("none", "random", "official", "bm25")
+ENCODERS = ("pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
+SYSTEMS = (*ENCODERS, "rerankers", "rerank", "rescore")  # sections whose entries have metrics or curves of their name
+NEGATIVES = ("mine", "mix", "teacher")  # sections whose entries are negatives, one namespace with GIVEN_NEGATIVES
+
+
+def check_file(path: Path = PARAMS) -> Parameters:
+    """The parameter file as one record; UserError, one line with file and key, where it cannot be run."""
+    return check(read_yaml(path), str(path))
+
+
+def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
+    """`check_file`, on what the file holds."""
+    check_names(sections, where)
+    try:
+        parameters = validate(Parameters, sections, where)
+    except UserError as error:
+        raise UserError(str(error).replace(f"{where}.", f"{where}: ", 1)) from None
+    for section, parse in (("dataset", parse_dataset), ("articles", parse_articles)):
+        try:
+            parse(getattr(parameters, section).source)
+        except UserError as error:
+            raise UserError(f"{where}: {section}.source: {error}") from None
+    check_sources(sections, where)
+    check_references(sections, where)
+    check_rounds(parameters, where)
+    measures = parameters.evaluate.measures
+    if parameters.report.metric not in measures:
+        raise UserError(
+            f"{where}: report.metric: found {parameters.report.metric!r}, expected one of evaluate.measures: {', '.join(measures)}"
+        )
+    deepest, ranks = parameters.evaluate.deepest
+    lists = ranks + (ranks > 0 and parameters.evaluate.ignore_identical_ids)  # one may go
+    for key, depth, least in (("evaluate.depth", parameters.evaluate.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)):
+        if depth < least:
+            raise UserError(
+                f"{where}: {key}: found {depth}, expected {least} at least, as {deepest} in evaluate.measures asks; "
+                f"raise it, or take that measure out"
+            )
+    return parameters
+
+
+def check_sources(sections: Mapping[str, Any], where: str) -> None:
+    """No source lies among the outs, which come and go with the parameters: the graph would feed on itself."""
+    outs = {Path("data", kind).resolve() for kind in ("articles", "corpus", "encoders", "rerankers")}
+    for key, value in source_keys(sections):
+        place = local_path(value.partition(":")[2] or value).resolve()
+        if outs & {place, *place.parents}:
+            raise UserError(
+                f"{where}: {key}: found {value}, an out of this project's stages; copy it out of data/ first, and name the copy"
+            )
+
+
+def check_names(sections: Mapping[str, Any], where: str) -> None:
+    """Names of entries: their form, none reserved, none used twice in a namespace."""
+    for namespace in (SYSTEMS, NEGATIVES, ("study",)):
+        owner: dict[str, str] = {}
+        for section in namespace:
+            for name in _entries(sections, section):
+                key = f"{where}: {section}.{name}"
+                if not isinstance(name, str) or not NAME.fullmatch(name):
+                    raise UserError(f"{key}: found the name {name!r}, expected lower-case letters, digits and _, a letter first")
+                if name in RESERVED:
+                    raise UserError(f"{key}: the name {name} is reserved ({', '.join(RESERVED)}); choose another")
+                if name in owner:
+                    raise UserError(f"{key}: the name {name} is taken by {owner[name]}.{name}; choose another")
+                owner[name] = section
+
+
+def check_references(sections: Mapping[str, Any], where: str) -> None:
+    """Every `init`, `negatives` and mined round exists, and no round or pre-training needs itself."""
+    encoders = {"base", *(name for section in ENCODERS for name in _entries(sections, section))}
+    negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in _entries(sections, section))}
+    rounds = _entries(sections, "rounds")
+    for name in _entries(sections, "mine"):
+        if name not in rounds:
+            raise UserError(f"{where}: mine.{name}: no round {name}; negatives are mined with a round: {', '.join(rounds)}")
+    for name, entry in rounds.items():
+        for field, known in (("init", encoders), ("negatives", negatives)):
+            if entry[field] not in known:
+                hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
+                raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
+    rerankers, runs = set(_entries(sections, "rerankers")), {"bm25", *rounds, *_entries(sections, "adore")}
+    fields: dict[str, dict[str, set[Any]]] = {
+        "pretrain": {"init": encoders},
+        "mix": {"first": negatives, "second": negatives},
+        "rerankers": {"negatives": negatives},
+        "teacher": {"negatives": negatives, "reranker": rerankers},
+        "rerank": {"run": runs, "reranker": rerankers},
+        "rescore": {"run": runs, "round": set(rounds), "encoder": encoders - {"base", *_entries(sections, "pretrain")}},
+        "adore": {"round": set(rounds), "negatives": negatives},
+        "study": {"round": set(rounds)},
+    }
+    for section, wanted in fields.items():
+        for name, entry in _entries(sections, section).items():
+            for field, known in wanted.items():
+                if entry[field] not in known:
+                    hint = f"; add mine.{entry[field]}" if known is negatives and entry[field] in rounds else ""
+                    names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'}, which are none"
+                    raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
+    for name, entry in _entries(sections, "rescore").items():
+        tower = _entries(sections, "adore").get(entry["encoder"], {}).get("round", entry["encoder"])
+        if tower != entry["round"]:
+            raise UserError(
+                f"{where}: rescore.{name}.encoder: found {entry['encoder']}, whose queries meet the vectors of {tower}, "
+                f"expected {entry['round']} as in rescore.{name}.round, or an adore over it"
+            )
+    cycle = find_cycle(_needs(sections))
+    if cycle:
+        shown = [name.split(".")[1] if name.startswith(ENCODERS) else name for name in cycle[:-1] if not name.startswith("mine.")]
+        first = next(name for name in cycle if not name.startswith("mine."))
+        raise UserError(
+            f"{where}: {first}: needs itself: {' -> '.join([*shown, shown[0]])}; let one of them start from base or earlier negatives"
+        )
+
+
+def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What each round and each made source of negatives needs, as `section.name`."""
+    made = {name: f"{section}.{name}" for section in NEGATIVES for name in _entries(sections, section)}
+    encoders = {name: f"{section}.{name}" for section in ENCODERS for name in _entries(sections, section)}
+    needs = {
+        f"rounds.{name}": [encoders.get(entry["init"], ""), made.get(entry["negatives"], "")]
+        for name, entry in _entries(sections, "rounds").items()
+    }
+    needs |= {f"pretrain.{name}": [encoders.get(e["init"], "")] for name, e in _entries(sections, "pretrain").items()}
+    needs |= {f"adore.{name}": [f"rounds.{e['round']}", made.get(e["negatives"], "")] for name, e in _entries(sections, "adore").items()}
+    needs |= {f"mine.{name}": [f"rounds.{name}"] for name in _entries(sections, "mine")}
+    needs |= {f"mix.{name}": [made.get(e["first"], ""), made.get(e["second"], "")] for name, e in _entries(sections, "mix").items()}
+    needs |= {f"rerankers.{name}": [made.get(e["negatives"], "")] for name, e in _entries(sections, "rerankers").items()}
+    teachers = _entries(sections, "teacher").items()
+    needs |= {f"teacher.{name}": [made.get(e["negatives"], ""), f"rerankers.{e['reranker']}"] for name, e in teachers}
+    return needs
+
+
+def check_rounds(parameters: Parameters, where: str) -> None:
+    """What a round asks of its negatives and of the round it carries on."""
+    rounds = parameters.rounds
+    for name, entry in rounds.items():
+        before = rounds.get(entry.init)
+        if entry.optimizer_from == "continue" and (before is None or before.optimizer != entry.optimizer):
+            found = f"{entry.init!r}, no round" if before is None else f"a round trained with {before.optimizer}"
+            expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: anew"
+            raise UserError(f"{where}: rounds.{name}.init: found {found}; {expected}")
+    for name, entry in rounds.items():
+        key = f"{where}: rounds.{name}"
+        if entry.steps == 0:
+            continue
+        depth, keeper = _depth(parameters, entry.negatives)
+        left = min(entry.window[1], depth) - entry.window[0] + 1
+        if entry.hard > max(left, 0):
+            raise UserError(
+                f"{key}.hard_negatives: found {entry.hard}, expected at most {max(left, 0)}: {keeper} keeps ranks 1 to {depth}, "
+                f"window is {list(entry.window)}; raise {keeper}, or ask for fewer"
+            )
+        scored = entry.negatives in {**parameters.mine, **parameters.teacher}
+        if (entry.distilled or entry.sampling == "simans") and not scored:
+            wish = f"loss {entry.loss}" if entry.distilled else "sampling simans"
+            known = ", ".join({**parameters.mine, **parameters.teacher}) or "none yet; add one"
+            raise UserError(
+                f"{key}.negatives: found {entry.negatives!r}, expected a mine or a teacher ({known}): {wish} needs positives' scores"
+            )
+        if entry.optimizer_from == "continue":
+            behind = _steps_behind(parameters, entry.init)
+            total = None if behind is None or entry.steps is None else behind + entry.steps
+            if total is not None and total > (entry.schedule_steps or 0):
+                raise UserError(f"{key}.schedule_steps: found {entry.schedule_steps}, expected the whole chain's steps, {total} at least")
+
+
+def _steps_behind(parameters: Parameters, name: str) -> int | None:
+    """Steps of a round and of those that it carries on; None where `epochs` decides."""
+    total = 0
+    while True:
+        entry = parameters.rounds[name]
+        if entry.steps is None:
+            return None
+        total += entry.steps
+        if entry.optimizer_from == "anew":
+            return total
+        name = entry.init
+
+
+def _depth(parameters: Parameters, negatives: str) -> tuple[int, str]:
+    """How many negatives a query can have in a source at most, and the key that says so."""
+    if negatives in parameters.mine:
+        return parameters.mine[negatives].depth, f"mine.{negatives}.depth"
+    if negatives in parameters.mix:
+        mix = parameters.mix[negatives]  # it ends where one of its sources does
+        shares = ((mix.first, mix.ratio), (mix.second, 1 - mix.ratio))
+        sources = [(min(int(depth / share) + 1, sys.maxsize), key) for name, share in shares for depth, key in [_depth(parameters, name)]]
+        return min((mix.depth, f"mix.{negatives}.depth"), *sources)
+    if negatives in parameters.teacher:
+        teacher = parameters.teacher[negatives]
+        return min((teacher.depth, f"teacher.{negatives}.depth"), _depth(parameters, teacher.negatives))
+    if negatives == "bm25":
+        return parameters.bm25.depth, "bm25.depth"
+    return (parameters.prepare.official_depth, "prepare.official_depth") if negatives == "official" else (sys.maxsize, negatives)
+
+
+def find_cycle(needs: Mapping[str, list[str]]) -> list[str]:
+    """A path through `needs` that ends where it begins, or an empty list; names that are no keys end a path."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for needed in needs.get(name, []):
+            if found := walk(needed, [*path, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in needs if (found := walk(name, []))), [])
+
+
+def _entries(sections: Mapping[str, Any], section: str) -> dict[Any, Any]:
+    value = sections.get(section)
+    return value if isinstance(value, dict) else {}

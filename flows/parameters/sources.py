@@ -1,0 +1,210 @@
+"""data/source.json: what stands outside the graph, by content. DVC tracks its digests, so a source may move, or be away.
+
+{"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder", "articles": {likewise},
+"rerankers": {name: {likewise}}, where there are any}
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.core.sources import datasets, wikipedia
+from tasks.core.sources.downloads import encoder_folder
+from tasks.core.stage.errors import Away, UserError
+from tasks.core.stage.files import file_digest, write_json
+from tasks.core.stage.params import read_yaml
+
+SOURCE = Path("data/source.json")
+MEMORY = Path(".retemper/digests.json")
+RERANKER = "rerankers."
+SLOW_BYTES = 1 << 30  # reading more than this is told
+STANDS = "RETEMPER_SOURCE_STANDS"  # environment: data/source.json is not brought up to date (a revision is made again)
+
+
+class Elsewhere(Away):
+    """A Hugging Face id that nobody has downloaded to this machine."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A source as it stands here: its files by name, package versions, and what else its content follows from."""
+
+    files: dict[str, Path]
+    packages: dict[str, str]
+    identity: str  # of a source without files: an ir_datasets id; else how the files are read
+
+
+@dataclass
+class Memory:
+    """Digests of files by (path, size, mtime), and the last entry of every source seen from this folder."""
+
+    files: dict[str, list[Any]] = field(default_factory=dict)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def digest(self, path: Path) -> str:
+        """SHA-256 of a file, read only where its size or time of change is new."""
+        status = path.stat()
+        stamp = [status.st_size, status.st_mtime_ns]
+        known = self.files.get(str(path.resolve()))
+        if known is None or known[:2] != stamp:
+            known = [*stamp, file_digest(path)]
+            self.files[str(path.resolve())] = known
+        return str(known[2])
+
+
+def write_source(
+    params: Path = Path("params.yaml"),
+    source: Path = SOURCE,
+    memory: Path = MEMORY,
+    warn: Callable[[str], None] | None = None,
+    stands: bool = False,
+) -> None:
+    """Bring `source` up to date with the sources that `params` names; written only where its content changes.
+
+    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen, or is there
+    and something is wrong with it. Articles have an entry without digest in place of the UserError: as a rule no pre-training needs
+    them. A Hugging Face id that was never seen is downloaded, so that everybody knows it by its content. `stands`: what is there
+    of the named sources stays, whatever they have become.
+    """
+    remembered = _read_memory(memory)
+    before = _flat(_read(source))
+    after: dict[str, Any] = {}
+    for kind, (name, listing) in _kinds(read_yaml(params)).items():
+        if stands and before.get(kind, {}).get("source") == name:
+            after[kind] = before[kind]
+            continue
+        try:
+            entry = describe(name, listing(name), remembered)
+        except (UserError, OSError) as error:
+            known = remembered.entries.get(f"{kind} {name}") or (before.get(kind) if before.get(kind, {}).get("source") == name else None)
+            if not isinstance(error, Away | OSError):
+                known = None  # it is there, and something is wrong with it
+            if known is None and kind == "articles":
+                if not isinstance(error, Away | OSError):
+                    (warn or _warn)(f"{params}: {kind}.source: {error}")
+                after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
+                continue
+            if known is None and isinstance(error, Elsewhere):
+                encoder_folder(name)
+                known = describe(name, listing(name), remembered)
+            elif known is None:
+                raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
+            else:
+                (warn or _warn)(f"{params}: {kind}.source: {error}; going on with what is remembered of it")
+            entry = known
+        remembered.entries[f"{kind} {name}"] = entry
+        after[kind] = entry
+    if after != before:
+        plain = {kind: entry for kind, entry in after.items() if not kind.startswith(RERANKER)}
+        models = {kind.removeprefix(RERANKER): entry for kind, entry in after.items() if kind.startswith(RERANKER)}
+        write_json(source, plain | ({"rerankers": models} if models else {}))
+    _write_memory(memory, remembered)
+
+
+def changed_since(kinds: Iterable[str], params: Path = Path("params.yaml"), source: Path = SOURCE, memory: Path = MEMORY) -> str:
+    """What is wrong where one of the sources is no longer the one of `source`, in a line; nothing where all are, or are away."""
+    known, remembered, named = _flat(_read(source)), _read_memory(memory), _kinds(read_yaml(params))
+    for kind in kinds:
+        name, listing = named[kind]
+        try:
+            digest = describe(name, listing(name), remembered)["digest"]
+        except (UserError, OSError):  # the stage will say so, and knows better what it lacks
+            continue
+        wanted = known.get(kind, {}).get("digest", "")
+        if digest != wanted:
+            return f"{kind}.source {name}: has changed: found sha256 {digest[:10]}, expected {wanted[:10]} of {source}"
+    return ""
+
+
+def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], Listing]]]:
+    """Name of every source and what lists it, by its key in `source`."""
+    sections_of = {"dataset": (sections["dataset"], list_dataset), "encoder": (sections["encoder"], list_encoder)}
+    if "articles" in sections:
+        sections_of["articles"] = (sections["articles"], list_articles)
+    sections_of |= {f"{RERANKER}{name}": (entry, list_encoder) for name, entry in (sections.get("rerankers") or {}).items()}
+    return {kind: (str(section["source"]), listing) for kind, (section, listing) in sections_of.items()}
+
+
+def source_keys(sections: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every key of params.yaml that names a source, with its value: ("rerankers.small.source", "../ce"), say."""
+    rerankers = sections.get("rerankers")
+    entries = {name: sections.get(name) for name in ("dataset", "encoder", "articles")}
+    entries |= {f"{RERANKER}{name}": entry for name, entry in (rerankers if isinstance(rerankers, dict) else {}).items()}
+    return [(f"{name}.source", str(entry["source"])) for name, entry in entries.items() if isinstance(entry, dict) and entry.get("source")]
+
+
+def _flat(entries: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a source file by the key that params.yaml has them under."""
+    models = entries.pop("rerankers", {})
+    return entries | {f"{RERANKER}{name}": entry for name, entry in models.items()}
+
+
+def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:
+    """The entry of a source: its digest is of content (file names and bytes), never of where it lies."""
+    unread = sum(path.stat().st_size for path in listing.files.values() if str(path.resolve()) not in memory.files)
+    if unread > SLOW_BYTES:
+        print(f"reading {unread / 1e9:,.1f} GB of {name} once, for its digest", file=sys.stderr)
+    files = {file: memory.digest(path) for file, path in sorted(listing.files.items())}
+    content = {"identity": listing.identity, "files": files, "packages": {} if files else listing.packages}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return {"source": name, "digest": digest, "files": files, "packages": listing.packages}
+
+
+def list_dataset(name: str) -> Listing:
+    """The files and versions behind a dataset SPEC; UserError where they are not here."""
+    spec = datasets.parse_dataset(name)
+    files = datasets.dataset_files(spec)
+    folder = spec.folder if spec.place and files else None
+    return Listing(_relative(files, folder), datasets.dataset_versions(spec), spec.kind if files else str(spec))
+
+
+def list_encoder(name: str) -> Listing:
+    """The files and versions behind an encoder; UserError where they are not here."""
+    place = datasets.parse_encoder(name)
+    files = datasets.encoder_files(place)
+    if place.folder is None:
+        raise Elsewhere(f"encoder {name}: not on this machine yet")
+    if not files:
+        raise Away(f"encoder {name}: found an empty folder, expected config.json, weights and tokenizer; mend the path")
+    return Listing(_relative(files, place.folder), datasets.encoder_versions(place), "" if files else place.name)
+
+
+def list_articles(name: str) -> Listing:
+    """The files and versions behind the articles of pre-trainings; UserError where they are not here."""
+    spec = wikipedia.parse_articles(name)
+    files = wikipedia.article_files(spec)
+    folder = spec.path if spec.place and spec.path.is_dir() else None
+    return Listing(_relative(files, folder), wikipedia.article_versions(spec), spec.kind)
+
+
+def _relative(files: Iterable[Path], folder: Path | None) -> dict[str, Path]:
+    """Files by their name below `folder`, or by their bare name."""
+    return {(file.relative_to(folder).as_posix() if folder else file.name): file for file in files}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read_memory(path: Path) -> Memory:
+    value = _read(path)
+    return Memory(dict(value.get("files", {})), dict(value.get("entries", {})))
+
+
+def _write_memory(path: Path, memory: Memory) -> None:
+    there = {name: known for name, known in memory.files.items() if Path(name).exists()}
+    value = {"files": there, "entries": memory.entries}
+    if value != _read(path):
+        write_json(path, value)
+
+
+def _warn(line: str) -> None:
+    print(f"retemper: warning: {line}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""One run of the graph: plan, Prefect flow, stages."""

@@ -1,0 +1,122 @@
+"""The Prefect flow: each stage one task run named after it, independent branches at the same time.
+
+Import after `flows.pipeline.server.set_environment`. Only names pass between task runs; what a stage computes passes through DVC.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
+
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.concurrency.sync import concurrency
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+from prefect.states import Completed, Failed
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+from flows.pipeline.plan import Plan
+from flows.pipeline.stage import Slots, find_devices, run_stage
+from flows.process.display import Display, Outcome, markdown_table
+from flows.process.processes import Processes, Stopped, stopping_on_signals
+from flows.results import generations, metrics, timing
+from tasks.core.stage.errors import disk_fault
+
+
+def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock) -> dict[str, Outcome]:
+    """Run the plan as a Prefect flow run; how every stage ended, by name."""
+    outcomes: dict[str, Outcome] = {}
+    stages = plan.graph.stages
+    kinds = {stage.slot for stage in stages.values() if stage.slot}
+    devices = find_devices() if kinds else []
+    slots = {kind: Slots(devices) for kind in kinds}
+
+    @contextmanager
+    def take_slot(name: str) -> Iterator[dict[str, str]]:
+        slot = stages[name].slot
+        if slot is None:
+            yield {}
+            return
+        with slots[slot].take() as env, shared_slot():
+            yield env
+
+    @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
+    def bring_up_to_date(name: str) -> State[None]:
+        logger = get_run_logger()
+
+        def tell(line: str) -> None:
+            if processes.stopped:  # how a stage takes that stands in its log
+                return
+            if line.startswith("\r"):
+                display.passing(name, line[1:])
+                return
+            logger.info(line)
+            display.output(name, line)
+
+        if name not in plan.changed:
+            outcome = Outcome("Cached")
+        else:
+            ready = time.time()
+            try:
+                with take_slot(name) as env:
+                    display.began(name)
+                    clock.began(name)
+                    began = time.time()
+                    outcome = run_stage(name, processes, tell, plan.reached, env | display.environment)
+                    device = timing.device_name(env, stages[name].slot)
+                    state: timing.State = "Stopped" if processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
+                    clock.ended(timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state))
+            except Stopped:
+                return Failed(message="stopped")
+            except OSError as error:
+                fault = disk_fault(error)
+                outcome = Outcome("Failed", 0.0, 2 if fault else 1, f"{name}: {fault or error}")
+            if processes.stopped:
+                return Failed(message="stopped")
+            display.ended(name, outcome)
+        outcomes[name] = outcome
+        if outcome.state == "Failed":
+            return Failed(message=outcome.problem)
+        return Completed(name="Cached") if outcome.state == "Cached" else Completed(message=f"{outcome.seconds:.1f} s")
+
+    @flow(
+        name="retemper",
+        task_runner=cast(
+            TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=len(stages) + 1)
+        ),  # a waiting task run holds a thread
+        persist_result=False,
+        validate_parameters=False,
+    )
+    def retemper() -> State[None]:
+        with stopping_on_signals(processes, display.farewell):  # in place of Prefect's own SIGTERM handler
+            futures: dict[str, PrefectFuture[Any]] = {}
+            for name, stage in stages.items():
+                futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=[futures[before] for before in stage.upstream])
+            for future in futures.values():
+                future.wait()
+            _metrics_artifact()
+        failed = [name for name, outcome in outcomes.items() if outcome.state == "Failed"]
+        return Failed(message=f"failed: {', '.join(failed)}") if failed else Completed()
+
+    retemper(return_state=True)
+    return outcomes
+
+
+def shared_slot() -> AbstractContextManager[None]:
+    """A slot of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
+
+    `strict`: a limit that the server does not have is an error, where Prefect would otherwise let everybody through. A server that
+    forgets the slot meanwhile does not end the stage.
+    """
+    limit = os.environ.get("RETEMPER_DEVICE_LIMIT")
+    return concurrency(limit, occupy=1, strict=True, raise_on_lease_renewal_failure=False) if limit else nullcontext()
+
+
+def _metrics_artifact() -> None:
+    header, rows = metrics.rows(generations.present(metrics.read_metrics())[0])
+    if rows:
+        create_markdown_artifact(markdown_table(header, rows), key="metrics", description="metrics of every model, by split")

@@ -1,0 +1,128 @@
+"""A run from beginning to end: plan, stages, push, tables. Prefect is imported only where something is to be done."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from flows.pipeline import server
+from flows.pipeline.plan import Plan, check_parameters, make_plan
+from flows.process import locks
+from flows.process.display import Display, Outcome, summary, text_table
+from flows.process.processes import Processes, stopping_on_signals
+from flows.repository import leftovers
+from flows.repository.graph import DEFAULT_TARGET
+from flows.results import generations, metrics, pages, timing
+from flows.team import remotes, sync
+from flows.team.lineage import cache_folder
+from tasks.core.stage.errors import FULL, UserError
+from tasks.core.stage.scratch import remove_finished
+
+STUDIES = Path("data/studies")
+TABLE = Path("data/report/table.txt")
+FULL_BYTES = 1 << 20  # less than this is a full disk
+
+
+class StagesFailed(Exception):
+    """Some stages failed: one line each, and the exit status."""
+
+    def __init__(self, problems: Sequence[str], status: int) -> None:
+        super().__init__("; ".join(problems))
+        self.problems, self.status = tuple(problems), status
+
+
+def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters) -> dict[str, Outcome]:
+    """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran."""
+    started = time.monotonic()
+    processes = Processes()
+    display = Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run():
+        clock = timing.Clock()
+        clock.keep()  # before dvc.lock changes: of a run that was killed
+        plan = make_plan(targets, processes, display.warn, check)
+        remotes.register_again(cache_folder(), display.warn)
+        with display.open(plan.graph.stages):
+            outcomes = _execute(plan, processes, display, clock)
+        clock.keep()
+        if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
+            if not targets:  # DVC may not have the outs of another stage yet
+                remove_finished()
+            leftovers.remove_unfinished(out for name in outcomes for out in plan.graph.stages[name].outs)
+            locks.forget()
+        if plan.remote and not sync.is_pushed(plan.remote):
+            sync.push(processes, plan.remote, display.warn)
+    found, left_out = generations.present(metrics.read_metrics())
+    found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
+    header, rows = metrics.rows(found)
+    reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
+    if reported == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
+        display.line(f"\n{TABLE.read_text(encoding='utf-8').rstrip()}")
+    elif rows and reported != "Ran":  # else it has just said so itself
+        display.line(f"\n{text_table(header, rows)}")
+    for note in filter(None, (left_out, unmeasured)):
+        display.line(note)
+    for name, outcome in outcomes.items():
+        table = STUDIES / name.partition("@")[2] / "table.md"
+        if name.startswith("study@") and outcome.state == "Cached" and table.is_file():  # one that ran has printed it
+            display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
+    if clock.spans:
+        try:
+            pages.write(plan.graph, [span for span in clock.spans if span.state != "Cached"], display.line)
+        except OSError as error:  # the run itself is done
+            display.warn(f"pages of times: {error}")
+    display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
+    failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
+    if failed:
+        raise StagesFailed([outcome.problem for outcome in failed], 1 if any(outcome.status != 2 for outcome in failed) else 2)
+    if unfinished := [name for name in plan.graph.stages if name not in outcomes]:
+        refuse_full_disk()
+        raise StagesFailed(
+            [f"{unfinished[0]}: Prefect ended the run before it (log: {server.LOG}); the same command goes on from there"], 1
+        )
+    return outcomes
+
+
+def dry_run(
+    targets: Sequence[str] = (), check: Callable[[], None] = check_parameters, edited: AbstractContextManager[None] | None = None
+) -> list[str]:
+    """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted.
+
+    `edited` is entered for as long as that takes.
+    """
+    processes = Processes()
+    display = Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run(), edited or nullcontext():
+        plan = make_plan(targets, processes, display.warn, check, dry=True)
+    return [name for name in plan.graph.stages if name in plan.changed]
+
+
+def _unmeasured(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """The models whose metrics this run was to bring up to date and has not: why their figures are not the present ones."""
+    late = {name: outcomes[name].state.lower() if name in outcomes else "skipped" for name in plan.graph.stages}
+    outs = [
+        (out, f"{name}: {state}") for name, state in late.items() if state not in ("ran", "cached") for out in plan.graph.stages[name].outs
+    ]
+    return {out.stem: reason for out, reason in outs if out.suffix == ".json" and out.parent == metrics.METRICS.absolute()}
+
+
+def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock) -> dict[str, Outcome]:
+    if not plan.changed and not server.is_configured():
+        return {name: Outcome("Cached") for name in plan.graph.stages}
+    configured = server.is_configured()  # else it is ours from now on
+    try:
+        server.use_server()
+        from flows.pipeline.flow import execute
+
+        return execute(plan, processes, display, clock)
+    except Exception as error:
+        refuse_full_disk(error)  # Prefect's database says it in many ways
+        if configured and not server.answers():
+            raise server.Away(error) from error
+        raise
+
+
+def refuse_full_disk(cause: Exception | None = None) -> None:
+    """UserError where there is no room left in the current folder, whatever else went wrong."""
+    if shutil.disk_usage(Path.cwd() / server.HOME.parent).free < FULL_BYTES:
+        raise UserError(f"{Path.cwd()}: {FULL}; finished stages are kept, make room and run again") from cause

@@ -1,0 +1,149 @@
+"""Prefect without set-up: a small server of our own for as long as we live, quiet and offline. One that is configured is used instead."""
+
+import atexit
+import os
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from flows.process.processes import Processes, environment
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_text
+
+HOME = Path(".retemper/prefect")
+LASTING = Path(".retemper/prefect-server")  # home of the server that `serve` starts: schedule and history stay there
+LOG = Path(".retemper/logs/prefect-server.log")
+START_SECONDS = 300  # 6 s of work, 13 s with a new database, and the machine may be busy
+SERVER = [
+    sys.executable,
+    "-m",
+    "uvicorn",
+    "--factory",
+    "prefect.server.api.server:create_app",
+    "--host",
+    "127.0.0.1",
+    "--log-level",
+    "error",
+]
+
+
+class Away(UserError):
+    """The Prefect server that is set does not answer."""
+
+    def __init__(self, cause: Exception | None) -> None:
+        super().__init__(f"PREFECT_API_URL: no Prefect server answers there ({type(cause).__name__}); start it, or unset it")
+
+
+def is_configured() -> bool:
+    """Whether a Prefect server is set (PREFECT_API_URL)."""
+    return bool(os.environ.get("PREFECT_API_URL"))
+
+
+def answers() -> bool:
+    """Whether the Prefect server that is set does."""
+    try:
+        with urllib.request.urlopen(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health", timeout=5):
+            return True
+    except urllib.error.HTTPError:  # of a server that wants to know us first
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def set_environment() -> None:
+    """Settings that Prefect reads when it is imported: our home, no telemetry, and our lines in place of its log."""
+    if "prefect" in sys.modules:
+        return
+    ours = {
+        "PREFECT_HOME": str(HOME.absolute()),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+    }
+    for name, value in ours.items():
+        os.environ.setdefault(name, value)
+    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+
+
+class Server:
+    """A server that starts while we do other things. `lasting`: with a home of its own, the same address each time, and the page."""
+
+    def __init__(self, schedules: bool = False, lasting: bool = False) -> None:
+        set_environment()
+        port = _port(LASTING / "port" if lasting else None)
+        self.url = f"http://127.0.0.1:{port}/api"
+        self._command = [*SERVER, "--port", str(port)]
+        self._env = environment(PREFECT_UI_ENABLED="false", PREFECT__SERVER_FINAL="1")
+        if not schedules:
+            self._env["PREFECT__SERVER_EPHEMERAL"] = "1"  # no scheduler and the like
+        if lasting:
+            home = LASTING.absolute()
+            self._env |= {"PREFECT_HOME": str(home), "PREFECT_UI_ENABLED": "true", "PREFECT_UI_STATIC_DIRECTORY": str(home / "page")}
+            self._env |= {"PREFECT_SERVER_UI_API_URL": self.url}
+            # On disk: a run whose lease the server forgot when it started again is cancelled, and its slot of a limit stays taken.
+            self._env |= {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
+        LOG.parent.mkdir(parents=True, exist_ok=True)
+        self._processes = Processes()  # of its own: it outlives the stages that a signal stops, to be told of that
+        self._lock = LASTING / "concurrency_leases/expirations.lock" if lasting else None
+        self.start()
+
+    def start(self) -> None:
+        """Start it, for the first time or again."""
+        if self._lock:  # of one that was killed; Prefect waits for ever where another process has its number now
+            self._lock.unlink(missing_ok=True)
+        self._process = self._processes.start(self._command, self._env, LOG)
+
+    def is_alive(self) -> bool:
+        """Whether its process is there."""
+        return self._process.poll() is None
+
+    def wait(self) -> None:
+        """Until it answers. RuntimeError where it does not."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        raise RuntimeError(f"Prefect's server did not start within {START_SECONDS} s; its log: {LOG}")
+
+    def close(self) -> None:
+        """End it, at once."""
+        self._processes.end(self._process)
+
+
+def _port(memory: Path | None) -> int:
+    """A free port of 127.0.0.1; the one that `memory` remembers, where it is free, so that a page keeps its address."""
+    known = int(text) if memory and memory.exists() and (text := memory.read_text(encoding="utf-8").strip()).isdigit() else 0
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            free.bind(("127.0.0.1", known))
+        except (OSError, OverflowError):
+            free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    if memory and port != known:
+        write_text(memory, f"{port}\n")
+    return port
+
+
+def use_server() -> None:
+    """Make Prefect's API ready: the configured server's, or one of ours until we exit.
+
+    Prefect sends its last events and logs when the interpreter exits, and waits a minute for a server that is gone. So
+    ours is closed by an exit function that was registered before Prefect's own, and therefore runs after them.
+    """
+    set_environment()
+    if is_configured():
+        return
+    server = Server()
+    atexit.register(server.close)
+    os.environ["PREFECT_API_URL"] = server.url
+    import prefect.main  # noqa: F401 - two seconds, while the server starts
+
+    server.wait()

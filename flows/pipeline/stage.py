@@ -1,0 +1,173 @@
+"""Runs one stage: a DVC process of its own, its output read as it comes."""
+
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from flows.process.display import Outcome
+from flows.process.processes import Processes, Stopped, environment
+from flows.team.sync import LOST, REMOTE
+from tasks.core.stage.errors import FULL_WORDS, UserError, redacted
+from tasks.core.stage.files import partial
+from tasks.core.stage.params import read_yaml
+
+LOGS = Path(".retemper/logs")
+RUNTIME = Path("runtime.yaml")
+ANSWER_SECONDS = 30
+ATTEMPTS = 3
+BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
+ENDED = ("Updating lock file 'dvc.lock'", "Generating lock file 'dvc.lock'", "Use `dvc push` to send your updates to remote storage.")
+EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exited with (-?\d+)$")
+
+
+class Slots:
+    """What a stage may keep busy: each GPU by its number, or the one CPU. One stage at a time has each."""
+
+    def __init__(self, devices: list[str]) -> None:
+        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for device in devices:
+            self._free.put(device)
+
+    @contextmanager
+    def take(self) -> Iterator[dict[str, str]]:
+        """Wait for a free device; yields the environment that shows a stage no other."""
+        device = self._free.get()
+        try:
+            yield {"CUDA_VISIBLE_DEVICES": device} if device else {}
+        finally:
+            self._free.put(device)
+
+
+def find_devices() -> list[str]:
+    """The GPUs that we may use, by number or UUID; a nameless device where there is just one; without any, as many as `slots` says.
+
+    `device` of runtime.yaml says where stages compute: of `cpu` no GPU takes part, of `cuda:N` no other.
+    """
+    runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
+    device = str(runtime.get("device", "auto"))
+    if device == "cpu":
+        return [""] * _cpu_slots(runtime)
+    if ":" in device:
+        return [""]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        found = [device.strip() for device in visible.split(",") if device.strip()]
+    elif tool := shutil.which("nvidia-smi"):
+        found = _numbers([tool, "--query-gpu=index", "--format=csv,noheader"])
+    else:
+        found = []
+    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots(runtime))
+
+
+def _numbers(command: list[str]) -> list[str]:
+    """What nvidia-smi lists; one nameless GPU where it does not answer, nothing where it fails."""
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"retemper: warning: {command[0]} has not answered in {ANSWER_SECONDS} s; stages run one at a time", file=sys.stderr)
+        return [""]
+    return asked.stdout.split() if asked.returncode == 0 else []
+
+
+def _cpu_slots(runtime: dict[str, Any]) -> int:
+    """`slots` of runtime.yaml, which the stages check with the rest of it."""
+    slots = runtime.get("slots", 1)
+    if not isinstance(slots, int) or slots < 1:
+        raise UserError(f"{RUNTIME}: slots: found {slots!r}, expected 1 or more")
+    return slots
+
+
+class Transcript:
+    """DVC's output, read line by line: what is the stage's own, and how it ended."""
+
+    def __init__(self) -> None:
+        self.ran = self.busy = False
+        self.exited: int | None = None
+        self.errors: list[str] = []
+        self.last_words = ""
+        self.began = self.ended = 0.0  # the stage's command, seconds since the epoch
+        self._inside = False
+
+    def read(self, line: str) -> str | None:
+        """Take in a line; returns it where it is the stage's own."""
+        if line.startswith("Running stage '") and not self.ran:
+            self.ran = True
+        elif self.ran and not self._inside and line.startswith("> "):
+            self._inside, self.began = True, time.time()
+        elif self._inside and line in ENDED:
+            self._inside, self.ended = False, time.time()
+        elif line.startswith("ERROR: "):
+            self._inside = False
+            ended = EXITED.match(line)
+            self.exited = int(ended[1]) if ended else self.exited
+            self.errors.append(line.removeprefix("ERROR: "))
+            self.busy = any(word in line for word in BUSY)
+        elif self._inside:
+            self.last_words = line if line.startswith("retemper: ") else self.last_words
+            return line
+        return None
+
+
+def run_stage(
+    name: str, processes: Processes, tell: Callable[[str], None], pull: bool = False, env: dict[str, str] | None = None, logs: Path = LOGS
+) -> Outcome:
+    """Bring one stage up to date: run it, or let DVC find that it need not run. Its output goes to `tell` and to a log."""
+    command = [*REMOTE, "repro-pull" if pull else "repro", name]
+    started = time.monotonic()
+    log = logs / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    new_log = partial(log)
+    for attempt in range(1, ATTEMPTS + 1):
+        transcript = Transcript()
+        with new_log.open("w", encoding="utf-8") as handle:
+            status = processes.run(command, _reader(transcript, handle, tell), environment(**(env or {})))
+        if transcript.ran or status:  # the log of a run is not overwritten by one that found nothing to do
+            new_log.replace(log)
+        else:
+            new_log.unlink()
+        if not (status and transcript.busy and not transcript.ran and attempt < ATTEMPTS):
+            break
+    seconds = time.monotonic() - started
+    if status == 0 and not any(line.startswith(LOST) for line in transcript.errors):
+        return Outcome("Ran" if transcript.ran else "Cached", seconds, began=transcript.began, ended=transcript.ended)
+    if transcript.exited is not None:  # DVC took the last outs away before the stage ran, if there were any
+        with suppress(Stopped):
+            processes.run([*REMOTE, "checkout", "--quiet", "--force", name], lambda _: None, environment())
+    return Outcome("Failed", seconds, *_problem(name, transcript, status, log))
+
+
+def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
+    def read(said: str) -> None:
+        line = redacted(said)
+        if line.startswith("\r"):
+            tell(line)
+            return
+        with suppress(OSError):  # a full disk: the stage itself will say so
+            log.write(f"{line}\n")
+            log.flush()
+        own = transcript.read(line)
+        if own is not None:
+            tell(own)
+
+    return read
+
+
+def _problem(name: str, transcript: Transcript, status: int, log: Path) -> tuple[int, str]:
+    """Exit status and line of a failed stage: its own line, where the mistake is the user's."""
+    if transcript.exited == 2 and transcript.last_words:
+        return 2, transcript.last_words.removeprefix("retemper: ")
+    if transcript.exited is not None:
+        killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
+        return 1, f"{name}: failed with status {transcript.exited}{killed}; its log: {log}"
+    if full := next((line for line in transcript.errors if FULL_WORDS.search(line)), ""):
+        return 2, f"{name}: {full}; nothing half-written was kept, make room and run again"
+    reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
+    return 1, f"{name}: {reason}; its log: {log}"

@@ -1,0 +1,159 @@
+"""What a run says: one line per stage, its output under its name, a table at the end."""
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+from tasks.core.stage.errors import redacted
+from tasks.core.stage.progress import LIVE
+
+KEPT = "finished stages are kept, and the same command goes on from there"
+RESUMED = (
+    "what was at work goes on from its last checkpoint (a training; how often: checkpoint_seconds of runtime.yaml) "
+    "or finished piece (encoding, BM25, mining, a teacher), else begins anew"
+)
+State = Literal["Ran", "Cached", "Failed", "Skipped"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a stage ended. `problem` is one line for the user, where it failed; `status` the exit status it ended with.
+
+    `began` and `ended`: when its command began and its outs were safe, in seconds since the epoch; 0 where it did not get there.
+    """
+
+    state: State
+    seconds: float = 0.0
+    status: int = 0
+    problem: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+
+
+class Display:
+    """Prints whole lines from many threads. On a terminal, what the stages at work are doing is redrawn below them.
+
+    Where nobody reads any more (`retemper run | head`) or the disk below a log is full, it falls silent; what is run goes on.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._width = 0
+        self._terminal = sys.stdout is not None and sys.stdout.isatty()
+        self._doing: dict[str, str] = {}
+        self._drawn = 0
+        self.environment = {LIVE: "1"} if self._terminal else {}  # of the stages
+
+    @contextmanager
+    def open(self, stages: Iterable[str]) -> Iterator[None]:
+        """While `stages` run."""
+        self._width = max(map(len, stages), default=0)
+        try:
+            yield
+        finally:
+            with self._redrawn():
+                self._doing.clear()
+
+    def farewell(self) -> str:
+        """What a run that is stopped keeps, and how to go on. Waits for no lock: a signal handler says it."""
+        at_work = list(self._doing)
+        lines = [f"stopped{' in ' if at_work else ''}{', '.join(at_work)}; {KEPT}"]
+        if at_work:
+            lines.append(RESUMED)
+        return "".join(f"\nretemper: {line}" for line in lines) + "\n"
+
+    def line(self, text: str = "") -> None:
+        with self._redrawn():
+            _say(redacted(text))
+
+    def warn(self, text: str) -> None:
+        with self._redrawn():
+            _say(f"retemper: warning: {redacted(text)}", sys.stderr)
+
+    def began(self, stage: str) -> None:
+        """A stage is at work from now until it `ended`."""
+        self.passing(stage, "at work")
+
+    def passing(self, stage: str, text: str) -> None:
+        """What a stage is doing just now; shown on a terminal until the next such line."""
+        with self._redrawn():
+            self._doing[stage] = text
+
+    def output(self, stage: str, text: str) -> None:
+        """A line of a stage's own output."""
+        self.line(f"{stage:{self._width}} | {text}")
+
+    def ended(self, stage: str, outcome: Outcome) -> None:
+        with self._redrawn():
+            self._doing.pop(stage, None)
+            _say(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}")
+
+    @contextmanager
+    def _redrawn(self) -> Iterator[None]:
+        """Alone with the screen, the lines in passing taken off it and put back below what is printed."""
+        with self._guard:
+            if self._drawn:
+                _say(f"\x1b[{self._drawn}A\x1b[J", end="")
+            self._drawn = 0
+            yield
+            if self._terminal and self._doing:
+                columns = shutil.get_terminal_size().columns - 1
+                lines = [f"{stage:{self._width}} > {text}"[:columns] for stage, text in self._doing.items()]
+                self._drawn = len(lines)
+                _say("\n".join(lines))
+
+
+def _say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
+    """Print; at the first failure the stream (stdout) is led to nowhere, for us and all who write to it later, Python's exit included."""
+    stream = sys.stdout if stream is None else stream
+    try:
+        print(text, end=end, file=stream, flush=True)
+    except OSError:
+        with suppress(OSError, ValueError):  # no file of the system's
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: float) -> str:
+    """The table of stages, and how many of them ran."""
+    shown = [(name, outcomes.get(name, Outcome("Skipped"))) for name in order]
+    rows = [(name, outcome.state, clock(outcome.seconds) if outcome.state in ("Ran", "Failed") else "") for name, outcome in shown]
+    counts: dict[str, int] = {"executed": 0, "cached": 0, "failed": 0, "skipped": 0}
+    for _, outcome in shown:
+        counts["executed" if outcome.state == "Ran" else outcome.state.lower()] += 1
+    told = ", ".join(f"{key} {count}" for key, count in counts.items() if count or key in ("executed", "cached"))
+    return f"{text_table(('stage', 'state', 'time'), rows)}\n{told}, in {clock(seconds)}"
+
+
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns side by side: the first flush left, numbers flush right."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    right = [
+        column > 0 and all(not line[column] or line[column][0] in "-0123456789" for line in lines[1:]) for column in range(len(header))
+    ]
+
+    def cell(text: str, column: int) -> str:
+        return text.rjust(widths[column]) if right[column] else text.ljust(widths[column])
+
+    return "\n".join("  ".join(cell(text, column) for column, text in enumerate(line)).rstrip() for line in lines)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The same as Markdown."""
+    lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def clock(seconds: float) -> str:
+    """12.3 s, 4m05s, 2h03m."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{rest:02d}s"

@@ -1,0 +1,170 @@
+"""Commands run as process groups of their own, that never outlive us."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from flows.process import tether
+
+TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
+GRACE_SECONDS = 0.5
+LAST_RESORT_SECONDS = 2.0
+
+
+class Stopped(Exception):
+    """The run is being stopped: nothing new is started."""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """What commands run with: `python` is ours, output comes line by line, and nothing reports home."""
+    ours = {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PYTHONUNBUFFERED": "1",
+        "DVC_NO_ANALYTICS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    return {**os.environ, **ours, **extra}
+
+
+class Processes:
+    """The commands at work now. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._groups: set[int] = set()
+        self._stopped = False
+
+    def run(
+        self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> int:
+        """Run `command` to its end; returns its exit status (128 + signal, if killed).
+
+        `tell` is passed each line of its output; one that begins with \\r is progress, worth showing but not keeping.
+        """
+        process = self.start(command, env, folder=folder)
+        assert process.stdout is not None
+        reader = threading.Thread(target=_each_line, args=(process.stdout, tell), daemon=True)
+        reader.start()
+        try:
+            code = process.wait()
+        finally:
+            self.end(process)
+        reader.join()
+        return code if code >= 0 else 128 - code
+
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None, folder: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start `command` in a group of its own, tied to our life; output to `log`, or to a pipe. Raises Stopped after `stop`."""
+        with ExitStack() as opened, self._guard:
+            out = opened.enter_context(log.open("wb")) if log else subprocess.PIPE
+            if self._stopped:
+                raise Stopped
+            process = subprocess.Popen(
+                [*TETHER, *command],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=dict(env) if env is not None else environment(),
+                cwd=folder,
+                start_new_session=True,
+            )
+            self._groups.add(process.pid)
+        return process
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Let nothing of the process's group be left."""
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin:
+            process.stdin.close()
+        with self._guard:
+            self._groups.discard(process.pid)
+
+    def stop(self) -> None:
+        """Start nothing more, ask every group to end, and end it within GRACE_SECONDS. Returns at once."""
+        # No lock: this runs in a signal handler, perhaps of the very thread that holds it.
+        self._stopped = True
+        groups = list(self._groups)
+        for group in groups:
+            _signal_group(group, signal.SIGTERM)
+
+        def finish() -> None:
+            time.sleep(GRACE_SECONDS)
+            for group in set(groups) | set(self._groups):
+                _signal_group(group, signal.SIGKILL)
+
+        threading.Thread(target=finish, daemon=True).start()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+
+@contextmanager
+def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lambda: "\nretemper: stopped\n") -> Iterator[None]:
+    """On a signal that asks us to end stop `processes` and raise KeyboardInterrupt with its number; on any exception stop them too.
+
+    Main thread only. `farewell` is said on stderr at once, and whatever is then slow to unwind is given LAST_RESORT_SECONDS;
+    further signals change nothing.
+    """
+    signalled = False
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal signalled
+        if signalled:
+            return
+        signalled = True
+        sys.unraisablehook = _quiet
+        again = processes.stopped
+        with suppress(OSError):  # the terminal is gone
+            os.write(2, farewell().encode())  # no print: we may be in the midst of one
+        processes.stop()
+        timer = threading.Timer(LAST_RESORT_SECONDS, os._exit, (128 + number,))
+        timer.daemon = True
+        timer.start()
+        if not again:
+            raise KeyboardInterrupt(number)
+
+    before = {number: signal.signal(number, stop) for number in ending_signals()}
+    try:
+        yield
+    except BaseException:
+        processes.stop()
+        raise
+    finally:
+        if not signalled:  # else a second Ctrl-C would meet Python's own handler, on our way out
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Those that ask us to end. SIGHUP is one of them (the terminal was closed), unless nohup has it ignored."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
+
+
+def _quiet(_raised: "sys.UnraisableHookArgs") -> None:
+    """For the way out: a KeyboardInterrupt that falls into a destructor, or into a constructor whose object is then none, is no news."""
+
+
+def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
+    for raw in stream:
+        text = raw.decode("utf-8", "replace").rstrip("\n")
+        passing = text.rfind("\r") == 0
+        for line in [text] if passing else filter(None, text.split("\r")):
+            with suppress(OSError):  # of who is told; a command whose output nobody takes would wait for ever
+                tell(line)
+
+
+def _signal_group(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

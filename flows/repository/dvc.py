@@ -1,0 +1,218 @@
+"""DVC commands that its command line lacks.
+
+`python -m flows.repository.dvc runs | push | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
+
+They check by content what they take from the cache (`flows.repository.cache`). And `dvc repro --pull` fetches the
+remote's whole run cache, every entry again, for every stage. Here the entries that are new are fetched once, and a stage
+then pulls only what its own restored run needs.
+"""
+
+import fcntl
+import os
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import tasks
+from flows.parameters.sources import SOURCE, STANDS, changed_since
+from flows.repository.cache import by_content, listing, object_path
+from flows.repository.lock import read_lock
+from flows.team.sync import UNPUSHED
+from tasks.core.stage.entry import BEGUN
+
+SCRATCH = Path(".retemper")
+TURNS = "RETEMPER_TURNS"  # names a folder: of runs that share it and a cache, one computes a stage, the others wait and take its outs
+
+
+def fetch_runs() -> int:
+    """Copy run-cache entries that are not here from the remote: which run made what, not the outs themselves."""
+    from dvc.repo import Repo
+
+    repo = Repo()
+    remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
+    with repo.lock:
+        fetched = repo.stage_cache.transfer(remote, repo.cache.legacy, force=False)
+    print(f"{len(fetched)} runs fetched")
+    return 0
+
+
+def push() -> int:
+    """`dvc push --run-cache`, then the outs of every dvc.lock in UNPUSHED: DVC sends those of the present one alone."""
+    from dvc.cli import main
+    from dvc.repo import Repo
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    status = int(main(["--wait-for-lock", "push", "--run-cache"]))
+    entries = [entry for file in sorted(UNPUSHED.glob("*.lock")) for entry in read_lock(file).values()]
+    if status or not entries:
+        return status
+    repo = Repo()
+    root = Path(repo.cache.local.path)
+    oids = {str(out["md5"]) for entry in entries for out in entry.get("outs") or [] if out.get("md5")}
+    oids = {oid for oid in oids if object_path(root, oid).is_file()}  # the rest was collected, run records with it
+    oids |= {inner for oid in oids if oid.endswith(".dir") for inner in listing(root, oid).values()}
+    with repo.lock:
+        failed = repo.cloud.push([HashInfo("md5", oid) for oid in oids]).failed
+    return 1 if failed else 0
+
+
+def share_with_group() -> None:
+    """Where the cache or the remote is its group's, the folders of runs that this process makes there are too.
+
+    DVC sets the permissions of all but those that its copying of runs makes. Not for stages: what they write is the user's own.
+    """
+    from dvc.config import Config
+
+    config = Config.from_cwd()
+    remote = config["remote"].get(config["core"].get("remote"), {})
+    if "group" in (config["cache"].get("shared"), remote.get("shared")):
+        os.umask(os.umask(0o077) & ~0o070)
+
+
+def reproduce(stage: str, pull: bool) -> int:
+    """`dvc repro --single-item STAGE`; with `pull`, `--pull` less its fetch of the run cache."""
+    from dvc.cli import main
+    from dvc.stage.cache import StageCache
+
+    if not pull:
+        return int(main(["--wait-for-lock", "repro", "--single-item", stage]))
+
+    def fetched_before(*_: Any, **__: Any) -> list[tuple[str, str]]:
+        return []
+
+    StageCache.pull = fetched_before
+    return int(main(["--wait-for-lock", "repro", "--single-item", "--pull", stage]))
+
+
+def recorded_as_read() -> None:
+    """From now on, in this process, outs are recorded under the digests of what their stage has read, whatever happens beside it.
+
+    DVC takes the digests of deps and parameters anew when a stage has ended. Code and parameters are read when it begins, so here
+    those of before stand, and a later edit is a change for the next run. A source must be that of data/source.json before and
+    after, and data must not have changed at all: else the stage has failed. An edit within the seconds in which a
+    stage begins is refused by the stage itself (tasks.core.stage.entry).
+    """
+    from dvc.stage import run
+    from dvc.stage.exceptions import StageCmdFailedError
+
+    start = run.cmd_run
+    settle(Path(), *map(Path, tasks.__path__))
+    os.environ[BEGUN] = repr(files_time())  # of this process, before DVC takes any digest
+
+    def start_and_hold(stage: Any, dry: bool = False, run_env: Any = None) -> None:
+        keys = [key for param in stage.params if param.def_path == str(SOURCE) for key in param.params]
+        kinds = [key.removesuffix(".digest") for key in keys]
+        if problem := changed_since(kinds) if kinds else "":
+            mend = "put the former one back, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
+            print(f"Running stage '{stage.addressing}':\n> {stage.cmd}\nretemper: {problem}; {mend}", flush=True)
+            raise StageCmdFailedError(stage.cmd, 2)
+        start(stage, dry, run_env)
+        if dry:
+            return
+        moved = [dep.def_path for dep in stage.deps if dep.workspace_status()]
+        data = [path for path in moved if Path(path).is_relative_to(SOURCE.parent)]
+        problem = (changed_since(kinds) if kinds else "") or (f"{', '.join(data)}: changed while {stage.addressing} ran" if data else "")
+        if problem:
+            print(f"retemper: {problem}; what it made is not kept, run again", flush=True)
+            raise StageCmdFailedError(stage.cmd, 2)
+        if moved:
+            print(f"{', '.join(moved)}: changed while {stage.addressing} ran; recorded as it was before", flush=True)
+            stage.save_deps = lambda *_, **__: None
+
+    setattr(run, "cmd_run", start_and_hold)  # noqa: B010 - mypy forbids the plain form
+
+
+def files_time(folder: Path = SCRATCH) -> float:
+    """Seconds since 1970 by the clock that dates a change of the project's files: a file server's may not be this machine's."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:
+            return os.fstat(probe.fileno()).st_ctime
+    except OSError:  # a full disk: the stage itself will say so
+        return time.time()
+
+
+def settle(project: Path, *code: Path) -> None:
+    """Date parameters and code anew that were changed in the future, by a clock that was ahead: else no stage begins until then.
+
+    Only the time of change (ctime) moves, which DVC does not look at.
+    """
+    now = files_time(project / SCRATCH)
+    for path in [project / "params.yaml", *(file for folder in code for file in folder.rglob("*.py"))]:
+        with suppress(OSError):  # not there, or a colleague's
+            found = path.stat()
+            if found.st_ctime > now:
+                os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def in_turn(folder: Path) -> None:
+    """From now on, in this process, a stage that is computed from the same in another run (of another worktree) waits for that one.
+
+    A file of `folder` named by DVC's digest of command, deps and parameters is locked from before the run cache is asked for the last
+    time until this process ends. Who waits holds no lock of DVC's but on the stage itself, and who computes waits for nobody.
+    """
+    from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
+    from dvc.stage.decorators import unlocked_repo
+
+    restore = StageCache.restore
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def wait(stage: Any) -> None:
+        handle = os.open(folder / _get_stage_hash(stage), os.O_RDWR | os.O_CREAT)  # open until we end
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+    def restore_in_turn(self: Any, stage: Any, *rest: Any, **named: Any) -> None:
+        try:
+            restore(self, stage, *rest, **named)
+        except RunCacheNotFoundError:
+            if not _can_hash(stage):
+                raise
+            unlocked_repo(wait)(stage)
+            restore(self, stage, *rest, **named)
+
+    setattr(StageCache, "restore", restore_in_turn)  # noqa: B010 - mypy forbids the plain form
+
+
+def read_once() -> None:
+    """From now on, in this process, stages given by name come from one reading of dvc.yaml and dvc.lock.
+
+    DVC reads and checks both files anew for every name, twice in a pull: 9 of 15 s of CPU for the 21 stages of the default graph.
+    """
+    from dvc.repo.stage import StageLoad
+
+    collect = StageLoad.collect
+
+    def from_index(self: Any, target: str | None = None, *rest: Any, **named: Any) -> Any:
+        found = [stage for stage in self.repo.index.stages if stage.addressing == target]
+        return found or collect(self, target, *rest, **named)
+
+    setattr(StageLoad, "collect", from_index)  # noqa: B010 - mypy forbids the plain form
+
+
+def main(arguments: list[str]) -> int:
+    if arguments in (["runs"], ["push"]):
+        try:
+            share_with_group()  # before DVC's modules are imported, which remember the mask
+            by_content()
+            return push() if arguments == ["push"] else fetch_runs()
+        except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+            print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+            return 1
+    by_content()
+    command, *stages = arguments
+    if command in ("pull", "checkout"):
+        from dvc.cli import main as dvc
+
+        read_once()
+        return int(dvc(["--wait-for-lock", command, *stages]))
+    recorded_as_read()
+    if TURNS in os.environ:
+        in_turn(Path(os.environ[TURNS]))
+    return reproduce(stages[0], pull=command == "repro-pull")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""The graph of stages, read from DVC: edges are written in dvc.yaml and nowhere else."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from tasks.core.stage.errors import UserError
+
+DEFAULT_TARGET = "report"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A node of the graph. `name` is DVC's (`train@star`), `upstream` the stages whose outs it reads."""
+
+    name: str
+    upstream: tuple[str, ...]
+    outs: tuple[Path, ...]
+    slot: str | None = None  # meta.slot: what it keeps busy (`device`), if anything
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Stages by name, every stage after those it reads from."""
+
+    stages: Mapping[str, Stage]
+
+    def resolve(self, targets: Iterable[str]) -> tuple[str, ...]:
+        """Stage names of `targets`; the name of a foreach (`train`) stands for all of its stages. UserError for an unknown one."""
+        found: list[str] = []
+        for target in targets:
+            names = [name for name in self.stages if name == target or name.startswith(f"{target}@")]
+            if not names:
+                close = difflib.get_close_matches(target, self.stages, 3) or list(self.stages)
+                raise UserError(f"dvc.yaml: no stage {target}; did you mean {' or '.join(close)}?")
+            found += names
+        return tuple(dict.fromkeys(found))
+
+    def upstream_of(self, names: Iterable[str]) -> "Graph":
+        """The part of the graph that `names` need, themselves included."""
+        needed: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in needed:
+                needed.add(name)
+                waiting += self.stages[name].upstream
+        return Graph({name: stage for name, stage in self.stages.items() if name in needed})
+
+    def downstream_of(self, names: Iterable[str]) -> frozenset[str]:
+        """`names` and every stage that reads from them, directly or not."""
+        found = set(names)
+        for stage in self.stages.values():  # in topological order
+            if found.intersection(stage.upstream):
+                found.add(stage.name)
+        return frozenset(found)
+
+
+def read_graph(repo: Any) -> Graph:
+    """The graph of a `dvc.repo.Repo`, in topological order (ties as dvc.yaml has them)."""
+    network = repo.index.graph
+    stages = {}
+    for node in repo.index.stages:
+        stages[node.addressing] = Stage(
+            node.addressing,
+            tuple(sorted(read.addressing for read in network.successors(node))),
+            tuple(Path(out.fs_path) for out in node.outs),
+            (node.meta or {}).get("slot") if isinstance(node.meta, dict) else None,
+        )
+    order = TopologicalSorter({name: stage.upstream for name, stage in stages.items()}).static_order()
+    return Graph({name: stages[name] for name in order})
+
+
+def read_status(repo: Any, names: Iterable[str]) -> dict[str, list[Any]]:
+    """What DVC finds changed, by stage; stages without changes are left out.
+
+    The same as `Repo.status`, which reads dvc.yaml and dvc.lock anew for every stage (4 s rather than 0.3 s for 19).
+    """
+    wanted = set(names)
+    status: dict[str, list[Any]] = {}
+    with repo.lock:
+        for node in repo.index.stages:
+            if node.addressing in wanted:
+                status |= node.status()
+    return status

@@ -1,0 +1,62 @@
+"""What an earlier graph made and this one does not: a removed round's metrics would otherwise stand in the report."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+
+from tasks.core.stage.files import partial, write_json
+from tasks.core.stage.params import read_yaml
+
+MEMORY = Path(".retemper/outs.json")
+LOCK = Path("dvc.lock")
+
+
+def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, lock: Path = LOCK) -> list[Path]:
+    """Delete what was a stage's out once and is none of `outs`; returns what was deleted.
+
+    Looked at are the folders where outs stand side by side (`data/metrics`, not `data` itself). What was never an out,
+    as far as dvc.lock and `memory` know, is somebody's own and only warned of.
+    """
+    root = Path.cwd()
+    now = {_relative(out, root) for out in outs}
+    remembered = _remembered(memory)
+    locked = cache(lambda: _locked(lock))  # slow to read, and rarely asked
+    deleted = []
+    for folder in sorted({out.parent for out in now if len(out.parent.parts) > 1}):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            out = path.with_name(path.name.removeprefix(".").removesuffix(".partial")) if path.name.endswith(".partial") else path
+            if path.name == ".gitignore" or any(kept.is_relative_to(out) or out.is_relative_to(kept) for kept in now):
+                continue
+            if out not in remembered and out not in locked():
+                warn(f"{path}: no stage makes it, and it is read as if one did; move it away")
+                continue
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            deleted.append(path)
+    if now - remembered:
+        write_json(memory, sorted(str(out) for out in now | remembered))
+    return deleted
+
+
+def remove_unfinished(outs: Iterable[Path]) -> None:
+    """Delete what a killed stage had half written beside `outs`: the next attempt does, but what is cached is not attempted again."""
+    for out in outs:
+        half = partial(out)
+        shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
+
+
+def _remembered(memory: Path) -> set[Path]:
+    try:
+        return {Path(name) for name in json.loads(memory.read_text(encoding="utf-8"))}
+    except (FileNotFoundError, ValueError):
+        return set()
+
+
+def _locked(lock: Path) -> set[Path]:
+    stages = read_yaml(lock).get("stages", {}) if lock.exists() else {}
+    return {Path(out["path"]) for stage in stages.values() for out in stage.get("outs", [])}
+
+
+def _relative(path: Path, root: Path) -> Path:
+    return path.relative_to(root) if path.is_relative_to(root) else path

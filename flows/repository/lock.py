@@ -1,0 +1,158 @@
+"""dvc.lock as git has it: of any revision, branch, tag or experiment, and of the working trees."""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from tasks.core.stage.errors import UserError
+
+LOCK = "dvc.lock"
+GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install` the status of git checkout is its hook's
+NOBODY = {  # who commits where git knows no identity, and where nobody's hand does
+    f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
+}
+
+Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, params, outs
+
+
+def git(*arguments: str, folder: Path | None = None, check: bool = True, text: str | None = None, **env: str) -> str:
+    """Output of a git command, without its last newline. UserError with git's own first line where it fails and `check`."""
+    done = subprocess.run(
+        [*GIT, *arguments],
+        cwd=folder,
+        env={**os.environ, **identity(), **env},
+        input=None if text is None else text.encode("utf-8", "surrogateescape"),
+        capture_output=True,
+        check=False,
+    )
+    out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may hold any bytes, and \r\n
+    if check and done.returncode:
+        lines = told.strip().splitlines() or ["no message"]
+        raise UserError(f"git {arguments[0]}: {lines[-1].removeprefix('fatal: ')}")
+    return out.removesuffix("\n")
+
+
+@cache
+def identity() -> dict[str, str]:
+    """Environment with which a commit can be made: nothing where git has an identity already."""
+    known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode == 0
+    return {} if known else NOBODY
+
+
+def commit_of(revision: str, folder: Path | None = None) -> str:
+    """The full id of a commit; UserError where git knows no such revision. An experiment's bare name counts as one."""
+    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False)
+    if not found:
+        named = [ref for ref in references(folder) if ref.startswith("refs/exps/") and ref.endswith(f"/{revision}")]
+        found = git("rev-parse", f"{named[-1]}^{{commit}}", folder=folder) if named else ""
+    if not found:
+        raise UserError(
+            f"revision {revision}: git knows none of that name, expected a commit, branch, tag or experiment; git fetch, perhaps"
+        )
+    return found
+
+
+def references(folder: Path | None = None) -> list[str]:
+    """Full names of every branch (remote ones too), tag, experiment and stash."""
+    return git("for-each-ref", "--format=%(refname)", folder=folder).splitlines()
+
+
+def read_blob(commit: str, path: str, folder: Path | None = None) -> str | None:
+    """A text file as a commit has it, None where it has none of that name."""
+    done = subprocess.run(["git", "show", f"{commit}:./{path}"], cwd=folder, capture_output=True, check=False)
+    return done.stdout.decode("utf-8") if done.returncode == 0 else None
+
+
+def parse_lock(text: str, where: str) -> Lock:
+    """Stages of a dvc.lock by name; UserError where it is none."""
+    try:
+        value = YAML(typ="safe").load(text) or {}
+        return dict(value.get("stages") or {})
+    except (YAMLError, AttributeError) as error:
+        raise UserError(f"{where}: not a dvc.lock ({' '.join(str(error).split())[:100]}); git checkout it, or run retemper run") from None
+
+
+def read_lock(path: Path = Path(LOCK)) -> Lock:
+    """The dvc.lock of a working tree, empty where there is none yet."""
+    return parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.exists() else {}
+
+
+def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
+    """The stages of a dvc.lock that the texts of dvc.yaml and params.yaml beside it still have: DVC keeps those of removed rounds.
+
+    All of them, where there is no dvc.yaml; UserError where one is not YAML.
+    """
+    if graph is None:
+        return lock
+    try:
+        stages = (YAML(typ="safe", pure=True).load(graph) or {}).get("stages") or {}
+        sections = YAML(typ="safe", pure=True).load(params or "") or {}
+    except (YAMLError, AttributeError) as error:
+        raise UserError(f"dvc.yaml, params.yaml: not YAML ({' '.join(str(error).split())[:100]}); mend that line") from None
+
+    def belongs(name: str) -> bool:
+        stage, each, key = name.partition("@")
+        over = stages.get(stage, {}).get("foreach")  # ${rounds}
+        keys = sections.get(over.strip("${}")) if isinstance(over, str) else over
+        return stage in stages and (not each or key in map(str, keys or ()))
+
+    return {name: entry for name, entry in lock.items() if belongs(name)}
+
+
+def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, list[Lock]]]:
+    """What every reference, stash and working tree's HEAD has of DVC's, in the project and below it: each dvc.lock and each .dvc file.
+
+    Equal ones are read once.
+    """
+    seen: dict[str, Lock] = {}
+    trees: dict[str, list[Lock]] = {}
+    stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # no reference but the last has
+    for name in [*references(folder), *stashed, "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
+        where = Path(name.removeprefix("worktree ")) if name.startswith("worktree ") else folder
+        revision = "HEAD" if name.startswith("worktree ") else name
+        tree = git("rev-parse", "--verify", "--quiet", f"{revision}:./", folder=where, check=False)
+        if tree and tree not in trees:
+            trees[tree] = []
+            for line in filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=where).split("\0")):
+                (mode, _, blob), path = line.partition("\t")[0].split(), line.partition("\t")[2]
+                if mode.startswith("100") and is_of_dvc(path):
+                    if blob not in seen:
+                        seen[blob] = parse_of_dvc(git("cat-file", "blob", blob, folder=where), f"{name}:{path}")
+                    trees[tree].append(seen[blob])
+        yield name, trees.get(tree, [])
+
+
+def is_of_dvc(path: str) -> bool:
+    """Whether a file of this name says what is in the cache."""
+    return path.endswith(".dvc") or path.rpartition("/")[2] == LOCK
+
+
+def parse_of_dvc(text: str, where: str) -> Lock:
+    """Stages of a dvc.lock; a .dvc file, of `dvc add`, counts as one stage."""
+    if not where.endswith(".dvc"):
+        return parse_lock(text, where)
+    try:
+        return {where: {"outs": (YAML(typ="safe").load(text) or {}).get("outs") or []}}
+    except (YAMLError, AttributeError) as error:
+        raise UserError(f"{where}: not a file of dvc add ({' '.join(str(error).split())[:100]}); git checkout it") from None
+
+
+def worktrees(folder: Path | None = None) -> list[Path]:
+    """Every working tree of the repository that is still there, the project's folder within each."""
+    prefix = git("rev-parse", "--show-prefix", folder=folder)
+    listed = git("worktree", "list", "--porcelain", folder=folder).splitlines()
+    trees = [Path(line.removeprefix("worktree ")) / prefix for line in listed if line.startswith("worktree ")]
+    return [tree for tree in trees if (tree / ".dvc").is_dir()]
+
+
+def is_committed(commit: str, path: str, folder: Path | None = None) -> bool:
+    """Whether the working tree's file is what `commit` has."""
+    text = read_blob(commit, path, folder)
+    file = (folder or Path()) / path
+    return text is not None and file.exists() and file.read_bytes() == text.encode()

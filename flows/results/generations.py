@@ -1,0 +1,82 @@
+"""Which artifacts are of one generation, by dvc.lock alone: whether what a stage was made from is what stands there now.
+
+A run that was stopped or has failed, or that was asked for some stages only, leaves the later ones as they were.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from flows.repository.lock import Lock, of_graph, read_lock
+from flows.results.metrics import METRICS, Metrics
+from tasks.core.stage.errors import UserError
+
+SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # what must fit together, beside the tokens' corpus
+
+
+def lock_here() -> Lock:
+    """The stages of the working tree's dvc.lock that its graph still has."""
+    graph, params = (path.read_text(encoding="utf-8") if path.exists() else None for path in (Path("dvc.yaml"), Path("params.yaml")))
+    return of_graph(read_lock(), graph, params)
+
+
+def outdated(lock: Lock) -> dict[str, str]:
+    """Of each stage that was made, itself or by way of those that it reads, from another out than stands there now: that out's path.
+
+    A dep within an out (data/corpus/qrels) has a digest of its own, which dvc.lock cannot tell from the out's.
+    """
+    makers = {out["path"]: name for name, entry in lock.items() for out in entry.get("outs", [])}
+    digests, found = _digests(lock), dict[str, str]()
+
+    def look(name: str) -> str:
+        if name not in found:
+            found[name] = _replaced(lock, name, digests)
+            for dep in lock[name].get("deps", []):
+                place = Path(dep["path"])
+                maker = next((makers[str(path)] for path in (place, *place.parents) if str(path) in makers), None)
+                found[name] = found[name] or (look(maker) if maker else "")
+        return found[name]
+
+    return {name: path for name in lock if (path := look(name))}
+
+
+def unfit(lock: Lock, model: str, measured: bool = False) -> str:
+    """What keeps encoder, vectors, index (and, if `measured`, the metrics) of `model` from being of one generation; nothing: they are."""
+    tower = lock.get(f"adore@{model}")
+    round_ = str(tower["params"]["params.yaml"][f"adore.{model}"]["round"]) if tower else model
+    stages = ["tokenize", f"encode@{round_}", f"index@{round_}", f"adore@{model}"]
+    stages += [f"evaluate@{model}", f"evaluate_adore@{model}"] if measured else []
+    digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path == "data/corpus"}
+    for name in stages:
+        if name in lock and (path := _replaced(lock, name, digests)):
+            return f"{name} has read another {path} than the one that stands there now"
+    return ""
+
+
+def refuse_unfit(lock: Lock, model: str, where: str, measured: bool = False) -> None:
+    """UserError where the parts of `model` are of different generations."""
+    if problem := unfit(lock, model, measured):
+        raise UserError(f"{where}: model {model}: {problem}, expected the same; run retemper run, which brings them together")
+
+
+def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
+    """`metrics` without those that belong to artifacts which have been replaced, and a line that names these, if any."""
+    lock = lock_here() if lock is None else lock
+    late = {out["path"]: path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}
+    why = {model: late[path] for model in metrics if (path := str(METRICS / f"{model}.json")) in late}
+    return leave_out(metrics, {model: f"measured before the present {path} was made" for model, path in why.items()})
+
+
+def leave_out(metrics: Metrics, why: Mapping[str, str]) -> tuple[Metrics, str]:
+    """`metrics` without the models that `why` names, and a line that says so, if any."""
+    told = ", ".join(f"{model} ({reason})" for model, reason in why.items() if model in metrics)
+    return {model: splits for model, splits in metrics.items() if model not in why}, f"left out: {told}" if told else ""
+
+
+def _digests(lock: Lock) -> dict[str, str]:
+    return {out["path"]: str(out.get("md5", "")) for entry in lock.values() for out in entry.get("outs", [])}
+
+
+def _replaced(lock: Lock, name: str, digests: Mapping[str, str]) -> str:
+    """The first dep of a stage whose digest is not the one in `digests`; nothing where there is none."""
+    deps = lock[name].get("deps", [])
+    return next((str(dep["path"]) for dep in deps if digests.get(dep["path"], dep.get("md5")) != dep.get("md5")), "")

@@ -1,0 +1,44 @@
+"""Metrics of evaluated models, as stages left them: `data/metrics/MODEL.json`, `{split: {measure: value}}`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+
+METRICS = Path("data/metrics")
+INDEXES = Path("data/indexes")
+
+Metrics = Mapping[str, Mapping[str, Mapping[str, float]]]  # model, split, measure
+
+
+def read_metrics(folder: Path = METRICS) -> Metrics:
+    """Every model's metrics, by name."""
+    return {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
+
+
+def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table: a row per split and model, test last, better models lower."""
+    measures: list[str] = []
+    for splits in metrics.values():
+        for values in splits.values():
+            measures += [name for name, value in values.items() if isinstance(value, (int, float)) and name not in measures]
+    order = sorted({split for splits in metrics.values() for split in splits}, key=lambda split: (split == "test", split))
+    body = []
+    for split in order:
+        there = [(model, splits[split]) for model, splits in metrics.items() if split in splits]
+        for model, values in sorted(there, key=lambda pair: float(pair[1].get(measures[0], 0)) if measures else 0):
+            body.append([model, split, *(f"{values[name]:.4f}" if isinstance(values.get(name), (int, float)) else "" for name in measures)])
+    return ["model", "split", *measures], body
+
+
+def best_model(metrics: Metrics, measure: str, indexes: Path = INDEXES, split: str = "dev") -> str:
+    """The model with the highest `measure` on `split` among those with an index; UserError where there is none."""
+    served = {
+        model: float(splits[split][measure])
+        for model, splits in metrics.items()
+        if measure in splits.get(split, {}) and (indexes / model).exists()
+    }
+    if not served:
+        raise UserError(f"{METRICS}: no model with an index and {measure} on {split}; run retemper run first, on data with {split} queries")
+    return max(served, key=lambda model: (served[model], model))

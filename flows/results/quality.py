@@ -1,0 +1,161 @@
+"""Time to quality: how good each model of a chain is on dev, and after how many seconds from the model that the chains start from.
+
+ance-iclr.txt and star-adore.txt (section 5.3) compare training times; here what serving needs is counted too: encoding and indexing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flows.results.timing import Measured
+
+Upstream = Mapping[str, Sequence[str]]  # of each stage
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A model: its quality on dev, and seconds on the critical path until it could be served. `at_least`: a part was not measured."""
+
+    model: str
+    seconds: float
+    quality: float
+    at_least: bool = False
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Models that follow from `start`, by time: rounds each from the one before it, or query towers trained over one round."""
+
+    name: str
+    is_adore: bool
+    points: tuple[Reached, ...]  # the start among them
+
+    @property
+    def best(self) -> Reached:
+        """The first to reach the chain's best quality."""
+        return max(self.points, key=lambda point: (point.quality, -point.seconds))
+
+
+@dataclass(frozen=True)
+class Race:
+    """The chains from one model. `unknown`: models some of whose stages did not run on this machine."""
+
+    start: str
+    chains: tuple[Chain, ...]
+    unknown: tuple[str, ...]
+
+
+def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str, Measured], free: frozenset[str]) -> Measured | None:
+    """Seconds until all `targets` are made where whatever can runs at once; `free` stages are there already. None: one was not measured."""
+    known: dict[str, Measured | None] = {}
+
+    def finish(stage: str) -> Measured | None:
+        if stage in free:
+            return Measured(0)
+        if stage not in known:
+            before = [finish(other) for other in upstream[stage]]
+            own = took.get(stage)
+            if own is None or None in before:
+                known[stage] = None
+            else:
+                last = max((one.seconds for one in before if one), default=0.0)
+                known[stage] = Measured(last + own.seconds, own.at_least or any(one.at_least for one in before if one))
+        return known[stage]
+
+    ends = [finish(target) for target in targets]
+    if None in ends:
+        return None
+    return Measured(max((one.seconds for one in ends if one), default=0.0), any(one.at_least for one in ends if one))
+
+
+def above(stage: str, upstream: Upstream) -> frozenset[str]:
+    """`stage` and all that it needs."""
+    found: set[str] = set()
+    waiting = [stage]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += upstream[name]
+    return frozenset(found)
+
+
+def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Measured], quality: Mapping[str, float]) -> list[Race]:
+    """Every round that at least two chains start from. `quality` is the report's metric on dev, by model."""
+    rounds: Mapping[str, Any] = sections.get("rounds") or {}
+    adores: Mapping[str, Any] = sections.get("adore") or {}
+    return [
+        race
+        for start in rounds
+        if len(paths(start, rounds, adores)) > 1 and (race := _race(start, rounds, adores, upstream, took, quality))
+    ]
+
+
+def paths(start: str, rounds: Mapping[str, Any], adores: Mapping[str, Any]) -> list[tuple[list[str], bool]]:
+    """The chains below `start`, without it: (models, whether they are query towers of one round). Rounds that are not trained are none."""
+    towers = [name for name, entry in adores.items() if entry["round"] == start]
+    found = [(towers, True)] if towers else []
+    for name, entry in rounds.items():
+        if entry["init"] == start and entry.get("steps") != 0:
+            below = paths(name, rounds, adores)
+            found += [([name, *rest], False) for rest, _ in below] if below else [([name], False)]
+    return found
+
+
+def _race(
+    start: str,
+    rounds: Mapping[str, Any],
+    adores: Mapping[str, Any],
+    upstream: Upstream,
+    took: Mapping[str, Measured],
+    quality: Mapping[str, float],
+) -> Race | None:
+    if f"train@{start}" not in upstream:
+        return None
+    free = above(f"train@{start}", upstream)
+    unknown: list[str] = []
+
+    def reached(model: str) -> Reached | None:
+        base = adores[model]["round"] if model in adores else model
+        wanted = [f"adore@{model}" if model in adores else f"train@{model}", f"encode@{base}", f"index@{base}"]
+        time = critical_path([stage for stage in wanted if stage in upstream], upstream, took, free)
+        if time is None or model not in quality:
+            unknown.append(model)
+            return None
+        return Reached(model, time.seconds, quality[model], time.at_least)
+
+    first = reached(start)
+    chains = []
+    for models, towers in paths(start, rounds, adores):
+        points = sorted(filter(None, [first, *map(reached, models)]), key=lambda point: point.seconds)
+        if len(points) > 1:
+            chains.append(Chain(label(models), towers, tuple(points)))
+    return Race(start, tuple(chains), tuple(dict.fromkeys(unknown))) if chains or unknown else None
+
+
+def label(models: Sequence[str]) -> str:
+    """`ance1 to ance5`, or all names of a short chain."""
+    return ", ".join(models) if len(models) < 3 else f"{models[0]} to {models[-1]}"
+
+
+def verdicts(race: Race, metric: str) -> list[str]:
+    """For each chain of query towers and each of rounds: whether the towers reach the rounds' best, and in what part of the time."""
+    told = []
+    for adore in (chain for chain in race.chains if chain.is_adore):
+        for chain in (chain for chain in race.chains if not chain.is_adore):
+            best = chain.best
+            first = next((point for point in adore.points if point.quality >= best.quality), None)
+            goal = f"{metric} {best.quality:.4f}, the best of {chain.name} ({best.model}, after {seconds(best)})"
+            if first is None:
+                told.append(f"{adore.name} does not reach {goal}; its best is {adore.best.quality:.4f}, after {seconds(adore.best)}")
+            elif best.model == race.start:
+                told.append(f"{chain.name} does not get above {race.start}, which it starts from ({metric} {best.quality:.4f})")
+            else:
+                ratio = best.seconds / first.seconds if first.seconds else float("inf")
+                told.append(f"{adore.name} reaches {goal}, after {seconds(first)}: {ratio:.1f} times as fast")
+    return told
+
+
+def seconds(point: Reached) -> str:
+    """How long a model took, in words."""
+    return f"{'at least ' if point.at_least else ''}{point.seconds:.0f} s"

@@ -1,0 +1,152 @@
+"""How long stages took on this machine, measured by the flow and kept in .retemper, where no stage reads it and no digest holds it.
+
+A log of lines, appended as stages begin and end. A time belongs to what the stage made: its entry in dvc.lock, by digest. So a time
+comes back when parameters are set back, and a stage that another machine ran has none here.
+"""
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.repository.lock import Lock, read_lock
+from tasks.core.stage.errors import UserError
+
+LOG = Path(".retemper/times.jsonl")
+PARAMS = Path("params.yaml")
+State = Literal["Ran", "Cached", "Failed", "Stopped"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stage at work in this run. Times are seconds since the epoch; `ready` is when all that it reads was there."""
+
+    stage: str
+    ready: float
+    start: float
+    end: float
+    device: str
+    state: State
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of wall clock that a stage took, from DVC starting its command to its outs being in the cache.
+
+    Attempts that were stopped and gone on from are counted; `at_least` says that one was killed together with the flow, whose time
+    nobody knows.
+    """
+
+    seconds: float
+    at_least: bool = False
+
+
+class Clock:
+    """Writes the log, from many threads. A full or read-only disk costs times, never a run."""
+
+    def __init__(self, log: Path = LOG) -> None:
+        self._log = log
+        self._guard = threading.Lock()
+        self._params = hashlib.sha256(PARAMS.read_bytes()).hexdigest()[:16] if PARAMS.exists() else ""
+        self.spans: list[Span] = []
+
+    def began(self, stage: str) -> None:
+        self.write({"began": stage, "at": time.time(), "params": self._params})
+
+    def ended(self, span: Span) -> None:
+        with self._guard:
+            self.spans.append(span)
+        self.write({"ended": span.stage, "state": span.state, "seconds": span.end - span.start})
+
+    def keep(self) -> None:
+        """Say in the log which entry of dvc.lock the times belong to that this run, or one that was killed, has left without.
+
+        Of a dvc.lock that a kill has cut short they go on waiting.
+        """
+        waiting = fold(read(self._log))[1]
+        try:
+            lock = read_lock() if waiting else {}
+        except UserError:  # the run restores it (flows.process.locks), or says so
+            return
+        for stage in waiting:
+            if stage in lock:
+                self.write({"made": stage, "digest": entry_digest(lock[stage])})
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        try:
+            with self._guard:
+                self._log.parent.mkdir(parents=True, exist_ok=True)
+                with self._log.open("ab+") as handle:
+                    torn = handle.seek(0, os.SEEK_END) > 0 and handle.seek(-1, os.SEEK_END) >= 0 and handle.read(1) != b"\n"
+                    handle.write(f"{chr(10) if torn else ''}{json.dumps(line)}\n".encode())
+        except OSError:
+            return
+
+
+def entry_digest(entry: Mapping[str, Any]) -> str:
+    """Digest of a stage's entry in dvc.lock: command, parameters, what it read and made."""
+    return hashlib.sha256(json.dumps(entry, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read(log: Path = LOG) -> list[dict[str, Any]]:
+    """The log's lines; one that a kill cut short is left out."""
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    found = []
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def fold(lines: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Measured], dict[str, Measured]]:
+    """Times by digest of a lock entry, and those of stages that ran and have no digest yet."""
+    made: dict[str, Measured] = {}
+    waiting: dict[str, Measured] = {}
+    before: dict[str, Measured] = {}  # attempts that did not end well, of the same parameters
+    running: dict[str, str] = {}  # parameters of the attempts at work
+    tried: dict[str, str] = {}
+    for line in lines:
+        if stage := line.get("began"):
+            params = str(line.get("params"))
+            if stage in running and running[stage] == params:
+                before[stage] = Measured(before.get(stage, Measured(0)).seconds, at_least=True)
+            if tried.get(stage) != params:
+                before.pop(stage, None)
+            running[stage] = tried[stage] = params
+        elif stage := line.get("ended"):
+            earlier, seconds = before.pop(stage, Measured(0)), float(line.get("seconds", 0))
+            total = Measured(earlier.seconds + seconds, earlier.at_least)
+            running.pop(stage, None)
+            if line.get("state") == "Ran":
+                waiting[stage] = total
+            elif line.get("state") != "Cached":
+                before[stage] = total
+        elif (stage := line.get("made")) and stage in waiting:
+            made[str(line.get("digest"))] = waiting.pop(stage)
+    return made, waiting
+
+
+def measured(lock: Lock, log: Path = LOG) -> dict[str, Measured]:
+    """The times of what dvc.lock holds now, by stage; stages that did not run here are not in it."""
+    made = fold(read(log))[0]
+    found = {stage: made.get(entry_digest(entry)) for stage, entry in lock.items()}
+    return {stage: one for stage, one in found.items() if one}
+
+
+def device_name(environment: Mapping[str, str], slot: str | None) -> str:
+    """What a span says of where it ran: the GPU's number, the one device, or nothing where the stage keeps none busy."""
+    if slot is None:
+        return ""
+    return environment.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES") or "0"

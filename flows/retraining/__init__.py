@@ -1,0 +1,1 @@
+"""Scheduled retraining: take in data, train, compare, promote."""

@@ -1,0 +1,312 @@
+"""The champion: the model that is served. Each one is an annotated tag `champion/N`; the highest N is the champion now.
+
+A tag is never moved or deleted: setting another model, or going back, makes a new one. Its message is a line and a JSON
+record; its commit holds dvc.lock, params.yaml and data/source.json, from which the model and its data can be had again.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.process.display import text_table
+from flows.process.processes import environment
+from flows.repository.lock import NOBODY, Lock, of_graph, parse_lock
+from flows.results import generations
+from flows.retraining.tree import BRANCH, TAGS, ZERO, fetch, git, move, push, resolve
+from flows.team.sync import DVC
+from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.files import read_json
+
+
+@dataclass(frozen=True)
+class Champion:
+    """`replaced` is the champion before it, `previous` the one that a rollback makes champion again."""
+
+    number: int
+    model: str
+    cause: str  # first | promoted | data (the model as it was, over new data) | set | rollback
+    when: str  # ISO 8601, UTC; told, never compared
+    measure: str = ""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # split, measure
+    replaced: int | None = None
+    previous: int | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)  # DVC's, of the outs that make it up
+    data: Mapping[str, Any] = field(default_factory=dict)  # dataset source and digest
+    comparison: Mapping[str, Any] = field(default_factory=dict)
+    commit: str = ""  # of the tag; not in its message
+
+
+def read_champions(project: Path) -> list[Champion]:
+    """Every champion there was, by number; UserError for a tag that holds no record."""
+    form = "%(refname:strip=3)%00%(*objectname)%00%(contents:body)%01"
+    found = []
+    for entry in git(project, "for-each-ref", f"--format={form}", TAGS.rstrip("/")).split("\x01"):
+        number, _, rest = entry.strip("\n").partition("\0")
+        if not number.isdigit():
+            continue
+        commit, _, body = rest.partition("\0")
+        try:
+            found.append(Champion(**json.loads(body) | {"number": int(number), "commit": commit}))
+        except (ValueError, TypeError):
+            raise UserError(
+                f"tag champion/{number}: found no record of a champion in its message; delete it: git tag -d champion/{number}"
+            ) from None
+    return sorted(found, key=lambda champion: champion.number)
+
+
+def current(project: Path) -> Champion | None:
+    """The champion now."""
+    return next(reversed(read_champions(project)), None)
+
+
+def crown(project: Path, champion: Champion, branch: tuple[str, str | None] | None = None) -> Champion:
+    """Make the tag, in one transaction with the branch's move to `branch` (new, old), if any.
+
+    GitFailed where the number is taken (another was crowned meanwhile) or the branch has moved: then nothing has changed.
+    """
+    record = {name: value for name, value in asdict(champion).items() if name not in ("number", "commit")}
+    message = f"{describe(champion)}\n\n{json.dumps(record, indent=1, ensure_ascii=False)}\n"
+    stamp = f"{int(datetime.now(UTC).timestamp())} +0000"
+    tagger = f"{NOBODY['GIT_COMMITTER_NAME']} <{NOBODY['GIT_COMMITTER_EMAIL']}> {stamp}"
+    body = f"object {champion.commit}\ntype commit\ntag champion/{champion.number}\ntagger {tagger}\n\n{message}"
+    tag = git(project, "mktag", text=body)
+    moves = [f"update {BRANCH} {branch[0]} {branch[1] or ZERO}"] if branch else []
+    move(project, [*moves, f"create {TAGS}{champion.number} {tag}"])
+    return champion
+
+
+def describe(champion: Champion) -> str:
+    """One line: number, model, its figure on dev."""
+    value = champion.metrics.get("dev", {}).get(champion.measure)
+    figure = f", {champion.measure} {value:.4f} on dev" if value is not None else ""
+    return f"champion/{champion.number}: {champion.model}{figure} ({champion.cause})"
+
+
+def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
+    """What dvc.lock and data/source.json of `commit` say of `model`: digests and data.
+
+    UserError where it has no encoder there, or another than its index was made with.
+    """
+    lock = locked(folder, commit)
+    outs = outs_of(lock)
+    encoder = outs.get(f"data/encoders/{model}")
+    if encoder is None:
+        known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
+        raise UserError(f"{commit[:12]}: dvc.lock has no encoder {model}, expected one of {', '.join(known) or 'none yet'}")
+    generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
+    source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
+    return {"digests": digests_of(outs, model), "data": {name: source[name] for name in ("source", "digest") if name in source}}
+
+
+def digests_of(outs: Mapping[str, str], model: str) -> dict[str, str]:
+    """Of the outs in a dvc.lock, those that make up `model` as it is served."""
+    paths = {"encoder": f"data/encoders/{model}", "index": f"data/indexes/{model}", "corpus": "data/corpus"}
+    return {name: outs[path] for name, path in paths.items() if path in outs}
+
+
+def taken_back(champions: list[Champion], digests: Mapping[str, str]) -> Champion | None:
+    """The earlier champion that `digests` are those of, where somebody has put another in its place by hand since.
+
+    Over the present one's own encoder only the whole of them counts: the same encoder with other data is another thing.
+    """
+    chosen = next((one for one in reversed(champions) if one.cause != "data"), None)
+    if chosen is None or chosen.cause not in ("set", "rollback"):
+        return None
+    now = champions[-1].digests
+    names = ("encoder",) if digests.get("encoder") != now.get("encoder") else ("encoder", "index", "corpus")
+    if all(digests.get(name) == now.get(name) for name in names):
+        return None
+    return next((one for one in reversed(champions) if all(one.digests.get(name) == digests.get(name) for name in names)), None)
+
+
+def locked_outs(folder: Path, commit: str) -> dict[str, str]:
+    """Digest of every out in dvc.lock of `commit` that its graph still makes, by path."""
+    return outs_of(locked(folder, commit))
+
+
+def locked(folder: Path, commit: str) -> Lock:
+    """The stages in dvc.lock of `commit` that its graph still has."""
+    lock = parse_lock(show(folder, commit, "dvc.lock") or "", f"{commit[:12]}:dvc.lock")
+    return of_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml"))
+
+
+def outs_of(stages: Lock) -> dict[str, str]:
+    """Digest of every out in a dvc.lock, by path. A query tower without an index of its own has its round's, which serves it."""
+    outs = {out["path"]: out.get("md5", "") for stage in stages.values() for out in stage.get("outs", [])}
+    for name in stages:
+        model = name.removeprefix("adore@")
+        if model != name:
+            entry = stages[name]["params"]["params.yaml"][f"adore.{model}"]
+            if entry.get("index", "Flat") == "Flat":
+                outs[f"data/indexes/{model}"] = outs.get(f"data/indexes/{entry['round']}", "")
+    return outs
+
+
+def show(folder: Path, commit: str, name: str) -> str | None:
+    """A file of the project in `commit`, None where it has none."""
+    if not git(folder, "ls-tree", commit, "--", name):
+        return None
+    return git(folder, "show", f"{commit}:./{name}")
+
+
+def choose(project: Path, wanted: str) -> Champion:
+    """Crown MODEL (of the last retraining, else of HEAD), a champion's tag, or REVISION:MODEL."""
+    champions = read_champions(project)
+    now = champions[-1] if champions else None
+    old = next((champion for champion in champions if wanted in (str(champion.number), f"champion/{champion.number}")), None)
+    if old:
+        return _again(project, old, now, "set", now.number if now else None)
+    revision, colon, model = wanted.rpartition(":")
+    candidates = [revision] if colon else [BRANCH, "HEAD"]
+    commits = [commit for name in candidates if (commit := resolve(project, name))]
+    if not commits:
+        raise UserError(f"{wanted}: no commit {revision or 'yet'}; expected MODEL, champion/N or REVISION:MODEL")
+    commit = next((one for one in commits if f"data/encoders/{model}" in locked_outs(project, one)), commits[0])
+    champion = Champion(
+        number=(now.number if now else 0) + 1,
+        model=model,
+        cause="set",
+        when=timestamp(),
+        replaced=now.number if now else None,
+        previous=now.number if now else None,
+        commit=commit,
+        **record_of(project, commit, model),
+    )
+    return crown(project, champion)
+
+
+def roll_back(project: Path) -> Champion:
+    """Make the champion before the present one champion again; once more goes back further. UserError where there is none."""
+    champions = {champion.number: champion for champion in read_champions(project)}
+    if not champions:
+        raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
+    now = champions[max(champions)]
+    before = champions.get(now.previous or 0)
+    if before is None:
+        raise UserError(f"champion/{now.number} is the first; there is nothing to go back to")
+    return _again(project, before, now, "rollback", before.previous)
+
+
+def _again(project: Path, old: Champion, now: Champion | None, cause: str, previous: int | None) -> Champion:
+    number = now.number if now else 0
+    again = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
+    return crown(project, Champion(**again))
+
+
+def timestamp() -> str:
+    """Now, as it is told to people."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def table(champions: list[Champion]) -> str:
+    """Every champion, the present one last."""
+    rows = []
+    for one in champions:
+        value = one.metrics.get("dev", {}).get(one.measure)
+        figure = f"{one.measure} {value:.4f}" if value is not None else ""
+        rows.append(
+            [f"champion/{one.number}", one.model, one.cause, figure, one.when, one.digests.get("encoder", "")[:10], one.commit[:10]]
+        )
+    return text_table(["champion", "model", "cause", "dev", "when", "encoder", "commit"], rows)
+
+
+def details(champion: Champion) -> str:
+    """What the champion is, when it came, from which data."""
+    lines = [
+        describe(champion),
+        f"  since     {champion.when}" + (f", in place of champion/{champion.replaced}" if champion.replaced else ""),
+    ]
+    for split, measured in champion.metrics.items():
+        lines.append(
+            f"  {split:9} " + ", ".join(f"{name} {value:.4f}" for name, value in measured.items() if isinstance(value, (int, float)))
+        )
+    if champion.comparison:
+        lines.append(f"  against   {champion.comparison.get('reason', '')}")
+    lines.append(f"  data      {champion.data.get('source', 'unknown')} ({str(champion.data.get('digest', ''))[:12]})")
+    lines.append(f"  encoder   {champion.digests.get('encoder', '')}")
+    lines.append(f"  commit    {champion.commit}")
+    return "\n".join(lines)
+
+
+def get_out(project: Path, commit: str, path: str, out: Path) -> None:
+    """Copy an out of `commit` from the cache (or the remote) to `out`, which is whole or absent; UserError where it is nowhere."""
+    temporary = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = [*DVC, "get", str(project), path, "--rev", commit, "--out", str(temporary), "--quiet"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode or not temporary.exists():
+        shutil.rmtree(temporary, ignore_errors=True)
+        lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise UserError(f"{path} of {commit[:12]}: neither in the cache nor on the remote ({lines[0] if lines else 'no message'})")
+    shutil.rmtree(out, ignore_errors=True)
+    temporary.rename(out)
+
+
+def export(project: Path, folder: Path) -> Champion:
+    """Put the champion's encoder, index and record into `folder` (new or empty), ready to be served.
+
+    Beside the index stand ids.parquet and owners.npy: row r of the index is a passage of document number owners[r], whose id is
+    ids[owners[r]].
+    """
+    champion = current(project)
+    if champion is None:
+        raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: not empty, expected a new folder")
+    for kind in ("encoder", "index"):
+        if kind in champion.digests:
+            get_out(project, champion.commit, f"data/{kind}{'es' if kind == 'index' else 's'}/{champion.model}", folder / kind)
+    described = folder / "index/index.json"
+    if described.exists() and not described.with_name("index.faiss").exists():  # trained over its round's vectors: flows.results.search
+        get_out(project, champion.commit, f"data/indexes/{read_json(described)['round']}", folder / "index")
+    if (folder / "index/index.faiss").exists():
+        for name in ("ids.parquet", "owners.npy"):
+            get_out(project, champion.commit, f"data/tokens/documents/{name}", folder / "index" / name)
+    (folder / "champion.json").write_text(json.dumps(asdict(champion), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return champion
+
+
+def command(project: Path, action: str, options: Namespace) -> int:
+    """`retemper champion [ACTION]`; returns the exit status."""
+    if action == "history":
+        from flows.retraining.retrain import read_history
+
+        ended = read_history(project)
+        rows = [
+            [one.when, one.result, f"champion/{one.champion}" if one.champion else "", one.candidate or "", one.reason] for one in ended
+        ]
+        shown: Any = [asdict(one) for one in ended]
+        text = (
+            text_table(["when", "result", "champion", "candidate", "reason"], rows) if rows else "no retraining yet; run retemper retrain"
+        )
+    else:
+        champion = _act(project, action, options)
+        shown, text = (asdict(champion), details(champion)) if champion else (None, "there is no champion yet; run retemper retrain")
+        if action == "show" and champion and champion.number > 1:
+            text += f"\n\n{table(read_champions(project))}"
+    print(json.dumps(shown, indent=2, ensure_ascii=False) if options.json else text)
+    return 0
+
+
+def _act(project: Path, action: str, options: Namespace) -> Champion | None:
+    if action in ("set", "rollback"):
+        _warn(fetch(project))
+        champion = choose(project, options.wanted) if action == "set" else roll_back(project)
+        _warn(push(project))
+        return champion
+    if action == "export":
+        return export(project, options.folder)
+    return current(project)
+
+
+def _warn(problem: str | None) -> None:
+    if problem:
+        print(f"retemper: warning: {redacted(problem)}", file=sys.stderr)

@@ -1,0 +1,63 @@
+"""The flow that a schedule or a worker starts: one retraining, in a process of its own. Prefect only looks on: its server may go away."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.states import Completed, Failed
+
+from flows.process import locks
+from flows.process.display import markdown_table
+from flows.results import metrics
+from flows.retraining.champion import details, read_champions
+from flows.retraining.retrain import LOCK, Ended, retrain
+from flows.retraining.tree import FOLDER
+from tasks.core.stage.errors import UserError
+
+
+@flow(name="retemper-retraining", persist_result=False)
+def scheduled(follow: str = "HEAD") -> State[None]:
+    """Retrain the project of the current folder; the state's name and message say how that ended."""
+    project = Path.cwd()
+    try:
+        with locks.only_run(project / LOCK):
+            pass
+    except UserError as error:
+        return Completed(name="Skipped", message=str(error))
+    try:
+        ended = retrain(project, follow)
+    except UserError as error:
+        return Failed(message=str(error))
+    logger = get_run_logger()
+    logger.log(40 if ended.result == "failed" else 20, ended.line)
+    _quietly(lambda: _publish(project, ended))
+    if ended.result == "failed":
+        return Failed(message=ended.reason)
+    return Completed(name=ended.result.capitalize(), message=ended.reason)
+
+
+def _publish(project: Path, ended: Ended) -> None:
+    """Tables and the report's place, on the flow run's page."""
+    header, rows = metrics.rows(ended.metrics or {})
+    text = [f"**{ended.result}**: {ended.reason}"]
+    if rows:
+        text.append(markdown_table(header, rows))
+    champions = read_champions(project)
+    if champions:
+        text.append(f"```\n{details(champions[-1])}\n```")
+    create_markdown_artifact("\n\n".join(text), key="retraining", description=ended.line)
+    report = project / FOLDER / "data/report/report.html"
+    if report.exists():
+        create_link_artifact(report.resolve().as_uri(), "report.html", key="report", description="the report of the last retraining")
+
+
+def _quietly(work: Callable[[], Any]) -> None:
+    """A server that is away costs the page its tables, never the run its success."""
+    try:
+        work()
+    except Exception as error:
+        print(f"retemper: warning: not published on Prefect's page ({type(error).__name__})", flush=True)

@@ -1,0 +1,55 @@
+"""Prefect's records of runs that are no more: what was killed with its runner is Crashed, what nobody was there to start is Missed.
+
+Import after `flows.pipeline.server.set_environment`. A killed runner or worker leaves its runs Running for ever (PrefectHQ/prefect #16746).
+"""
+
+from datetime import UTC, datetime
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterNextScheduledStartTime,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, Crashed
+
+LOOKED_AT = 100  # last runs whose pipelines may have been left Running by a kill
+ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+
+
+def tidy(deployment: str, why: str, missed: bool = True) -> tuple[int, int]:
+    """Mark what is left of `deployment` (FLOW/NAME); how many runs were Crashed and how many Missed.
+
+    The caller knows that none of its runs is alive: it holds the lock of the deployment's only runner.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_deployment_by_name(deployment)
+        except ObjectNotFound:
+            return 0, 0
+        of = FlowRunFilterDeploymentId(any_=[found.id])
+        crashed = client.read_flow_runs(flow_run_filter=FlowRunFilter(deployment_id=of, state=_in(ALIVE)))
+        last = client.read_flow_runs(flow_run_filter=FlowRunFilter(deployment_id=of), sort=FlowRunSort.START_TIME_DESC, limit=LOOKED_AT)
+        parents = FlowRunFilterParentFlowRunId(any_=[run.id for run in (*crashed, *last)])
+        inner = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parents, state=_in(ALIVE))) if last else []
+        for run in (*inner, *crashed):
+            client.set_flow_run_state(run.id, Crashed(message=why), force=True)
+        late = []
+        if missed:
+            before = FlowRunFilterNextScheduledStartTime(before_=datetime.now(UTC))
+            late = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(deployment_id=of, state=_in([StateType.SCHEDULED]), next_scheduled_start_time=before)
+            )
+            for run in late:
+                client.set_flow_run_state(run.id, Cancelled(name="Missed", message="nothing was serving at that time"), force=True)
+    return len(crashed), len(late)
+
+
+def _in(types: list[StateType]) -> FlowRunFilterState:
+    return FlowRunFilterState(type=FlowRunFilterStateType(any_=types))

@@ -1,0 +1,373 @@
+"""One retraining from beginning to end: new data, the pipeline, the comparison, the champion, the record of it all.
+
+It works in a git worktree of its own (`flows.retraining.tree`), one at a time, and never raises for what goes wrong in it: how it
+ended is returned, remembered in `.retemper/retrainings.jsonl` and told. Whatever happens, the champion stays as it was or
+is a new one that was shown to be no worse; nothing in between can be seen.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+import uuid
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from flows.experiments.evaluate import run_stages
+from flows.parameters import edit
+from flows.parameters.sources import source_keys
+from flows.pipeline import run, server
+from flows.pipeline.plan import check_parameters
+from flows.process import locks
+from flows.process.display import Display
+from flows.process.processes import Processes, environment, stopping_on_signals
+from flows.repository.lock import read_lock
+from flows.results import metrics
+from flows.retraining import champion, intake, notify, promotion
+from flows.retraining import tree as retraining_tree
+from flows.retraining.champion import Champion
+from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.files import write_json
+from tasks.core.stage.params import read_yaml
+
+LOCK = Path(".retemper/retraining.lock")
+AT_WORK = Path(".retemper/at_work.json")  # who is at work; found by the next one, it names one that was killed
+HISTORY = Path(".retemper/retrainings.jsonl")
+SCRATCH = Path(".retemper/champion")
+WAIT_SECONDS = 600.0  # for a gc that holds the worktree
+
+Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped"]
+T = TypeVar("T")
+
+
+class NotComparable(UserError):
+    """The champion cannot be measured as it is served."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a retraining ended. `champion` is the number of the champion afterwards, `candidate` the best new model."""
+
+    id: str
+    result: Result
+    reason: str
+    when: str
+    champion: int | None = None
+    candidate: str | None = None
+    commit: str | None = None
+    metrics: Mapping[str, Any] | None = None  # model, split, measure; with the champion's own on the new data
+
+    @property
+    def line(self) -> str:
+        return f"retraining {self.result}: {self.reason}"
+
+
+def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters) -> Ended:
+    """Retrain `project` at its commit `follow`; how that ended. UserError where another retraining is at work, or none can begin.
+
+    A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
+    """
+    display = Display()
+    with locks.only_run(project / LOCK):
+        _remember_killed(project)
+        begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run went on from there", champion.timestamp())
+        processes = Processes()
+        try:
+            with stopping_on_signals(processes):
+                write_json(project / AT_WORK, asdict(begun))
+                with _inside(retraining_tree.prepare(project, follow, display.warn)) as tree:
+                    ended = _work(project, tree, begun, check, processes, display)
+        except KeyboardInterrupt:
+            _remember(project, replace(begun, result="stopped", reason="stopped; the next run goes on from there"), display.warn)
+            raise
+        except run.StagesFailed as failed:
+            ended = replace(begun, result="failed", reason="; ".join(failed.problems))
+        except (UserError, OSError) as error:
+            ended = replace(begun, result="failed", reason=" ".join(str(error).split()))
+        except (Exception, CancelledError) as error:  # the champion stays, and why is told: no failure may pass unseen
+            traceback.print_exc()
+            lost = "Prefect's server no longer knows this run" if isinstance(error, CancelledError) else error
+            ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(lost).split())[:300]}")
+        if ended.result == "failed":
+            ended = replace(ended, champion=_number(project))
+        ended = replace(ended, reason=redacted(ended.reason))
+        _remember(project, ended, display.warn)
+        if problem := retraining_tree.push(project):
+            display.warn(problem)
+    display.line(f"\n{ended.line}")
+    if ended.result != "unchanged":
+        facts = {"champion": ended.champion, "candidate": ended.candidate, "commit": ended.commit}
+        notify.notify(ended.result, f"{project.name}: {ended.line}", display.warn, **facts)
+    return ended
+
+
+def _work(
+    project: Path, tree: retraining_tree.Tree, begun: Ended, check: Callable[[], None], processes: Processes, display: Display
+) -> Ended:
+    """Everything between the worktree and the champion; the current folder is the worktree's."""
+    rules = promotion.read_retraining()
+    _take_in(rules.intake, project)
+    measure = promotion.measure_of(rules.promotion, read_yaml(Path("params.yaml")))
+    _run_pipeline(check, processes, display)
+
+    found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
+    model = metrics.best_model(found, measure)
+    champions = champion.read_champions(project)
+    now = champions[-1] if champions else None
+    new = Champion(
+        number=(now.number if now else 0) + 1,
+        model=model,
+        cause="promoted" if now else "first",
+        when=champion.timestamp(),
+        measure=measure,
+        metrics=found[model],
+        replaced=now.number if now else None,
+        previous=now.number if now else None,
+    )
+    digests = champion.digests_of(champion.outs_of(read_lock()), model)
+    begun = replace(begun, candidate=model, champion=now.number if now else None, metrics=found)
+    if now and digests == now.digests:
+        return replace(begun, result="unchanged", reason=f"{model} is champion/{now.number} itself: nothing that it depends on has changed")
+    reason, promoted = f"{model} is the first champion", True
+    if now and (old := champion.taken_back(champions, digests)):
+        reason, promoted = f"{model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays", False
+    elif now and digests.get("encoder") == now.digests.get("encoder"):
+        reason = f"{model} is champion/{now.number}, its corpus or index is new"
+        new = replace(new, cause="data")
+    elif now:
+        try:
+            measured = _again(partial(evaluate_champion, project, now, digests.get("corpus", ""), processes, display))
+            found[f"champion/{now.number}"] = measured
+            ours = values(Path("data/runs") / model, measure, found[model])
+            verdict = promotion.judge(ours, values(SCRATCH / "runs", measure, measured), measure, rules.promotion)
+            new = replace(new, comparison=asdict(verdict))
+            reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
+        except NotComparable as error:
+            reason, promoted = f"{model} against {error}", False
+        finally:
+            shutil.rmtree(SCRATCH, ignore_errors=True)
+    reason = redacted(reason)
+    result: Result = "promoted" if promoted else "refused"
+    ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)
+    write_json(Path(retraining_tree.RECORD), asdict(ended))
+    commit = retraining_tree.commit(tree, f"Retraining {ended.id}: {model} {result}\n\n{reason}\n")
+    if promoted:
+        new = replace(new, commit=commit, **champion.record_of(tree.folder, commit, model))
+        champion.crown(tree.root, new, (commit, tree.tip))
+    else:
+        retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
+    with contextlib.suppress(retraining_tree.GitFailed):  # all is done; the next run checks out anew
+        retraining_tree.git(tree.root, "checkout", "--quiet", "--force", "--detach", commit)
+    return replace(ended, commit=commit)
+
+
+def _take_in(rule: promotion.Intake, project: Path) -> None:
+    """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path."""
+    sections = read_yaml(Path("params.yaml"))
+    edits = []
+    for key, name in source_keys(sections):
+        if key == "dataset.source":
+            place = intake.take_in(rule, name, project)
+        elif key == "articles.source":
+            place = intake.absolute(name, project)
+        else:  # an encoder: a Hugging Face id, package:MODULE/FOLDER, or a folder
+            folder = project / Path(name).expanduser()
+            place = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name
+        if place != name:
+            edits.append(f"{key}={json.dumps(place)}")
+    edit.apply(edits, Path("params.yaml"), lambda _: None)
+
+
+def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display) -> None:
+    """`flows.pipeline.run.run`; where Prefect's server goes away meanwhile, the rest is done by a process that needs none.
+
+    A server that has started again, or was away for minutes, knows no more of the lease that a scheduled run holds of its deployment's
+    limit; Prefect then raises its CancelledError in this thread.
+    """
+    _wait_for(locks.RUN_LOCK)
+    try:
+        run.run(check=check)
+    except (Exception, CancelledError) as error:
+        if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.Away):
+            raise
+        if not server.is_configured():
+            raise
+        problem = str(error) if isinstance(error, server.Away) else f"Prefect ended the run ({type(error).__name__})"
+        display.warn(f"{problem}; going on without its server")
+        env = environment(PREFECT_HOME=str(server.HOME.absolute()))
+        for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):  # the limit is that server's
+            env.pop(name, None)
+        problems: list[str] = []
+
+        def tell(line: str) -> None:
+            display.line(line)
+            if line.startswith("retemper: ") and not line.startswith("retemper: warning"):
+                problems.append(line.removeprefix("retemper: "))
+
+        status = _again(lambda: processes.run([sys.executable, "-m", "flows.retraining.retrain"], tell, env))
+        if status:
+            raise run.StagesFailed(problems or [f"the pipeline ended with status {status}"], status) from None
+
+
+def _again(work: Callable[[], T]) -> T:
+    """`work`, once more where Prefect raises its CancelledError in it, which it does once for a lease; finished pieces are kept."""
+    try:
+        return work()
+    except CancelledError:
+        return work()
+
+
+def _wait_for(lock: Path) -> None:
+    """Until nobody holds the worktree (a gc does for as long as it looks), WAIT_SECONDS at most; UserError then."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            with locks.only_run(lock):
+                return
+        except UserError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)
+
+
+def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Processes, display: Display) -> dict[str, Any]:
+    """Metrics of the champion on the new corpus and queries; values by query lie in SCRATCH/runs afterwards.
+
+    It is encoded with its own text and token settings, as it is served, and evaluated with the new measures. Its shards come
+    from the shard store where documents have not changed. A compressed index that it was trained with is searched as it is
+    served, over the corpus that it is of. UserError where its encoder is nowhere any more; NotComparable where it has such an
+    index, and the present `corpus` (digest) is another.
+    """
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    SCRATCH.mkdir(parents=True)
+    champion.get_out(project, now.commit, f"data/encoders/{now.model}", SCRATCH / "encoder")
+    own = champion.show(Path.cwd(), now.commit, "params.yaml") or ""
+    (SCRATCH / "params.yaml").write_text(own, encoding="utf-8")
+    searched = []
+    if now.model in (read_yaml(SCRATCH / "params.yaml").get("adore") or {}):
+        champion.get_out(project, now.commit, f"data/indexes/{now.model}", SCRATCH / "index")
+        if (SCRATCH / "index/index.faiss").exists():
+            if corpus != now.digests.get("corpus"):
+                raise NotComparable(
+                    f"champion/{now.number}: it was trained with an index of its own, which is of another corpus, so the two cannot be "
+                    f"compared; the champion stays (to have the new one: retemper champion set MODEL)"
+                )
+            searched = ["--index", "index"]
+    sections = read_yaml(Path("params.yaml"))
+    if "evaluate" in sections:
+        edit.apply([f"evaluate={json.dumps(sections['evaluate'])}"], SCRATCH / "params.yaml", lambda _: None)
+    (SCRATCH / ".retemper").symlink_to(Path(".retemper").resolve())
+    if Path("runtime.yaml").exists():
+        (SCRATCH / "runtime.yaml").symlink_to(Path("runtime.yaml").resolve())
+    name, data = f"champion/{now.number}", Path("data").resolve()
+    commands = [
+        ["tasks.tokenize", "--corpus", str(data / "corpus"), "--tokenizer", "encoder", "--out", "tokens"],
+        ["tasks.encode", "--tokens", "tokens/documents", "--encoder", "encoder", "--out", "embeddings"],
+        [
+            "tasks.evaluate",
+            *("--name", "champion", "--encoder", "encoder", "--embeddings", "embeddings", "--tokens", "tokens", *searched),
+            *("--qrels", str(data / "corpus/qrels"), "--runs", "runs", "--metrics", "metrics.json"),
+        ],
+    ]
+    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
+    with contextlib.chdir(SCRATCH):
+        status, problem = run_stages(commands, processes, lambda _, line: display.output(name, line), env)
+    if status:
+        raise UserError(f"{name} could not be measured on the new data: {problem}")
+    return dict(json.loads((SCRATCH / "metrics.json").read_text(encoding="utf-8")))
+
+
+def values(runs: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """`measure` of every dev query, from the run folder of a model with the metrics `measured`; UserError where there is no dev."""
+    import pyarrow as pa
+
+    from tasks.core.tables.parquet import read_table
+
+    path = runs / "dev.parquet"
+    if not path.exists():
+        raise UserError(f"{path}: not there: the data set has no judged dev queries, on which models are compared; add some")
+    schema = pa.schema([("query", pa.string()), *((name, pa.float64()) for name in measured["dev"])])
+    table = read_table(path, schema, ["query", measure])
+    return dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
+
+
+def read_history(project: Path) -> list[Ended]:
+    """Every retraining that is known here, in the order in which they ended: those of the branch, then those of this folder."""
+    local: list[dict[str, Any]] = []
+    if (project / HISTORY).exists():
+        for line in (project / HISTORY).read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # a line that a full disk cut short
+                local.append(json.loads(line))
+    known = {entry["id"] for entry in local}
+    shared = []
+    if retraining_tree.resolve(project, retraining_tree.BRANCH):
+        for commit in retraining_tree.git(
+            project, "rev-list", "--first-parent", "--reverse", retraining_tree.BRANCH, "--", retraining_tree.RECORD
+        ).split():
+            entry = json.loads(champion.show(project, commit, retraining_tree.RECORD) or "{}")
+            if entry and entry["id"] not in known:
+                shared.append(entry | {"commit": commit})
+    return [Ended(**entry) for entry in (*shared, *local)]
+
+
+def _remember_killed(project: Path) -> None:
+    """A run that left its note was killed: remember that, unless its last act, the record, was done."""
+    try:
+        found = Ended(**json.loads((project / AT_WORK).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return
+    except (ValueError, TypeError):
+        (project / AT_WORK).unlink()
+        return
+    _remember(project, found, Display().warn)
+
+
+def _remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
+    """Append to the history, on disk before the note of being at work goes away. A full disk is a warning."""
+    try:
+        if ended.id not in {entry.id for entry in read_history(project)} or ended.commit:
+            slim = {**asdict(ended), "metrics": None}
+            with (project / HISTORY).open("a", encoding="utf-8") as handle:
+                handle.write(json.dumps(slim, ensure_ascii=False) + "\n")
+                handle.flush()
+                os.fsync(handle.fileno())
+        (project / AT_WORK).unlink(missing_ok=True)
+    except OSError as error:
+        warn(f"{HISTORY}: {error.strerror}; this retraining is missing there: {ended.line}")
+
+
+@contextlib.contextmanager
+def _inside(tree: retraining_tree.Tree) -> Iterator[retraining_tree.Tree]:
+    with contextlib.chdir(tree.folder):
+        yield tree
+
+
+def _number(project: Path) -> int | None:
+    with contextlib.suppress(UserError, OSError):
+        now = champion.current(project)
+        return now.number if now else None
+    return None
+
+
+def main() -> int:
+    """The pipeline alone, in the current folder, its parameters checked before: `python -m flows.retraining.retrain`."""
+    try:
+        run.run(check=lambda: None)
+    except run.StagesFailed as failed:
+        print("\n".join(f"retemper: {problem}" for problem in failed.problems), file=sys.stderr)
+        return failed.status
+    except UserError as error:
+        print(f"retemper: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

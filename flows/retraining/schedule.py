@@ -1,0 +1,336 @@
+"""Retrains again and again: a Prefect deployment, its runner and, where none is configured, a server whose history lasts.
+
+`serve` watches over two processes, both tied to its life: the server (ours, unless PREFECT_API_URL is set) and the runner,
+which starts each scheduled run in a process of its own. Either may die; it is started again, and the schedule, the
+deployment and the history are in the server's database.
+"""
+
+import hashlib
+import inspect
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.pipeline.server import Away, Server, is_configured, set_environment
+from flows.process import locks
+from flows.process.processes import Processes, ending_signals, environment
+from flows.retraining import notify, tree
+from flows.retraining.promotion import read_retraining
+from tasks.core.stage.errors import UserError
+
+LOCK = Path(".retemper/serve.lock")
+FLOW = "retemper-retraining"
+STOP_SECONDS = 1.8  # from the signal to the exit, at the latest
+MARK = "retemper-folder:"  # tag of a deployment, with the digest of the folder that it is of
+AGAIN_SECONDS = 5.0  # between two starts of a runner that ended by itself
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is served: a deployment's name, its times (one of the two), and the commit that each run follows."""
+
+    name: str
+    cron: str | None
+    interval: int | None
+    timezone: str
+    follow: str
+
+
+class Stop(BaseException):
+    """A signal asks us to end."""
+
+
+def serve(
+    cron: str | None,
+    interval: int | None,
+    name: str | None = None,
+    timezone: str | None = None,
+    follow: str | None = None,
+    pool: str | None = None,
+) -> int:
+    """Serve retrainings on a schedule until a signal ends it; with `pool`, only tell its workers to. Returns the exit status."""
+    schedule = Schedule(name or default_name(), cron, interval, timezone or local_timezone(), follow or followed(Path.cwd()))
+    check(schedule)
+    read_retraining()
+    notify.check_webhook()
+    if pool:
+        return _deploy(schedule, pool)
+    processes = Processes()
+    with locks.only_run(LOCK), _stopping() as stopping:
+        server = None
+        try:
+            server = _start_server()
+            refuse_others(schedule.name, mark())
+            _watch(schedule, processes, server)
+        except Stop:
+            pass
+        finally:
+            processes.stop()
+            if stopping.is_set():
+                _last_words(schedule, server)
+            if server:
+                server.close()
+            if stopping.is_set():
+                print("retemper: serving has ended; the schedule goes on when it is served again", flush=True)
+                _exit(0)
+    return 1
+
+
+def _start_server() -> Server | None:
+    """Prefect's API, made ready. UserError where the configured server is away."""
+    set_environment()
+    server = None
+    if not is_configured():
+        server = Server(schedules=True, lasting=True)
+        os.environ["PREFECT_API_URL"] = server.url
+    import prefect.main  # noqa: F401 - two seconds, while the server starts
+    from prefect.client.orchestration import get_client
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()  # `check` has imported Prefect, which read its settings then
+    if server:
+        server.wait()
+        print(f"Prefect's page: {server.url.removesuffix('/api')}", flush=True)
+    else:
+        with get_client(sync_client=True) as client:
+            problem = client.api_healthcheck()
+        if problem:
+            raise Away(problem)
+    notify.check_block()
+    return server
+
+
+def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> None:
+    """Keep the runner and our server alive; returns (a failure) where the runner ends again and again."""
+    from flows.retraining.missed import tidy
+
+    when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron else f"every {schedule.interval} s"
+    print(f"serving {FLOW}/{schedule.name} {when}, following {schedule.follow}; Ctrl-C ends it", flush=True)
+    short = 0
+    while short < 5:
+        crashed, missed = tidy(f"{FLOW}/{schedule.name}", "its process was killed; the champion is as it was")
+        if crashed or missed:
+            print(
+                f"{crashed} killed runs are marked Crashed; {missed} scheduled runs were missed (retemper retrain makes up for them)",
+                flush=True,
+            )
+        started = time.monotonic()
+        runner = threading.Thread(target=_run_runner, args=(schedule, processes), daemon=True)
+        runner.start()
+        while runner.is_alive():
+            runner.join(1.0)
+            if server and not server.is_alive():
+                print("retemper: warning: Prefect's server ended by itself; it is started again", file=sys.stderr, flush=True)
+                server.start()
+                server.wait()
+        short = short + 1 if time.monotonic() - started < 60 else 0
+        print("retemper: warning: the runner ended by itself; it is started again", file=sys.stderr, flush=True)
+        time.sleep(AGAIN_SECONDS)
+    print("retemper: the runner ends again and again; its output stands above", file=sys.stderr, flush=True)
+
+
+def _run_runner(schedule: Schedule, processes: Processes) -> None:
+    with suppress(Exception):
+        processes.run(
+            [sys.executable, "-m", "flows.retraining.schedule", json.dumps(asdict(schedule))],
+            lambda line: print(line, flush=True),
+            environment(),
+        )
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """A signal that asks us to end raises Stop, once, and end us for good after STOP_SECONDS."""
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: object) -> None:
+        if stopping.is_set():
+            return
+        stopping.set()
+        timer = threading.Timer(STOP_SECONDS, _exit, (0,))
+        timer.daemon = True
+        timer.start()
+        raise Stop
+
+    before = {number: signal.signal(number, stop) for number in ending_signals()}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(status: int) -> None:
+    """Prefect's own exit functions wait up to a minute for a server that we have just ended. What is tied to us ends with us."""
+    with suppress(ValueError, OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
+
+
+def _last_words(schedule: Schedule, server: Server | None) -> None:
+    """Say of the run that we stopped that it was; where there is no time for it, the next `serve` does."""
+    if "prefect.main" not in sys.modules or (server and not server.is_alive()):
+        return
+
+    def tell() -> None:
+        with suppress(Exception):
+            from flows.retraining.missed import tidy
+
+            time.sleep(0.6)  # the run's own end comes first
+            tidy(f"{FLOW}/{schedule.name}", "stopped with retemper serve; the champion is as it was", missed=False)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    thread.join(STOP_SECONDS - 0.4)
+
+
+def mark(machine: str | None = None) -> str:
+    """The tag of deployments of the current folder on this machine, or on any (machine "")."""
+    place = f"{socket.gethostname() if machine is None else machine}:{Path.cwd()}"
+    return f"{MARK}{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+
+
+def default_name() -> str:
+    """FOLDER-DIGEST@HOST: folders of one name are told apart."""
+    return f"{Path.cwd().name}-{mark().removeprefix(MARK)[:6]}@{socket.gethostname()}"
+
+
+def refuse_others(name: str, ours: str, pool: bool = False) -> None:
+    """UserError where the deployment of that name is another folder's, or workers run it (unless for a `pool`). Needs Prefect's API."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_deployment_by_name(f"{FLOW}/{name}")
+        except ObjectNotFound:
+            return
+    if found.work_pool_name and not pool:
+        raise UserError(
+            f"{FLOW}/{name}: the workers of pool {found.work_pool_name} run this deployment; give another --name, "
+            f"or delete it: prefect deployment delete {FLOW}/{name}"
+        )
+    marks = [tag for tag in found.tags if tag.startswith(MARK)]
+    if marks and ours not in marks:
+        raise UserError(f"{FLOW}/{name}: this deployment is of another folder or machine; give another --name")
+
+
+def check(schedule: Schedule) -> None:
+    """UserError where a schedule is none."""
+    if schedule.interval is not None and schedule.interval < 1:
+        raise UserError(f"--interval {schedule.interval}: expected at least 1 second")
+    set_environment()
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=schedule.cron or "* * * * *", timezone=schedule.timezone)
+    except ValueError as error:
+        if "timezone" in str(error).lower():
+            raise UserError(f"--timezone {schedule.timezone}: expected a name such as Europe/Berlin or UTC") from None
+        raise UserError(f'--cron "{schedule.cron}": expected a cron expression, such as "0 3 * * *" (every day at three)') from None
+
+
+def local_timezone() -> str:
+    """The machine's time zone by name (Prefect's own default is UTC)."""
+    if name := os.environ.get("TZ", "").removeprefix(":"):
+        return name
+    parts = Path("/etc/localtime").resolve().parts
+    return "/".join(parts[parts.index("zoneinfo") + 1 :]) if "zoneinfo" in parts else "UTC"
+
+
+def followed(project: Path) -> str:
+    """The branch that is checked out now, which runs then follow whatever is checked out later; the commit where HEAD is detached."""
+    commit = tree.resolve(project, "HEAD")
+    if commit is None:
+        raise UserError(f"{project}: the repository has no commit; commit the project first")
+    with suppress(tree.GitFailed):
+        return tree.git(project, "symbolic-ref", "--short", "HEAD")
+    return commit
+
+
+def _times(schedule: Schedule) -> list[Any]:
+    from datetime import UTC, datetime, timedelta
+
+    from prefect.schedules import Cron, Interval
+
+    if schedule.cron:
+        return [Cron(schedule.cron, schedule.timezone)]
+    return [Interval(timedelta(seconds=schedule.interval or 0), anchor_date=datetime(2024, 1, 1, tzinfo=UTC))]  # else: from each start on
+
+
+def _deploy(schedule: Schedule, pool: str) -> int:
+    """Tell the workers of a pool to run on the schedule, each in this folder, one at a time."""
+    if not is_configured():
+        raise UserError("--pool needs a Prefect server that its workers reach too; set PREFECT_API_URL")
+    set_environment()
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+    from prefect.exceptions import ObjectNotFound
+
+    from flows.retraining.flow import scheduled
+
+    with get_client(sync_client=True) as client:
+        if problem := client.api_healthcheck():
+            raise Away(problem)
+        try:
+            client.read_work_pool(pool)
+        except ObjectNotFound:
+            raise UserError(f"--pool {pool}: no such work pool; make it: prefect work-pool create --type process {pool}") from None
+    notify.check_block()
+    refuse_others(schedule.name, mark(machine=""), pool=True)
+    deployment = scheduled.to_deployment(
+        name=schedule.name,
+        schedules=_times(schedule),
+        parameters={"follow": schedule.follow},
+        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
+        work_pool_name=pool,
+        tags=[mark(machine="")],
+        job_variables={"working_dir": str(Path.cwd())},
+        entrypoint_type=_module_path(),
+    )
+    assert not inspect.isawaitable(deployment)  # no event loop is running
+    deployment.apply()
+    print(f"{FLOW}/{schedule.name} is deployed to pool {pool}; its workers run it in {Path.cwd()}", flush=True)
+    return 0
+
+
+def _module_path() -> Any:
+    from prefect.types.entrypoint import EntrypointType
+
+    return EntrypointType.MODULE_PATH
+
+
+def main(arguments: list[str]) -> None:
+    """The runner: serves the deployment until it is killed."""
+    schedule = Schedule(**json.loads(arguments[0]))
+    set_environment()
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+
+    from flows.retraining.flow import scheduled
+
+    warnings.filterwarnings("ignore", "coroutine 'Runner.astop'", RuntimeWarning)  # Prefect's, on SIGTERM
+    scheduled.serve(
+        name=schedule.name,
+        schedules=_times(schedule),
+        parameters={"follow": schedule.follow},
+        tags=[mark()],
+        global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
+        pause_on_shutdown=False,  # the schedule outlives us
+        print_starting_message=False,
+        entrypoint_type=_module_path(),
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What is shared: remotes, transfers, lineage, garbage collection."""

@@ -1,0 +1,231 @@
+"""`retemper gc`: what no branch, tag, experiment or working tree needs goes from the cache, and if asked from a remote."""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from flows.pipeline.plan import lock_is_readable, repository
+from flows.process import locks
+from flows.process.display import text_table
+from flows.repository.cache import listing, object_id, objects, remote_id
+from flows.repository.lock import Lock, git, is_of_dvc, locks_of_references, parse_of_dvc, read_lock, worktrees
+from flows.team import remotes as team
+from flows.team.sync import reason
+from tasks.core.stage.errors import UserError
+
+DAYS = 7.0
+Load = Callable[[str], Mapping[str, str]]  # files of a folder's listing by digest
+
+
+@dataclass
+class Needs:
+    """Digests that must stay, and the references without a dvc.lock, for which nothing can be kept."""
+
+    oids: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)  # digest to `stage: out`, of everything seen, needed or not
+    without: list[str] = field(default_factory=list)
+
+    def add(self, lock: Lock) -> None:
+        for stage, entry in lock.items():
+            self.oids |= {oid for oid, _ in outs(entry)}
+            self.names |= {oid: f"{stage}: {path}" for oid, path in outs(entry)}
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What can go: objects with their sizes in bytes, and entries of the run cache whose outs are gone with them."""
+
+    objects: Mapping[Any, int]
+    runs: tuple[Any, ...]
+
+
+def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: float = DAYS) -> None:
+    """Remove from the cache (and from `remote`, what is older than `days`) what nothing needs; with `dry` only say what that is.
+
+    UserError while a run is at work in any project over this cache, or where it cannot be known what others need.
+    """
+    with repository() as repo, ExitStack() as held:
+        root = Path(repo.cache.local_cache_dir)
+        shared = (root / team.PROJECTS).is_dir()
+        projects = [Path.cwd(), *(other for other in team.registered(root) if shared and other != Path.cwd())]
+        if not root.is_relative_to(Path.cwd()) and not shared and not _is_worktree_of(root):
+            raise UserError(f"{root}: a cache outside this project, and who else uses it is not known; retemper cache share {root} in each")
+        trees = list(dict.fromkeys(tree for project in projects for tree in worktrees(project)))
+        held.enter_context(locks.only_run_in(trees))
+        locks.repair()
+        held.enter_context(repo.lock)
+        if remote:
+            _fetch_references(tell)
+        needs = find_needs(projects, trees)
+        for name in needs.without:
+            tell(f"{name} has no dvc.lock in git, so nothing is kept for it")
+        if remote:
+            _collect_remote(repo, remote, root, needs, dry, tell, days)
+        needed = with_contents(needs, lambda oid: listing(root / "files" / "md5", oid))
+        found = Garbage(
+            {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
+            tuple(path for path, entry in _runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
+        )
+        _tell(f"cache {root}", found, {path: needs.names.get(object_id(path), "") for path in found.objects}, dry, tell)
+        if not dry:
+            for path in [*found.runs, *sorted(found.objects, key=lambda path: path.suffix != ".dir")]:
+                path.unlink(missing_ok=True)
+            for folder in {run.parent for run in found.runs}:
+                with suppress(OSError):  # DVC stumbles over an empty folder of runs; one that is not empty stays
+                    folder.rmdir()
+
+
+def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
+    """What the references of `projects` and the working trees need: outs of every dvc.lock and of every .dvc file.
+
+    Of a run that was killed, what dvc.lock was before counts too; UserError where the kill cut dvc.lock short.
+    """
+    needs = Needs()
+    for project in projects:
+        for name, locks_there in locks_of_references(project):
+            for lock in locks_there:
+                needs.add(lock)
+            if not locks_there and name.startswith(("refs/heads/", "refs/tags/", "refs/remotes/")) and not name.endswith("/HEAD"):
+                needs.without.append(name)
+    for tree in trees:
+        lock_file = tree / locks.DVC_LOCK
+        if lock_file.exists() and not (lock_is_readable(lock_file) and lock_file.read_bytes().endswith(b"\n")):
+            raise UserError(f"{lock_file}: cut short, so what it needs is not known; retemper run there mends it")
+        needs.add(read_lock(lock_file))
+        needs.add(read_lock(tree / locks.BEFORE))
+        for file in [
+            tree / name for name in git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0") if is_of_dvc(name)
+        ]:
+            if file != lock_file and file.is_file():
+                needs.add(parse_of_dvc(file.read_text(encoding="utf-8"), str(file)))
+    return needs
+
+
+def with_contents(needs: Needs, load: Load) -> set[str]:
+    """The needed digests, those of the files in needed folders included; names them too."""
+    needed = set(needs.oids)
+    for oid in [oid for oid in needs.names if oid.endswith(".dir")]:
+        for name, inner in load(oid).items():
+            needs.names.setdefault(inner, f"{needs.names[oid]}/{name}")
+            if oid in needs.oids:
+                needed.add(inner)
+    return needed
+
+
+def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Digest and path of every out of an entry of dvc.lock or of the run cache."""
+    for out in entry.get("outs") or []:
+        if out.get("md5"):
+            yield str(out["md5"]), str(out["path"])
+
+
+def _runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Every entry of a run cache; what it made gets its name."""
+    for path in sorted((root / "runs").glob("*/*/*")):
+        try:
+            entry = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        except (OSError, YAMLError):
+            entry = None
+        if isinstance(entry, dict) and path.is_file():
+            for oid, out in outs(entry):
+                needs.names.setdefault(oid, f"an earlier {out}")
+            yield path, entry
+
+
+def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, tell: Callable[[str], None], days: float) -> None:
+    try:
+        remote = repo.cloud.get_remote(name)
+        repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
+        fs, base = remote.fs, remote.odb.path
+        there = _sizes(fs, base) if fs.exists(base) else {}
+    except Exception as error:  # DVC's, or of any of the libraries that speak to remotes
+        raise UserError(f"remote {name}: nothing was removed, it cannot be read: {reason(name, error)}") from None
+    places = {oid: path for path in there if (oid := remote_id(path))}
+    entries = list(_runs(root, needs))
+
+    def load(oid: str) -> Mapping[str, str]:
+        if found := listing(root / "files" / "md5", oid):
+            return found
+        return {e["relpath"]: e["md5"] for e in json.loads(fs.fs.cat_file(places[oid]))} if oid in places and oid in needs.oids else {}
+
+    needed = with_contents(needs, load)
+    unneeded = {oid: path for oid, path in places.items() if oid not in needed}
+    young = {oid for oid, path in unneeded.items() if time.time() - _changed(fs, path) < days * 86400}
+    for oid in [oid for oid in young if oid.endswith(".dir")]:  # what is in a young folder may have come earlier
+        young |= {entry["md5"] for entry in json.loads(fs.fs.cat_file(places[oid]))}
+    gone = {oid: there[path] for oid, path in unneeded.items() if oid not in young}
+    needed |= young  # their runs stay with them
+    if young:
+        tell(f"remote {name}: {len(young)} more objects are needed by nothing that git has, but younger than {days:g} days: they stay")
+    stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
+    stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
+    _tell(f"remote {name}", Garbage(gone, tuple(stale)), {oid: needs.names.get(oid, "") for oid in gone}, dry, tell)
+    if not dry:
+        from dvc_data.hashfile.db import get_index
+
+        for paths in (
+            stale,
+            [places[oid] for oid in gone if oid.endswith(".dir")],
+            [places[oid] for oid in gone if not oid.endswith(".dir")],
+        ):
+            if paths:
+                fs.remove(paths)
+        get_index(remote.odb).clear()
+
+
+def _sizes(fs: Any, folder: str) -> dict[str, int]:
+    """Bytes of every file below a remote's folder, by path."""
+    if fs.protocol == "local":
+        return {path: Path(path).stat().st_size for path in fs.find(folder)}
+    return {path: int(info["size"] or 0) for path, info in fs.fs.find(folder, detail=True).items()}
+
+
+def _changed(fs: Any, path: str) -> float:
+    """When an object came to a remote, in seconds since 1970; now, where the remote does not say: colleagues push before they commit."""
+    info = fs.fs.info(path)
+    when = next((info[key] for key in ("mtime", "LastModified", "last_modified", "updated") if info.get(key)), None)
+    if isinstance(when, datetime):
+        return when.timestamp()
+    return float(when) if isinstance(when, int | float) else time.time()
+
+
+def _fetch_references(tell: Callable[[str], None]) -> None:
+    """Everything that colleagues have pushed to git, so that what they need is known."""
+    names = git("remote").splitlines()
+    for name in names:
+        kinds = {"heads": f"refs/remotes/{name}", "tags": f"refs/retemper/{name}/tags", "exps": f"refs/retemper/{name}/exps"}
+        try:
+            git("fetch", "--quiet", "--prune", "--no-tags", name, *(f"+refs/{kind}/*:{place}/*" for kind, place in kinds.items()))
+        except UserError as error:
+            raise UserError(f"git remote {name}: {error}; what colleagues need is not known, so nothing was removed") from None
+    if not names:
+        tell("no git remote: only this clone's branches, tags and experiments are known")
+
+
+def _is_worktree_of(root: Path) -> bool:
+    """Whether `root` is the cache of another working tree of this repository."""
+    return any(root.is_relative_to(tree) for tree in worktrees())
+
+
+def _tell(where: str, found: Garbage, names: Mapping[Any, str], dry: bool, tell: Callable[[str], None]) -> None:
+    groups: dict[str, list[int]] = defaultdict(list)
+    for key, size in found.objects.items():
+        groups["/".join(names[key].split("/")[:3]) or "(nothing knows of it)"].append(size)
+    rows = [[name, str(len(sizes)), megabytes(sum(sizes))] for name, sizes in sorted(groups.items())]
+    if rows:
+        tell(text_table(["not needed", "objects", "MB"], rows))
+    verb = "would go" if dry else "removed"
+    tell(f"{where}: {verb}: {len(found.objects)} objects, {megabytes(sum(found.objects.values()))} MB, {len(found.runs)} recorded runs")
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:,.3f}"

@@ -1,0 +1,315 @@
+"""`retemper lineage`: what made an artifact, from dvc.lock, data/source.json and git alone."""
+
+import hashlib
+import html
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.repository.cache import file_md5, listing, object_path
+from flows.repository.lock import LOCK, Lock, commit_of, git, is_committed, of_graph, parse_lock, read_blob, read_lock
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_text
+
+SOURCE = "data/source.json"
+STATS = "data/corpus/stats.json"
+GRAPH = ("dvc.yaml", "params.yaml")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file or folder that a stage read or wrote. `made_by` is a stage, or nothing for code; `commit` the last with that content."""
+
+    path: str
+    digest: str
+    made_by: str = ""
+    commit: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage as dvc.lock recorded it. `cached`: since when its run is in this clone's cache (ISO 8601, UTC), if it is."""
+
+    stage: str
+    command: str
+    parents: tuple[str, ...]
+    params: Mapping[str, Any]
+    inputs: tuple[File, ...]
+    code: tuple[File, ...]
+    outs: tuple[File, ...]
+    cached: str = ""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What made `artifact`: every stage up to the source, parents first."""
+
+    artifact: str
+    digest: str
+    revision: str  # a commit, or `working tree`
+    committed: bool  # whether git has this dvc.lock
+    date: str  # of the commit, ISO 8601
+    source: Mapping[str, Any]  # dataset and encoder: source, digest, files, packages
+    rows: Mapping[str, Any]  # data/corpus/stats.json, where the cache has it
+    metrics: Mapping[str, Any]  # of the model, where the cache has them
+    steps: tuple[Step, ...] = field(default=())
+
+
+def show(artifact: str, revision: str | None, form: str, page: Path | None) -> None:
+    """Print the lineage of an artifact as a tree or as JSON, or write it as a page."""
+    found = trace(artifact, revision, cache_folder())
+    if page:
+        write_text(page, as_html(found))
+        print(f"{page}: lineage of {found.artifact}")
+    else:
+        print(json.dumps(asdict(found), indent=2, ensure_ascii=False) if form == "json" else as_text(found))
+
+
+def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/cache")) -> Lineage:
+    """The lineage of a model, a metric or any out, as `revision` has it, or this working tree. UserError where nothing made it."""
+    commit = commit_of(revision or "HEAD")
+    if revision:
+        text = read_blob(commit, LOCK)
+        if text is None:
+            raise UserError(f"revision {revision}: its commit has no {LOCK}; commit it after a run, or ask without --rev")
+        lock = parse_lock(text, f"{revision}:{LOCK}")
+        source, graph, params = (read_blob(commit, name) for name in (SOURCE, *GRAPH))
+    else:
+        lock = read_lock()
+        source, graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in (SOURCE, *GRAPH))
+        if not lock:
+            raise UserError(f"{LOCK}: not there; run retemper run first, or name a revision with --rev")
+    lock = of_graph(lock, graph, params)
+    makers = {out["path"]: stage for stage, entry in lock.items() for out in entry.get("outs", [])}
+    path = find(artifact, list(makers))
+    stages = ancestors(lock, makers[path])
+    objects = cache / "files" / "md5"
+    code = Code(commit)
+    steps = tuple(_step(name, lock, makers, code, cache) for name in stages)
+    digest = _digest_of(lock, makers, path)
+    return Lineage(
+        path,
+        digest,
+        commit if revision else "working tree",
+        bool(revision) or is_committed(commit, LOCK),
+        git("show", "-s", "--format=%cI", commit) if revision else "",
+        json.loads(source) if source else {},
+        _read(lock, makers, STATS, objects),
+        _read(lock, makers, f"data/metrics/{Path(path).stem}.json", objects),
+        steps,
+    )
+
+
+def find(artifact: str, outs: list[str]) -> str:
+    """The out that `artifact` names: its path, a model's name, or the name of a system with metrics only (bm25)."""
+    plain = artifact.rstrip("/").removeprefix("./")
+    candidates = [plain, f"data/encoders/{plain}", f"data/metrics/{plain}.json", *(out for out in outs if plain.startswith(f"{out}/"))]
+    for candidate in candidates:
+        if candidate in outs:
+            return candidate
+    models = sorted(Path(out).name for out in outs if out.startswith("data/encoders/"))
+    raise UserError(f"{artifact}: {LOCK} knows no such model, metric or path; models: {', '.join(models) or 'none yet'}")
+
+
+def ancestors(lock: Lock, stage: str) -> list[str]:
+    """`stage` and every stage that it needs, parents first."""
+    found: list[str] = []
+
+    def visit(name: str) -> None:
+        if name not in found:
+            for parent in parents(lock, name):
+                visit(parent)
+            found.append(name)
+
+    visit(stage)
+    return found
+
+
+def parents(lock: Lock, stage: str) -> list[str]:
+    """The stages that made what `stage` read: outs that are a dep, that it is part of, or that are parts of it; by name."""
+    wanted = [dep["path"] for dep in lock[stage].get("deps", [])]
+    return sorted(
+        name
+        for name, entry in lock.items()
+        if name != stage and any(_overlap(out["path"], path) for out in entry.get("outs", []) for path in wanted)
+    )
+
+
+class Code:
+    """In which commit a file or folder of code has a content: the latest that does, looking back from `head`."""
+
+    def __init__(self, head: str) -> None:
+        self._head = head
+        self._history: dict[str, dict[str, str]] = {}
+
+    def commit(self, path: str, digest: str) -> str:
+        """A commit's id, or nothing where no commit before `head` has that content."""
+        known = self._history.setdefault(path, {})
+        if digest not in known:
+            for commit in git("log", "--format=%H", self._head, "--", path).splitlines():
+                if commit not in known.values():
+                    known.setdefault(_tree_digest(commit, path), commit)
+                if digest in known:
+                    break
+        return known.get(digest, "")
+
+
+def _tree_digest(commit: str, path: str) -> str:
+    """DVC's digest of a file, or of a folder (`.dir`), as a commit has it; nothing where it has none."""
+    listed = git("ls-tree", "-r", "-z", commit, "--", f"./{path}").split("\0")
+    files = {line.split("\t", 1)[1]: line.split()[2] for line in listed if line}
+    digests = {name: hashlib.md5(_blob(oid), usedforsecurity=False).hexdigest() for name, oid in files.items()}
+    if list(digests) == [path]:
+        return digests[path]
+    return folder_digest({name.removeprefix(f"{path}/"): digest for name, digest in digests.items()}) if digests else ""
+
+
+def folder_digest(files: Mapping[str, str]) -> str:
+    """DVC's digest of a folder with these files and digests: of the JSON of its listing, in order of names."""
+    entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def _blob(oid: str) -> bytes:
+    return subprocess.run(["git", "cat-file", "blob", oid], capture_output=True, check=True).stdout
+
+
+def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: Path) -> Step:
+    entry = lock[name]
+    inputs, own = [], []
+    for dep in entry.get("deps", []):
+        path, digest = str(dep["path"]), str(dep.get("md5", ""))
+        stages = sorted({stage for out, stage in makers.items() if _overlap(out, path)})
+        if stages:
+            recorded = _digest_of(lock, makers, path, cache / "files" / "md5")
+            stale = f"dvc.lock now has {recorded[:8]} of it" if recorded and recorded != digest else ""
+            inputs.append(File(path, digest, ", ".join(stages), note=stale))
+        else:
+            commit = code.commit(path, digest)
+            own.append(File(path, digest, commit=commit, note="" if commit else "uncommitted"))
+    outs = tuple(File(str(out["path"]), str(out.get("md5", "")), name) for out in entry.get("outs", []))
+    params = {
+        f"{'' if file == 'params.yaml' else f'{file}: '}{key}": value
+        for file, keys in (entry.get("params") or {}).items()
+        for key, value in (keys or {}).items()
+    }
+    return Step(name, str(entry.get("cmd", "")), tuple(parents(lock, name)), params, tuple(inputs), tuple(own), outs, _cached(entry, cache))
+
+
+def _cached(entry: Mapping[str, Any], cache: Path) -> str:
+    """When the run cache here took in this run: the time it ended, or was fetched."""
+    key = {"cmd": entry.get("cmd"), "deps": entry.get("deps", []), "params": entry.get("params", {}), "outs": []}
+    if not key["params"]:
+        del key["params"]
+    key["outs"] = [out["path"] for out in entry.get("outs", [])]
+    folder = cache / "runs"
+    try:
+        from dvc.utils import dict_sha256
+
+        digest = dict_sha256(key, exclude=["size", "nfiles"])
+        times = [path.stat().st_mtime for path in (folder / digest[:2] / digest).iterdir()]
+    except OSError:
+        return ""
+    return datetime.fromtimestamp(min(times), UTC).isoformat(timespec="seconds") if times else ""
+
+
+def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, objects: Path | None = None) -> str:
+    """The digest that dvc.lock gives a path: an out's, or (by the listing in the cache) that of a part of one; else nothing."""
+    for out, stage in makers.items():
+        recorded = next(str(o.get("md5", "")) for o in lock[stage]["outs"] if o["path"] == out)
+        if out == path:
+            return recorded
+        if objects and path.startswith(f"{out}/"):
+            files, below = listing(objects, recorded), path.removeprefix(f"{out}/")
+            inside = {name.removeprefix(f"{below}/"): digest for name, digest in files.items() if name.startswith(f"{below}/")}
+            return files.get(below) or (folder_digest(inside) if inside else "")
+    return ""
+
+
+def _read(lock: Lock, makers: Mapping[str, str], path: str, objects: Path) -> dict[str, Any]:
+    """A JSON artifact by its digest in `lock`: from the cache, or from the working tree where that is the same."""
+    digest = _digest_of(lock, makers, path, objects)
+    for file in (object_path(objects, digest), Path(path)) if digest else ():
+        if file.is_file() and file_md5(file) == digest:
+            value = json.loads(file.read_text(encoding="utf-8"))
+            return value if isinstance(value, dict) else {}
+    return {}
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
+
+
+def cache_folder() -> Path:
+    """The cache of this clone, without opening DVC's view of the graph."""
+    from dvc.config import Config
+
+    folder = Config.from_cwd()["cache"].get("dir")
+    return Path(folder) if folder else Path(".dvc/cache")
+
+
+def as_text(found: Lineage) -> str:
+    """A tree: the artifact, its stage, what that read, and so on up to the source; each stage in full once."""
+    return "\n".join([*_head(found), "", *_tree(found), ""]).rstrip()
+
+
+def _head(found: Lineage) -> Iterator[str]:
+    yield f"{found.artifact}  {found.digest}"
+    yield f"as of {found.revision}{f', {found.date}' if found.date else ''}{'' if found.committed else '; its dvc.lock is uncommitted'}"
+    for kind, entry in found.source.items():
+        yield f"{kind}: {entry.get('source')}  sha256 {entry.get('digest')}"
+        yield from (f"  {name} {version}" for name, version in entry.get("packages", {}).items())
+        yield from (f"  {name}  sha256 {digest}" for name, digest in entry.get("files", {}).items())
+    if documents := found.rows.get("documents"):
+        queries = ", ".join(f"{split} {value['queries']:,}" for split, value in found.rows.get("splits", {}).items())
+        yield f"rows: {documents['count']:,} documents; queries: {queries}"
+    for split, values in found.metrics.items():
+        yield f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items() if isinstance(value, float))
+
+
+def _tree(found: Lineage) -> Iterator[str]:
+    steps = {step.stage: step for step in found.steps}
+    told: set[str] = set()
+
+    def draw(name: str, lead: str) -> Iterator[str]:
+        step = steps[name]
+        if name in told:
+            yield f"{lead}{name} (above)"
+            return
+        told.add(name)
+        yield f"{lead}{name}{f'  in the cache since {step.cached}' if step.cached else ''}"
+        below = f"{' ' * len(lead)}  "
+        yield f"{below}command  {step.command}"
+        yield from (f"{below}made     {file.path}  {file.digest}" for file in step.outs)
+        yield from (f"{below}param    {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in step.params.items())
+        yield from (f"{below}code     {file.path}  {file.digest}  {file.commit[:10] or file.note}" for file in step.code)
+        yield from (f"{below}read     {f.path}  {f.digest}  from {f.made_by}{f' ({f.note})' if f.note else ''}" for f in step.inputs)
+        for parent in step.parents:
+            yield from draw(parent, f"{below}└ ")
+
+    yield from draw(found.steps[-1].stage, "")
+
+
+def as_html(found: Lineage) -> str:
+    """The same on a page that needs nothing else."""
+    e = html.escape
+    rows = []
+    for step in reversed(found.steps):
+        params = "<br>".join(f"{e(key)} = {e(json.dumps(value, ensure_ascii=False))}" for key, value in step.params.items())
+        code = "<br>".join(f"{e(f.path)} <i>{e(f.commit[:10] or f.note)}</i>" for f in step.code)
+        read = "<br>".join(f"{e(f.path)} <code>{f.digest[:8]}</code> {e(f.made_by)} {e(f.note)}" for f in step.inputs)
+        made = "<br>".join(f"{e(f.path)} <code>{f.digest[:8]}</code>" for f in step.outs)
+        cells = (f"<b>{e(step.stage)}</b><br>{e(step.cached)}", made, read, params, f"<code>{e(step.command)}</code><br>{code}")
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    style = "body{font:15px/1.4 sans-serif;margin:2em}td,th{vertical-align:top;text-align:left;padding:.4em .8em;border-top:1px solid #ccc}"
+    head = "".join(f"<th>{name}</th>" for name in ("stage", "made", "read", "parameters", "command and code"))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Lineage of {e(found.artifact)}</title><style>{style}</style>'
+        f"<h1>Lineage of {e(found.artifact)}</h1><pre>{e(chr(10).join(_head(found)))}</pre>"
+        f"<table><tr>{head}</tr>{''.join(rows)}</table></html>\n"
+    )

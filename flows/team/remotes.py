@@ -1,0 +1,260 @@
+"""What a team shares: a remote (`retemper remote`), or one cache folder on one machine (`retemper cache share`)."""
+
+import getpass
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from flows.pipeline.plan import repository
+from flows.repository.cache import objects
+from flows.repository.lock import worktrees
+from flows.team.sync import remedy
+from tasks.core.sources.datasets import local_path
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import file_digest, new_file, write_text
+
+CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # git's, and this clone's own
+SECRET = ("password", "passphrase", "token", "key", "secret", "credential", "connection_string", "keyfile", "user", "profile")
+LINKS = ["reflink", "hardlink", "symlink", "copy"]
+PROJECTS = "projects"  # folder in a shared cache: who uses it, for garbage collection
+PATIENCE = {"s3": {"connect_timeout": 10, "read_timeout": 30}, "ssh": {"timeout": 15}}
+
+
+def add(name: str, url: str, options: Sequence[str]) -> str:
+    """Make `url` the remote `name` that this project shares by, once it has been written to and read from; what was done, in a line.
+
+    `options` are DVC's of a remote, `key=value`; those that hold a secret go to .dvc/config.local, which git ignores, and
+    the value `-` is asked for. UserError, and nothing changed, where the remote is away or refuses.
+    """
+    name = name.lower()  # DVC reads the names of remotes so
+    scheme, given = _scheme(url), dict(_option(option) for option in options)
+    if scheme == "":
+        url = str(_folder(url))
+    secrets = {key: value for key, value in given.items() if any(word in key for word in SECRET)}
+    plain = {key: value for key, value in given.items() if key not in secrets}
+    plain |= {"shared": "group"} if scheme == "" else {}
+    with _undone_unless_kept():
+        _write(name, {"url": url, "verify": "true", **plain}, secrets)
+        probe(name, scheme)
+    hidden = f"; {', '.join(sorted(secrets))} in {LOCAL_CONFIG}, which git does not see" if secrets else ""
+    return f"remote {name}: {url} can be written and read{hidden}. For the team: git commit {CONFIG} -m 'Remote {name}'"
+
+
+def remotes() -> list[tuple[str, str, bool]]:
+    """Name, place and whether runs share by it, of every remote."""
+    with repository() as repo:
+        default = repo.config["core"].get("remote")
+        return [(name, str(remote["url"]), name == default) for name, remote in repo.config["remote"].items()]
+
+
+def remove(name: str) -> None:
+    """Forget a remote, and its secrets; what lies there stays. UserError where there is none of that name."""
+    name = name.lower()
+    known = [known for known, _, _ in remotes()]
+    if name not in known:
+        raise UserError(f"{CONFIG}: no remote {name}, expected one of {', '.join(known) or 'none'}; add it with retemper remote add")
+    with repository() as repo:
+        for level in ("local", "repo"):
+            with repo.config.edit(level) as config:
+                config["remote"].pop(name, None)
+                if str(config["core"].get("remote")).lower() == name:
+                    del config["core"]["remote"]
+
+
+def probe(name: str, scheme: str) -> None:
+    """Write a file to a remote, read it and take it away. UserError, in one line and without any secret, where that fails."""
+    from dvc.fs import RemoteMissingDepsError, get_cloud_fs
+
+    content = uuid.uuid4().hex.encode()
+    try:
+        with repository() as repo:
+            kind, config, place = get_cloud_fs(repo.config, name=name)
+            fs = kind(**{**config, **{key: config.get(key, value) for key, value in PATIENCE.get(scheme, {}).items()}})
+            file = fs.join(place, f"probe-{content.decode()}")
+            if scheme == "":
+                Path(place).mkdir(exist_ok=True)  # not its parents: a share that is not mounted would be written beside
+                if Path(place).stat().st_uid == os.getuid():
+                    Path(place).chmod(0o2775)
+            fs.pipe_file(file, content)
+            try:
+                if fs.cat_file(file) != content:
+                    raise UserError(f"remote {name}: what was written is not what is read; is it a remote that keeps files?")
+            finally:
+                fs.remove(file)
+    except (RemoteMissingDepsError, ImportError):
+        raise UserError(f"remote {name}: {scheme}:// needs DVC's plug-in; pip install 'dvc[{scheme}]', and again") from None
+    except UserError:
+        raise
+    except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+        mend = remedy(name, _reason(error))
+        raise UserError(f"remote {name}: cannot be written and read: {_reason(error)}; nothing was changed{mend}") from None
+
+
+def share(folder: Path) -> str:
+    """Make `folder` the cache of this clone, for every user in the folder's group; what is cached here goes there. Says what was done.
+
+    Outs are linked to it, not copied (reflinks where the disk has them, else hard links, else symbolic ones).
+    """
+    folder = local_path(str(folder)).resolve()
+    own = Path(".dvc/cache").absolute()
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder}: {folder.parent} is not there; make it, or is it not mounted?")
+    if folder != own.resolve() and (folder.is_relative_to(own.resolve()) or own.resolve().is_relative_to(folder)):
+        raise UserError(f"{folder}: in or around {own}, this clone's own cache; name a folder elsewhere")
+    folder.mkdir(exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"{folder}: no permission to write; its group needs it (chgrp TEAM {folder}; chmod 2775 {folder})")
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(0o2775)  # files made in it belong to its group
+    with repository() as repo:
+        before = Path(repo.cache.local_cache_dir)
+        same = before.exists() and before.samefile(folder)
+        ours = before.resolve() == own.parent.resolve() / own.name  # neither another folder nor a link to one: others may use that
+        moved = _move_cache(before, folder) if ours and not same else 0
+        with repo.config.edit("local") as config:
+            config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
+    register(folder, Path.cwd())
+    done = f"{moved} objects moved there from {before}" if ours or same else f"{before} stays as it is, others may use it"
+    return f"cache: {folder} ({done}); set in {LOCAL_CONFIG}, for this clone"
+
+
+def register(folder: Path, project: Path) -> None:
+    """Note in a shared cache that `project` uses it, so that nobody's garbage collection takes what it needs."""
+    note = folder / PROJECTS / f"{uuid.uuid5(uuid.NAMESPACE_URL, str(project)).hex}.json"
+    if not note.exists():
+        note.parent.mkdir(exist_ok=True)
+        if note.parent.stat().st_uid == os.getuid():
+            note.parent.chmod(0o2775)
+        write_text(note, json.dumps({"folder": str(project)}) + "\n")
+        note.chmod(0o664)
+
+
+def register_again(folder: Path, warn: Callable[[str], None]) -> None:
+    """The same at every run over a cache that is shared: the project may have been moved, or come by its settings another way.
+
+    What stands in a `.retemper` (worktrees, passing clones) has its needs counted with its project, or none.
+    """
+    if not (folder / PROJECTS).is_dir() or ".retemper" in Path.cwd().parts:
+        return
+    try:
+        register(folder, next(iter(worktrees()), Path.cwd()))
+    except OSError as error:
+        warn(f"{folder / PROJECTS}: {error.strerror}; somebody's retemper gc may take what this project needs")
+
+
+def registered(folder: Path) -> list[Path]:
+    """The projects that use a shared cache. UserError where one cannot be seen: it may be away for now, and what it needs is not known."""
+    found = []
+    for note in sorted((folder / PROJECTS).glob("*.json")):
+        try:
+            project = Path(json.loads(note.read_text(encoding="utf-8"))["folder"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"{note}: cannot be read as the note of a project that uses this cache; delete it if nobody knows it") from None
+        if not os.path.isdir(project / ".dvc"):  # noqa: PTH112 - pathlib raises where a folder above it is closed to us
+            raise UserError(
+                f"{note}: its project {project} cannot be seen, so what it needs is not known; mount it, or delete this note if it is gone"
+            )
+        found.append(project)
+    return found
+
+
+def _move_cache(source: Path, target: Path) -> int:
+    """Copy or link what `target` lacks, then remove `source`; how many objects it had."""
+    count = 0
+    for file in [*objects(source / "files" / "md5"), *(path for path in (source / "runs").rglob("*") if path.is_file())]:
+        copy = target / file.relative_to(source)
+        count += 1
+        if not copy.exists():
+            for parent in reversed(copy.relative_to(target).parents[:-1]):
+                (target / parent).mkdir(exist_ok=True)
+                if (target / parent).stat().st_uid == os.getuid():
+                    (target / parent).chmod(0o2775)
+            mode = file.stat().st_mode
+            with new_file(copy) as temporary:
+                shutil.copyfile(file, temporary)
+                if file_digest(temporary) != file_digest(file):
+                    raise UserError(f"{copy}: not what was copied there; is the disk whole? {source} stays")
+                temporary.chmod(mode)
+    shutil.rmtree(source, ignore_errors=True)
+    return count
+
+
+def _write(name: str, shared: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+    from dvc.config import ConfigError
+
+    if secrets and subprocess.run(["git", "check-ignore", "-q", str(LOCAL_CONFIG)], check=False).returncode:
+        raise UserError(f"{LOCAL_CONFIG}: git does not ignore it, and a secret was to go there; add /config.local to .dvc/.gitignore")
+    with repository() as repo:
+        try:
+            with repo.config.edit("repo") as config:
+                if name in config["remote"] and config["remote"][name]["url"] != shared["url"]:
+                    raise UserError(f"{CONFIG}: remote {name} is {config['remote'][name]['url']}; retemper remote remove {name} first")
+                config["remote"][name] = {**config["remote"].get(name, {}), **shared}  # new credentials keep the other options
+                config["core"]["remote"] = name
+            if secrets:
+                with repo.config.edit("local") as config:
+                    config["remote"][name] = {**config["remote"].get(name, {}), **secrets}
+                LOCAL_CONFIG.chmod(0o600)
+        except ConfigError as error:
+            raise UserError(f"remote {name}: {_reason(error)}; known options: DVC's `dvc remote modify --help`") from None
+
+
+@contextmanager
+def _undone_unless_kept() -> Iterator[None]:
+    before = {path: path.read_bytes() if path.exists() else None for path in (CONFIG, LOCAL_CONFIG)}
+    try:
+        yield
+    except BaseException:
+        for path, content in before.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(content)
+        raise
+
+
+def _scheme(url: str) -> str:
+    """The part before ://, nothing for a folder. UserError where the URL holds a password: config files are git's."""
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if scheme and urlsplit(url).password is not None:
+        bare = url.replace(f":{urlsplit(url).password}@", "@", 1)
+        raise UserError(
+            f"remote: the URL holds a password, and git would keep it; add {bare} --option password=- instead, which asks for it"
+        )
+    return "" if scheme == "file" else scheme
+
+
+def _folder(url: str) -> Path:
+    folder = local_path(url.removeprefix("file://")).absolute()
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder}: {folder.parent} is not there; make it, or is it not mounted?")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: found a file, expected a folder")
+    return folder
+
+
+def _option(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"--option {text}: expected key=value, such as endpointurl=https://host (dvc remote modify --help names them)")
+    if value == "-":
+        try:
+            value = getpass.getpass(f"{key}: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+        except EOFError:
+            value = ""
+        if not value:
+            raise UserError(f"--option {text}: expected the value on the terminal, or as a line on stdin; found none")
+    return key, value
+
+
+def _reason(error: BaseException) -> str:
+    cause: Any = error.__cause__ or error
+    return " ".join(str(cause).split())[:300] or type(cause).__name__

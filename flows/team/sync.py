@@ -1,0 +1,126 @@
+"""A team's remote: what others computed comes before, what we computed goes after. A remote that is away never costs work."""
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from flows.process.processes import Processes
+from flows.team.lineage import cache_folder
+from tasks.core.stage.errors import redacted
+from tasks.core.stage.files import file_digest, write_json, write_text
+
+DVC = [sys.executable, "-P", "-m", "dvc"]
+REMOTE = [sys.executable, "-m", "flows.repository.dvc"]
+PUSHED = Path(".retemper/pushed.json")
+UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
+LOCK = Path("dvc.lock")
+LOST = "failed to transfer"  # to the cache or the remote: DVC says so, and ends with status 0
+# What S3, ssh and others call a refusal, however DVC wraps it.
+REFUSED = re.compile(r"Forbidden|Denied|Unauthorized|InvalidAccessKey|SignatureDoes|Expired|credentials|Authentication", re.IGNORECASE)
+FORBIDDEN = re.compile(r"\[Errno (1|13|30)\]")  # a folder's, or an ssh host's disk: no key would help
+NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
+
+Warn = Callable[[str], None]
+
+
+def remote_name(repo: Any) -> str | None:
+    """The remote that this project shares by (`dvc remote add --default`), if any."""
+    name = repo.config["core"].get("remote")
+    return str(name) if name else None
+
+
+def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
+    """Fetch the record of others' runs, and the outs of `stages` that dvc.lock knows; False (and a warning) where the remote is away."""
+    fresh = not (cache_folder() / "files").exists()
+    if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was away
+        _keep_unpushed()
+    if problem := _run(processes, [*REMOTE, "runs"]):
+        warn(
+            f"remote {remote} {'refuses' if REFUSED.search(problem) else 'is away'}, nothing is pulled: {problem}{remedy(remote, problem)}"
+        )
+        return False
+    stages = list(stages)
+    if stages and (problem := _run(processes, [*REMOTE, "pull", *stages])):
+        warn(f"remote {remote} has not everything that dvc.lock names; what is missing is computed: {problem}")
+    elif fresh:  # whatever is here came from there
+        write_json(PUSHED, _state(remote))
+    return True
+
+
+def restore(processes: Processes, stages: Iterable[str]) -> None:
+    """Check out at once what the cache has of the outs of `stages` (a worktree over a cache, say); a stage whose outs it lacks runs."""
+    _run(processes, [*REMOTE, "checkout", *stages])
+
+
+def push(processes: Processes, remote: str, warn: Warn) -> bool:
+    """Send outs and the record of runs to the remote; False (and a warning) where that failed. The next run tries again, with these too."""
+    if problem := _run(processes, [*REMOTE, "push"]):
+        _keep_unpushed()
+        warn(f"remote {remote}: not everything was pushed, the next run tries again: {problem}{remedy(remote, problem)}")
+        return False
+    write_json(PUSHED, _state(remote))
+    shutil.rmtree(UNPUSHED, ignore_errors=True)
+    return True
+
+
+def _keep_unpushed() -> None:
+    if LOCK.exists():
+        write_text(UNPUSHED / f"{file_digest(LOCK)}.lock", LOCK.read_text(encoding="utf-8"))
+
+
+def remedy(remote: str, problem: str) -> str:
+    """What mends a remote's refusal: a clause that follows on `problem`, nothing where that is another fault."""
+    if NO_BUCKET.search(problem):
+        return "; make the bucket, or share by another remote (retemper remote remove, retemper remote add)"
+    if FORBIDDEN.search(problem):
+        return "; give access: its group has to be able to write there, and everybody of the team to be in it"
+    if REFUSED.search(problem):
+        keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
+        return f"; mend its credentials: retemper remote add {remote} URL {keys}"
+    return ""
+
+
+def reason(remote: str, error: BaseException) -> str:
+    """What an error of a remote says, in one line, and what mends it."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return said + remedy(remote, said)
+
+
+def is_pushed(remote: str) -> bool:
+    """Whether the present dvc.lock was pushed to `remote` from here."""
+    try:
+        return bool(json.loads(PUSHED.read_text(encoding="utf-8")) == _state(remote))
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def restorable(status: dict[str, list[Any]]) -> list[str]:
+    """Stages of a `read_status` to which nothing happened but that their files are not here (a fresh clone)."""
+    return [name for name, changes in status.items() if all(_missing(change) for change in changes)]
+
+
+def _missing(change: Any) -> bool:
+    return isinstance(change, dict) and all(
+        kind in ("changed deps", "changed outs") and all(state in ("deleted", "not in cache") for state in files.values())
+        for kind, files in change.items()
+    )
+
+
+def _state(remote: str) -> dict[str, str]:
+    config = "".join(path.read_text() for path in (Path(".dvc/config"), Path(".dvc/config.local")) if path.exists())
+    digest = hashlib.sha256(config.encode()).hexdigest()  # it may hold a password
+    return {"remote": remote, "config": digest, "lock": file_digest(LOCK) if LOCK.exists() else ""}
+
+
+def _run(processes: Processes, command: list[str]) -> str:
+    """Run a command; the line that says what went wrong, or nothing."""
+    lines: list[str] = []
+    status = processes.run(command, lines.append)
+    problems = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
+    failed = status or any(line.startswith(f"ERROR: {LOST}") for line in lines)
+    return redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})") if failed else ""

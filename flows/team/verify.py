@@ -1,0 +1,79 @@
+"""`retemper verify`: every cached object is read and compared with its digest. A damaged one is removed."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from flows.pipeline.plan import repository
+from flows.process import locks
+from flows.repository import cache
+from flows.team.sync import PUSHED, reason
+from tasks.core.stage.errors import UserError
+
+
+def verify_cache() -> int:
+    """Exit status: 0 where every object of the cache was whole, else 1 (the next run mends it)."""
+    with locks.only_run(), repository() as repo, repo.lock:
+        root = Path(repo.cache.local_cache_dir) / "files" / "md5"
+
+        wrong: list[Path] = []
+
+        def remove(path: Path) -> None:
+            wrong.append(path)
+            _say(path, "damaged, removed; the next run of who has or makes it puts it there again")
+            path.unlink(missing_ok=True)
+
+        count, size = cache.verify(root, remove)
+    print(f"{root}: {count} objects, {size / 1e6:,.1f} MB read, {len(wrong)} damaged")
+    return 1 if wrong else 0
+
+
+def verify_remote(name: str) -> int:
+    """The same for the objects of a remote; all of them are read, so all of them are downloaded.
+
+    The listing of a folder of which an object is damaged or gone goes too: DVC takes what a listing names for there, and would never
+    send it again.
+    """
+    size = 0
+    try:
+        from dvc_data.hashfile.db import get_index
+
+        with repository() as repo:
+            odb = repo.cloud.get_remote(name).odb
+            files = [path for path in (odb.fs.fs.find(odb.path) if odb.fs.exists(odb.path) else []) if cache.remote_id(path)]
+            whole: set[str] = set()
+            wrong: list[str] = []
+            for path in files:
+                digest = hashlib.md5(usedforsecurity=False)
+                with odb.fs.open(path, "rb") as handle:
+                    while block := handle.read(1 << 20):
+                        digest.update(block)
+                        size += len(block)
+                oid = str(cache.remote_id(path))
+                if oid.removesuffix(".dir") == digest.hexdigest():
+                    whole.add(oid)
+                else:
+                    wrong.append(path)
+                    _say(path, "damaged, removed; the next run here sends it, if its cache has it, else whoever makes it")
+                    odb.fs.remove(path)
+            hollow = [
+                path
+                for path in files
+                if path.endswith(".dir") and path not in wrong
+                if any(not odb.exists(oid) for oid in {entry["md5"] for entry in json.loads(odb.fs.fs.cat_file(path))} - whole)
+            ]
+            for path in hollow:
+                _say(path, "lists what is damaged or gone, removed with it")
+                odb.fs.remove(path)
+            if wrong or hollow:
+                get_index(odb).clear()
+                PUSHED.unlink(missing_ok=True)
+    except Exception as error:  # DVC's, or of any of the libraries that speak to remotes
+        raise UserError(f"remote {name}: cannot be read: {reason(name, error)}") from None
+    print(f"remote {name}: {len(files)} objects, {size / 1e6:,.1f} MB read, {len(wrong)} damaged")
+    return 1 if wrong or hollow else 0
+
+
+def _say(path: object, what: str) -> None:
+    print(f"retemper: {path}: {what}", file=sys.stderr)

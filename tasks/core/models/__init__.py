@@ -1,0 +1,1 @@
+"""The models: bi-encoder, cross-encoder and their heads."""

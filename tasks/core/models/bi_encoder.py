@@ -1,0 +1,308 @@
+"""The bi-encoder: a transformer, a pooling, an optional head, and the folder that holds them.
+
+The folder is a Hugging Face model (safetensors, config, tokenizer) with the module files of
+sentence-transformers beside it, so that `AutoModel` and `SentenceTransformer(path)` load it and give the
+same vectors. Those module files are also where pooling, head and similarity are read from: nothing is kept twice.
+
+Two towers of different weights are two such folders, `query` and `document`, in one folder whose module is sentence-transformers'
+Router: `encode_query` and `encode_document` go to the right one.
+
+Shapes: B texts, L tokens, H hidden width, D vector width.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoModel
+from transformers.utils import logging as transformers_logging
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+
+MODULE = "sentence_transformers.models."
+ROUTER = "router_config.json"  # stands in a folder of two towers
+TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
+ACTIVATIONS = {  # of a Dense, by the head it belongs to
+    "linear_norm": "torch.nn.modules.linear.Identity",
+    "linear": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+}
+CHAINS = [  # of modules.json: what a Shape can say
+    ["Transformer", "Pooling", *head, *normalize] for head in ([], ["Dense"], ["Dense", "LayerNorm"]) for normalize in ([], ["Normalize"])
+]
+transformers_logging.disable_progress_bar()  # bars for a load of half a second are noise in a stage's log
+transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What stands on top of the transformer, and how texts are put to it."""
+
+    pooling: str = "mean"  # cls | mean
+    head: str = "none"  # linear_norm | linear | tanh | none
+    similarity: str = "dot"  # dot | cosine
+    max_length: int | None = None  # tokens of a document
+    query_prefix: str = ""
+    document_prefix: str = ""
+
+
+class Head(nn.Module):
+    """Over the pooled vector: linear, then LayerNorm (ANCE models.py, DRhard model.py), tanh (costa.txt Eq. 5) or nothing."""
+
+    def __init__(self, width: int, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.linear = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width) if kind == "linear_norm" else None
+
+    def draw(self, generator: torch.Generator) -> None:
+        """New weights: N(0, 0.02), biases 0."""
+        nn.init.normal_(self.linear.weight, std=0.02, generator=generator)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, pooled_BH: torch.Tensor) -> torch.Tensor:
+        vectors_BD: torch.Tensor = self.linear(pooled_BH.to(self.linear.weight.dtype))
+        if self.norm is not None:
+            vectors_BD = self.norm(vectors_BD)
+        return vectors_BD.tanh() if self.kind == "tanh" else vectors_BD
+
+
+class Encoder(nn.Module):
+    """One tower: token ids and mask [B, L] to vectors [B, D], always float32."""
+
+    def __init__(self, transformer: Any, shape: Shape) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.shape = shape
+        self.width = int(transformer.config.hidden_size)  # D
+        self.head: Head | None = None if shape.head == "none" else Head(self.width, shape.head)
+
+    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        if self.shape.pooling == "cls":
+            return self.finish(hidden_BLH[:, 0].float())
+        weights_BL1 = mask_BL.unsqueeze(-1).float()
+        return self.finish((hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1))
+
+    def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:
+        """Pooled hidden states [B, H] to vectors [B, D]: the head, and length 1 for cosine."""
+        if self.head is not None:
+            vectors_BD = self.head(vectors_BD).float()
+        return F.normalize(vectors_BD, dim=-1) if self.shape.similarity == "cosine" else vectors_BD
+
+
+@dataclass(frozen=True)
+class Towers:
+    """Query tower and document tower; the same object where they share weights."""
+
+    query: Encoder
+    document: Encoder
+
+    @property
+    def shared(self) -> bool:
+        return self.query is self.document
+
+
+def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
+    """What stands before queries and documents, of a config_sentence_transformers.json; its encode_document takes them in this order."""
+    prompts = described.get("prompts") or {}
+    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
+    return str(prompts.get("query") or ""), str(document or "")
+
+
+def read_shape(folder: Path) -> Shape:
+    """Pooling, head and similarity of a model folder (of two towers: the document's); mean, none and dot for a bare transformer."""
+    if (folder / ROUTER).exists():
+        return read_shape(folder / "document")
+    if not (folder / "modules.json").exists():
+        return Shape()
+    modules = read_json(folder / "modules.json")
+    chain = [module["type"].rsplit(".", 1)[-1] for module in modules]
+    if chain not in CHAINS:
+        raise UserError(f"{folder / 'modules.json'}: found {', '.join(chain)}; expected one of " + " | ".join(", ".join(c) for c in CHAINS))
+    texts = folder / "sentence_bert_config.json"
+    max_length = read_json(texts).get("max_seq_length") if texts.exists() else None
+    general = folder / "config_sentence_transformers.json"
+    described = read_json(general) if general.exists() else {}
+    query_prefix, document_prefix = read_prompts(described)
+    return Shape(
+        pooling=_pooling(folder / modules[1]["path"] / "config.json"),
+        head=_head(folder, modules, chain),
+        similarity="cosine" if "Normalize" in chain or described.get("similarity_fn_name") == "cosine" else "dot",
+        max_length=max_length,
+        query_prefix=query_prefix,
+        document_prefix=document_prefix,
+    )
+
+
+def _head(folder: Path, modules: list[dict[str, str]], chain: list[str]) -> str:
+    """The kind of head that the modules after the pooling are; UserError for an activation that none has."""
+    if "Dense" not in chain:
+        return "none"
+    if "LayerNorm" in chain:
+        return "linear_norm"
+    path = folder / modules[chain.index("Dense")]["path"] / "config.json"
+    activation = str(read_json(path).get("activation_function", ""))
+    kinds = [kind for kind in ("linear", "tanh") if activation.endswith(ACTIVATIONS[kind].rpartition(".")[2])]
+    if not kinds:
+        raise UserError(f"{path}: found activation {activation}; expected Identity or Tanh")
+    return kinds[0]
+
+
+def _pooling(path: Path) -> str:
+    """cls or mean, of a Pooling module's configuration; UserError for any other mode."""
+    config = read_json(path)
+    old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # written until sentence-transformers 5
+    named = [old.get(key, key) for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    modes = config.get("pooling_mode", named or ["mean"])
+    pooling: str = modes if isinstance(modes, str) else modes[0] if len(modes) == 1 else "+".join(modes)
+    if pooling not in ("cls", "mean"):
+        raise UserError(f"{path}: found pooling {pooling}; expected cls or mean")
+    return pooling
+
+
+def load_transformer(folder: Path) -> Any:
+    """The transformer of a local folder, float32; UserError where it cannot be loaded, or not all of it.
+
+    A pooler that the folder does not bring is drawn alike every time: it is not used, but saved with the rest.
+    """
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder}: no config.json; expected a Hugging Face model folder")
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            transformer, report = AutoModel.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(
+            f"{folder}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json and model.safetensors"
+        ) from None
+    if transformer.config.is_encoder_decoder:
+        raise UserError(
+            f"{folder}: found an encoder with a decoder ({transformer.config.model_type}); expected an encoder alone, like BERT"
+        )
+    lacking = sorted(
+        [str(key) for key in report["missing_keys"] if "pooler" not in key] + [str(key[0]) for key in report["mismatched_keys"]]
+    )
+    if lacking:
+        raise UserError(f"{folder}: model.safetensors does not fit config.json: {lacking[0]} is missing or of another size")
+    return transformer
+
+
+def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
+    """Both towers of a model folder. `shape` overrides what the folder's module files say (for a bare transformer)."""
+    if (folder / ROUTER).exists():
+        query, document = (load_towers(folder / name, shape).document for name in TOWERS)
+        return Towers(query, document)
+    shape = shape or read_shape(folder)
+    encoder = Encoder(load_transformer(folder), shape)
+    if encoder.head is not None and read_shape(folder).head == encoder.head.kind:
+        _load_head(encoder.head, folder)
+    wrong = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
+    if wrong:
+        raise UserError(f"{folder}: weight {wrong} holds NaN or infinity, expected numbers; train that model again, or name another")
+    encoder.eval()
+    return Towers(encoder, encoder)
+
+
+def _load_head(head: Head, folder: Path) -> None:
+    """Fill `head` from a model folder; UserError where its Dense is not a plain linear map of the same width."""
+    path = folder / "2_Dense" / "config.json"
+    config = read_json(path)
+    width = head.linear.in_features
+    if (config["in_features"], config["out_features"], config.get("bias", True)) != (width, width, True):
+        raise UserError(f"{path}: expected in_features and out_features {width} and a bias")
+    wanted = ACTIVATIONS[head.kind]
+    if not str(config.get("activation_function", "")).endswith(wanted.rpartition(".")[2]):
+        raise UserError(f"{path}: found activation {config.get('activation_function')}; expected {wanted}")
+    for module, name, prefix in ((head.linear, "2_Dense", "linear."), (head.norm, "3_LayerNorm", "norm.")):
+        if module is None:
+            continue
+        weights = folder / name / "model.safetensors"
+        try:
+            module.load_state_dict({key.removeprefix(prefix): value for key, value in load_file(weights).items()})
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise UserError(
+                f"{weights}: cannot be loaded ({' '.join(str(error).split())}); expected {prefix}weight and {prefix}bias"
+            ) from None
+
+
+def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int | None = None, **texts: Any) -> None:
+    """Write both towers into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape.
+
+    `query_length` is the max_length of a query tower of its own; a shared tower has one for both, the documents'.
+    """
+    tokenizer.save_pretrained(folder)
+    if not towers.shared:
+        for name, tower in zip(TOWERS, (towers.query, towers.document), strict=True):
+            (folder / name).mkdir()
+            own = {"max_length": query_length} if name == "query" and query_length else {}
+            save_towers(Towers(tower, tower), tokenizer, folder / name, **texts | own)
+        _write_router(folder)
+        return
+    encoder = towers.document
+    shape = replace(encoder.shape, **texts)
+    encoder.transformer.save_pretrained(folder)
+    modules: list[tuple[str, str]] = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    width = encoder.width
+    _json(folder / "1_Pooling" / "config.json", {
+        "word_embedding_dimension": width,
+        "pooling_mode_cls_token": shape.pooling == "cls", "pooling_mode_mean_tokens": shape.pooling == "mean",
+        "pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False, "include_prompt": True,
+    })  # fmt: skip
+    if encoder.head is not None:
+        modules.append(("2_Dense", "Dense"))
+        dense = {"in_features": width, "out_features": width, "bias": True, "activation_function": ACTIVATIONS[encoder.head.kind]}
+        _json(folder / "2_Dense" / "config.json", dense)
+        linear, norm = encoder.head.linear, encoder.head.norm
+        save_file({"linear.weight": linear.weight.data, "linear.bias": linear.bias.data}, folder / "2_Dense" / "model.safetensors")
+        if norm is not None:
+            modules.append(("3_LayerNorm", "LayerNorm"))
+            _json(folder / "3_LayerNorm" / "config.json", {"dimension": width})
+            save_file({"norm.weight": norm.weight.data, "norm.bias": norm.bias.data}, folder / "3_LayerNorm" / "model.safetensors")
+    if shape.similarity == "cosine":
+        modules.append((f"{len(modules)}_Normalize", "Normalize"))
+        (folder / modules[-1][0]).mkdir()
+        _json(folder / modules[-1][0] / "config.json", {})  # git and DVC keep no empty folder
+    _json(folder / "modules.json", [
+        {"idx": i, "name": str(i), "path": path, "type": MODULE + kind} for i, (path, kind) in enumerate(modules)
+    ])  # fmt: skip
+    _json(folder / "sentence_bert_config.json", {"max_seq_length": shape.max_length, "do_lower_case": False})
+    _json(folder / "config_sentence_transformers.json", {
+        "prompts": {"query": shape.query_prefix, "document": shape.document_prefix}, "default_prompt_name": None,
+        "similarity_fn_name": shape.similarity,
+    })  # fmt: skip
+
+
+def _write_router(folder: Path) -> None:
+    """The module files above two towers: one Router, whose modules lie where each tower's own modules.json has them."""
+    types: dict[str, str] = {}
+    routes: dict[str, list[str]] = {}
+    for name in TOWERS:
+        modules = {f"{name}/{module['path']}".rstrip("/"): module["type"] for module in read_json(folder / name / "modules.json")}
+        types |= modules
+        routes[name] = list(modules)
+    _json(folder / ROUTER, {"types": types, "structure": routes, "parameters": {"default_route": "document", "allow_empty_key": True}})
+    _json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": MODULE + "Router"}])
+    general = "config_sentence_transformers.json"
+    _json(folder / general, read_json(folder / "document" / general))
+
+
+def _json(path: Path, value: object) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,82 @@
+"""The head that predicts masked tokens: dense, activation, layer norm, then the word embeddings as the output layer.
+
+Model folders keep it inside the model as Hugging Face has it (BertForMaskedLM and its kin); an encoder folder of this project
+keeps it apart, in `mlm_head/`, because a bi-encoder does not need it. H hidden width, V vocabulary, M tokens to predict.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.activations import ACT2FN
+
+from tasks.core.stage.errors import UserError
+
+FOLDER = "mlm_head"
+WEIGHTS = "model.safetensors"
+NAMES = ("dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias")
+PLACES = (  # of dense, norm and the bias over the vocabulary in a Hugging Face model
+    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),  # BERT, ELECTRA's kin
+    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),  # RoBERTa, XLM-R, MPNet
+    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),  # DistilBERT
+)
+OLD = {"weight": "gamma", "bias": "beta"}  # how layer norms were named until 2019
+
+
+class MLMHead(nn.Module):
+    """Hidden states of the tokens to predict [M, H] to logits [M, V]. The output layer is `embeddings` [V, H], tied, passed in."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        width = int(config.hidden_size)
+        self.dense = nn.Linear(width, width)
+        self.activation = ACT2FN[getattr(config, "hidden_act", "gelu")]
+        self.norm = nn.LayerNorm(width, eps=getattr(config, "layer_norm_eps", 1e-12))
+        self.bias = nn.Parameter(torch.zeros(int(config.vocab_size)))
+
+    def forward(self, hidden_MH: torch.Tensor, embeddings_VH: torch.Tensor) -> torch.Tensor:
+        logits_MV: torch.Tensor = self.norm(self.activation(self.dense(hidden_MH))) @ embeddings_VH.T + self.bias
+        return logits_MV
+
+    def draw(self, generator: torch.Generator) -> None:
+        """New weights: N(0, 0.02), biases 0 (BERT)."""
+        nn.init.normal_(self.dense.weight, std=0.02, generator=generator)
+        nn.init.zeros_(self.dense.bias)
+
+
+def find_head(model: Path) -> dict[str, torch.Tensor]:
+    """The head of an encoder folder or inside a Hugging Face model folder, under this module's names; empty where there is none."""
+    if (model / FOLDER / WEIGHTS).exists():
+        return load_file(model / FOLDER / WEIGHTS)
+    weights = model / WEIGHTS
+    if not weights.exists():
+        return {}
+    with safe_open(weights, framework="pt") as file:
+        present = set(file.keys())
+        for dense, norm, bias in PLACES:
+            found = dict(zip(NAMES, (f"{dense}.weight", f"{dense}.bias", f"{norm}.weight", f"{norm}.bias", bias), strict=True))
+            found |= {f"norm.{new}": f"{norm}.{old}" for new, old in OLD.items() if f"{norm}.{old}" in present}
+            if present.issuperset(found.values()):
+                return {name: file.get_tensor(key).float() for name, key in found.items()}
+    return {}
+
+
+def save_head(tensors: dict[str, torch.Tensor], encoder: Path) -> None:
+    """Write a head beside the encoder in `encoder` (existing)."""
+    (encoder / FOLDER).mkdir()
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, encoder / FOLDER / WEIGHTS)
+
+
+def load_head(head: MLMHead, encoder: Path) -> bool:
+    """Fill `head` from an encoder folder; False where the folder has none. UserError where it does not fit."""
+    path = encoder / FOLDER / WEIGHTS
+    if not path.exists():
+        return False
+    try:
+        head.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:
+        raise UserError(f"{path}: does not fit the encoder beside it ({' '.join(str(error).split())})") from None
+    return True

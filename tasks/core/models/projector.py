@@ -1,0 +1,54 @@
+"""The projector of a pre-training, kept beside its encoder for rounds that fine-tune with it (costa.txt Eq. 5 and Table 6).
+
+Nothing else reads it: the exported encoder and its vectors are without.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from tasks.core.models.bi_encoder import Head, Towers
+from tasks.core.stage.errors import UserError
+from tasks.core.training.loop import draw_seed
+
+HEADS = {"linear": "linear", "nonlinear": "tanh"}  # the head of an encoder by the kind of projector
+STREAM = 13  # of draws
+
+
+def make_projector(kind: str, width: int, seed: int) -> Head | None:
+    """A new projector of `kind` (a key of HEADS), its weights N(0, 0.02); nothing for none."""
+    if kind == "none":
+        return None
+    head = Head(width, HEADS[kind])
+    head.draw(torch.Generator().manual_seed(draw_seed(seed, STREAM)))
+    return head
+
+
+def save_projector(projector: Head, encoder: Path) -> None:
+    """Write a projector beside the encoder in `encoder` (existing)."""
+    (encoder / "projector").mkdir()
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in projector.linear.state_dict().items()}
+    save_file(tensors, encoder / "projector" / f"{projector.kind}.safetensors")
+
+
+def add_projector(towers: Towers, kind: str, init: Path, seed: int) -> str:
+    """Put a head over `towers`, in place: the projector beside `init` where that is of `kind`, else one drawn by `seed`.
+
+    Returns where it is from, in words. UserError where the towers have a head already.
+    """
+    path = init / "projector" / f"{HEADS[kind]}.safetensors"
+    for tower in [towers.document] if towers.shared else [towers.query, towers.document]:
+        if tower.head is not None:
+            raise UserError(f"{init}: has a head over its vectors already ({tower.shape.head}); set projector: none, which keeps it")
+        head = make_projector(kind, tower.width, seed)
+        assert head is not None
+        if path.exists():
+            try:
+                head.linear.load_state_dict(load_file(path))
+            except (SafetensorError, RuntimeError) as error:
+                raise UserError(f"{path}: does not fit the encoder beside it ({' '.join(str(error).split())})") from None
+        tower.head, tower.shape = head, replace(tower.shape, head=head.kind)
+    return "of the pre-training" if path.exists() else "new"

@@ -1,0 +1,112 @@
+"""Vectors of a corpus on disk: fixed-width shards that can be memory-mapped, and a manifest written last.
+
+A folder: 00000.npy, 00001.npy, ... [rows, width], manifest.json, owners.npy (int32 [R], the ordinal of the document
+that a row is a passage of), ids.parquet (one id per document).
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import file_digest, read_json, write_json
+from tasks.core.text.tokens import read_ids
+
+Block = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the vectors are, and of what they were made."""
+
+    rows: int
+    width: int
+    dtype: str
+    shards: list[int]  # rows of each
+    weights: str  # SHA-256 of the encoder folder
+    tokenizer: str
+    max_length: int
+    prefix: str
+    digests: list[str] = field(default_factory=list)  # SHA-256 of each shard's file
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """R vectors of width D; shards are mapped one at a time, so memory does not grow with R."""
+
+    folder: Path
+    manifest: Manifest
+    checked: set[int] = field(default_factory=set)  # shards whose bytes were found to be the manifest's
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    def blocks(self) -> Iterator[tuple[int, Block]]:
+        """(first row, [rows, D] memory map) of each shard in turn; UserError for a shard that is not what the manifest says.
+
+        Bytes are compared with the manifest's digests the first time that a shard is read.
+        """
+        start = 0
+        for number, rows in enumerate(self.manifest.shards):
+            path = self.folder / shard_name(number)
+            try:
+                block = np.load(path, mmap_mode="r", allow_pickle=False)
+                if number not in self.checked and file_digest(path) != self.manifest.digests[number]:
+                    raise ValueError("its bytes are not those that encode wrote")
+                self.checked.add(number)
+            except (OSError, ValueError, EOFError) as error:
+                raise UserError(f"{path}: not a readable shard ({error}); remove {self.folder} and run encode again") from None
+            if block.shape != (rows, self.manifest.width) or str(block.dtype) != self.manifest.dtype:
+                raise UserError(
+                    f"{path}: found {block.shape} {block.dtype}, the manifest says {(rows, self.manifest.width)} {self.manifest.dtype}"
+                )
+            yield start, block
+            start += rows
+
+    def owners(self) -> npt.NDArray[np.int32]:
+        """The document ordinal of every row, [R], mapped."""
+        path = self.folder / "owners.npy"
+        try:
+            owners: npt.NDArray[np.int32] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path}: not readable ({error}); remove {self.folder} and run encode again") from None
+        if len(owners) != self.manifest.rows:
+            raise UserError(f"{path}: found {len(owners)} rows, the manifest says {self.manifest.rows}; run encode again")
+        return owners
+
+    def ids(self) -> pa.Array:
+        """The id of every document."""
+        return read_ids(self.folder / "ids.parquet")
+
+
+def shard_name(number: int) -> str:
+    """The file name of shard `number`."""
+    return f"{number:05d}.npy"
+
+
+def write_manifest(folder: Path, manifest: Manifest, tokens: Path) -> None:
+    """Finish an embedding folder: what its rows belong to, then the manifest with the shards' digests, last."""
+    for name in ("owners.npy", "ids.parquet"):
+        shutil.copyfile(tokens / name, folder / name)
+    digests = [file_digest(folder / shard_name(number)) for number in range(len(manifest.shards))]
+    write_json(folder / "manifest.json", asdict(replace(manifest, digests=digests)))
+
+
+def open_embeddings(folder: Path) -> Embeddings:
+    """Open an embedding folder; UserError where its manifest is missing or does not add up."""
+    path = folder / "manifest.json"
+    try:
+        manifest = Manifest(**read_json(path))
+        rows = sum(manifest.shards)
+    except TypeError as error:
+        raise UserError(f"{path}: not a manifest ({error}); remove {folder} and run encode again") from None
+    if len(manifest.digests) != len(manifest.shards):
+        raise UserError(f"{path}: {len(manifest.shards)} shards, {len(manifest.digests)} digests; remove {folder} and run encode again")
+    if rows != manifest.rows:
+        raise UserError(f"{path}: shards hold {rows} rows, the manifest says {manifest.rows}; run encode again")
+    return Embeddings(folder, manifest)

@@ -1,0 +1,51 @@
+"""Texts to vectors: batches of like length under a token budget, no gradients.
+
+On a CPU encoders built like BERT run packed (`tasks.core.retrieval.packed`). Everything else is padded and goes through `Encoder`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tasks.core.models.bi_encoder import Encoder
+from tasks.core.retrieval.packed import PAD, Packed
+from tasks.core.text.tokens import Ints, Tokens, cut_by_budget
+
+Vectors = npt.NDArray[np.float32]
+
+
+def encode(
+    encoder: Encoder, tokens: Tokens, rows: Ints, batch_tokens: int, device: torch.device, done: Callable[[int], None] = lambda _: None
+) -> Vectors:
+    """Vectors float32 [R, D] of `rows` [R], in their order. `done` hears how many rows each batch finished.
+
+    The encoder is used as it stands (device, dtype, eval mode). Batches depend on the rows' lengths alone,
+    so the same rows give the same bits whatever else is encoded, by however many workers. Packed batches, and rows that are
+    not packed, are padded to multiples of PAD: on the CPUs tried (fp32) a row then has the same bits in whatever batch,
+    which tasks.encode.reuse checks and uses.
+    """
+    out_RD = np.empty((len(rows), encoder.width), dtype=np.float32)
+    with torch.inference_mode():
+        packed = Packed.of(encoder, device)
+        lengths = tokens.offsets[rows + 1] - tokens.offsets[rows]
+        if packed is None:
+            lengths = np.maximum(lengths, np.minimum(-(-lengths // PAD) * PAD, tokens.max_length))
+        for batch in cut_by_budget(lengths, batch_tokens):
+            if packed is None:
+                ids_BL, mask_BL = tokens.padded(rows[batch], int(lengths[batch[0]]))
+                out_RD[batch] = encoder(ids_BL.to(device), mask_BL.to(device)).cpu().numpy()
+            else:
+                out_RD[batch] = packed.vectors(tokens, rows[batch], lengths[batch]).numpy()
+            done(len(batch))
+    return out_RD
+
+
+def encode_texts(encoder: Encoder, tokenizer: Any, texts: list[str], max_length: int, device: torch.device) -> Vectors:
+    """Vectors float32 [B, D] of a few texts as they stand (prefixes included), in one batch."""
+    batch = tokenizer(texts, truncation=True, max_length=max_length, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        vectors: Vectors = encoder(batch["input_ids"].to(device), batch["attention_mask"].to(device)).cpu().numpy()
+    return vectors

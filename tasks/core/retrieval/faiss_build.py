@@ -1,0 +1,143 @@
+"""Building a faiss index from embedding shards, and what it loses against exact search; for every stage that makes one."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import Any, Protocol
+
+import faiss
+import numpy as np
+import torch
+
+from tasks.core.retrieval.embeddings import Embeddings
+from tasks.core.retrieval.encode import Vectors
+from tasks.core.retrieval.exact import Floats
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.progress import Progress
+from tasks.core.text.tokens import Ints
+
+TIE = 1e-6  # relative difference of two fp32 scores that are the same
+
+
+class Recipe(Protocol):
+    """What an index is made by: fields of tasks.index.params.Index, described there."""
+
+    @property
+    def factory(self) -> str: ...
+    @property
+    def nprobe(self) -> int: ...
+    @property
+    def ef_search(self) -> int: ...
+    @property
+    def train_size(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") -> Any:
+    """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train."""
+    width = embeddings.manifest.width
+    threads = torch.get_num_threads()
+    faiss.omp_set_num_threads(threads)  # its OpenMP may be another than torch's, and know nothing of runtime.yaml
+    with faiss_errors(f"{params.factory!r} for width {width}", key):
+        index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
+    if not index.is_trained:
+        sample = training_sample(embeddings, params.train_size, params.seed)
+        with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
+            if "_HNSW" in params.factory:
+                fill_centroids(index, sample, threads)
+            index.train(sample)
+    set_effort(index, params)
+    progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
+    if "HNSW" in params.factory:  # its graph depends on the order in which threads come to it
+        faiss.omp_set_num_threads(1)
+    for _, block in embeddings.blocks():
+        with faiss_errors(f"{params.factory}, which takes no vectors", key):
+            index.add(np.array(block, dtype=np.float32))
+        progress.advance(len(block))
+    progress.close()
+    faiss.omp_set_num_threads(threads)
+    return index
+
+
+def fill_centroids(index: Any, sample: Floats, threads: int) -> None:
+    """The centroids of an IVF that stand in an HNSW: clustered on all threads, put into its graph on one, as `train` would do on one.
+
+    What stands before the IVF (OPQ, PCA) is trained first; `train` then finds all of this done (faiss, Level1Quantizer::train_q1).
+    """
+    ivf = faiss.extract_index_ivf(index)
+    inner, vectors = index, sample
+    if isinstance(inner, faiss.IndexRefine):
+        inner = faiss.downcast_index(inner.base_index)
+    if isinstance(inner, faiss.IndexPreTransform):
+        chain: Any = inner.chain  # a std::vector; faiss' own types say list
+        for place in range(chain.size()):
+            step = faiss.downcast_VectorTransform(chain.at(place))
+            if not step.is_trained:
+                step.train(vectors)
+            vectors = step.apply(vectors)
+    clustering = faiss.Clustering(ivf.d, ivf.nlist, ivf.cp)
+    clustering.train(vectors, faiss.IndexFlatL2(ivf.d))
+    faiss.omp_set_num_threads(1)
+    faiss.downcast_index(ivf.quantizer).add(faiss.vector_to_array(clustering.centroids).reshape(ivf.nlist, ivf.d))
+    faiss.omp_set_num_threads(threads)
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """Show each line that faiss writes to the process's stderr once: it warns at every clustering, hundreds of times for an OPQ."""
+    sys.stderr.flush()
+    shown = os.dup(2)
+    with TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(shown, 2)
+            os.close(shown)
+            said.seek(0)
+            for line in dict.fromkeys(said.read().decode(errors="replace").splitlines()):
+                print(f"faiss: {line}", file=sys.stderr)
+
+
+@contextmanager
+def faiss_errors(found: str, key: str) -> Iterator[None]:
+    """Turn what faiss refuses into a UserError about the factory string."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).splitlines()[-1].strip())
+        raise UserError(f"params.yaml: {key}: found {found}; faiss says: {reason}") from None
+
+
+def set_effort(index: Any, params: Recipe) -> None:
+    """Write nprobe or efSearch into the index itself, so that whoever opens the file searches as hard."""
+    space = faiss.ParameterSpace()
+    inverted = faiss.try_extract_index_ivf(index)  # looks through transforms, id maps and refinements
+    inner = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+    if inverted is not None:
+        inverted.nprobe = min(params.nprobe, inverted.nlist)
+    elif isinstance(inner, faiss.IndexHNSW):
+        space.set_index_parameter(index, "efSearch", params.ef_search)
+
+
+def training_sample(embeddings: Embeddings, size: int, seed: int) -> Vectors:
+    """`size` rows drawn uniformly (all, where there are fewer), float32 [size, D], in row order."""
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(embeddings))[:size])
+    parts = [block[chosen[(chosen >= first) & (chosen < first + len(block))] - first] for first, block in embeddings.blocks()]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def recall(found_QK: Ints, scores_QK: Floats, exact_QK: Ints, k: int) -> float:
+    """Mean share of the k best rows that are among the first k found (faiss: intersection measure at k); k <= rows.
+
+    `scores_QK` and `exact_QK` are an exact search's. Beyond rank k, what scores as the k-th does (to fp32 rounding: two
+    libraries add up in different orders) is as good as it, so that duplicates in a corpus count against no index.
+    """
+    last_Q1 = scores_QK[:, k - 1 : k]
+    best_QK = scores_QK >= last_Q1 - TIE * np.abs(last_Q1)
+    hits = [min(k, len(np.intersect1d(f, e[best]))) / k for f, e, best in zip(found_QK[:, :k], exact_QK, best_QK, strict=True)]
+    return float(np.mean(hits))

@@ -1,0 +1,96 @@
+"""faiss indexes: opened, set up and searched. Inner product throughout; ties as in tasks.core.retrieval.exact."""
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+
+from tasks.core.retrieval.encode import Vectors
+from tasks.core.retrieval.exact import MARGIN, QUERY_BLOCK, Floats
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_file
+from tasks.core.stage.progress import Progress, track
+from tasks.core.text.tokens import Ints
+
+CHECKED = 64  # random queries whose scores are compared with the index's own
+TOLERANCE = 1e-3  # of the largest score
+
+
+def open_index(path: Path, rows: int | None = None, width: int | None = None) -> Any:
+    """The faiss index of a file; UserError where it cannot be read, or does not hold `rows` vectors of `width`."""
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    try:
+        index = faiss.read_index(str(path))
+    except RuntimeError as error:
+        raise UserError(f"{path}: not a readable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
+    for name, found, expected in (("vectors", index.ntotal, rows), ("width", index.d, width)):
+        if expected is not None and found != expected:
+            raise UserError(
+                f"{path}: found {name} {found}, expected {expected}; it is of another corpus or encoder: encode and index again"
+            )
+    return index
+
+
+def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, Ints]:
+    """Scores float32 and rows int64, [Q, depth + MARGIN] at most, -1 where the index found fewer; UserError where widths differ."""
+    if index.d != queries_QD.shape[1]:
+        raise UserError(f"the index holds vectors of width {index.d}, the encoder gives {queries_QD.shape[1]}; encode and index again")
+    scores, rows = index.search(np.ascontiguousarray(queries_QD), min(depth + MARGIN, index.ntotal))
+    return scores, rows
+
+
+def search_indexed(queries_QD: Vectors, index: Any, depth: int) -> tuple[Floats, Ints]:
+    """`search_index` with progress, QUERY_BLOCK queries at a time."""
+    progress = Progress("search index", len(queries_QD), "queries")
+    parts = []
+    for start in range(0, max(1, len(queries_QD)), QUERY_BLOCK):
+        parts.append(search_index(index, queries_QD[start : start + QUERY_BLOCK], depth))
+        progress.advance(len(parts[-1][0]))
+    progress.close()
+    return np.concatenate([scores for scores, _ in parts]), np.concatenate([rows for _, rows in parts])
+
+
+def refuse_other_scores(index: Any, where: str) -> None:
+    """UserError where the index's own score of a row is not the inner product with the vector that it decodes to.
+
+    Inverted lists, where it has some, can be decoded by row afterwards.
+    """
+    inverted = faiss.try_extract_index_ivf(index)
+    if inverted is not None:
+        inverted.make_direct_map()
+    try:
+        queries = np.random.default_rng(0).normal(size=(CHECKED, index.d)).astype(np.float32)
+        scores, rows = search_index(index, queries, 1)
+        found = rows >= 0
+        decoded = index.reconstruct_batch(np.maximum(rows, 0).ravel()).reshape(*rows.shape, -1)
+        again = np.einsum("bd,bkd->bk", queries, decoded)[found]
+        right = bool(found.any()) and np.abs(again - scores[found]).max() <= TOLERANCE * np.abs(again).max()
+    except RuntimeError:
+        right = False
+    if not right:
+        raise UserError(
+            f"{where}: the scores of this index are not those of its decoded vectors, which are needed here; "
+            "expected Flat, IVF, PQ, OPQ, SQ or HNSW"
+        )
+
+
+def index_scores(index: Any, queries_QD: Vectors, query: Ints, row: Ints) -> Floats:
+    """Score of each pair (query, row), float32 [P], by the vector that the index itself keeps (its codes, decoded).
+
+    For an index that `refuse_other_scores` has passed: else the score is another than a search's.
+    """
+    inverted = faiss.try_extract_index_ivf(index)
+    if inverted is not None:
+        inverted.make_direct_map()
+    scores = np.empty(len(row), dtype=np.float32)
+    for pair, (q, r) in enumerate(track(zip(query.tolist(), row.tolist(), strict=True), "score known positives", len(row), "passages")):
+        scores[pair] = np.dot(queries_QD[q], index.reconstruct(r))
+    return scores
+
+
+def save_index(index: Any, path: Path) -> None:
+    """Write a faiss index, whole or not at all."""
+    with new_file(path) as temporary:
+        faiss.write_index(index, str(temporary))

@@ -1,0 +1,198 @@
+"""Encoders built like BERT (Devlin et al. 2019) without padding: faster inference on a CPU.
+
+The tokens of a batch's rows stand one behind the other in one matrix, so no linear layer, activation or norm is spent on
+padding and no attention on masked keys. In float32 buffers are used again for every layer, and biases and residuals go into
+the matrix products. In bfloat16 oneDNN's linear layers do: weights are reordered once a call of `encode`, and bias, GELU and
+residual are added before a sum is rounded. Attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16 before the
+softmax, as transformers' own eager attention does.
+
+Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), H hidden width, I inner width, A attention heads.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from tasks.core.models.bi_encoder import Encoder
+from tasks.core.text.tokens import Ints, Tokens
+
+PAD = 16  # tokens
+INNER_ROWS = 512  # of the inner activations held at a time, for each thread: they stay in its cache
+FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; none: behind the pad id (fairseq)
+ATTENTION_LENGTH = 512  # tokens up to which the fused layers attend by the definition
+ATTENTION_SCORES = 2**23  # of them at a time: 16 MiB
+Layers = Callable[[torch.Tensor, Ints], torch.Tensor]  # embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An encoder whose transformer is BERT's, with its layers made ready for rows without padding."""
+
+    encoder: Encoder
+    first_position: int
+    layers: Layers
+
+    @classmethod
+    def of(cls, encoder: Encoder, device: torch.device) -> "Packed | None":
+        """The packed form of `encoder`; None for another architecture, device or dtype, or in training."""
+        transformer = encoder.transformer
+        config = transformer.config
+        known = config.model_type in FIRST_POSITION and hasattr(transformer, "encoder") and not config.is_decoder
+        if not known or device.type != "cpu" or torch.is_autocast_enabled("cpu") or encoder.training:
+            return None
+        if transformer.dtype == torch.float32:
+            layers = plain_layers(transformer)
+        elif transformer.dtype == torch.bfloat16 and has_fused_layers():
+            layers = fused_layers(transformer)
+        else:
+            return None
+        first = FIRST_POSITION[config.model_type]
+        return cls(encoder, config.pad_token_id + 1 if first is None else first, layers)
+
+    def vectors(self, tokens: Tokens, rows: Ints, lengths_B: Ints) -> torch.Tensor:
+        """Vectors [B, D] of `rows`, whose `lengths_B` never rise."""
+        starts_B = np.cumsum(lengths_B) - lengths_B
+        total = int(lengths_B.sum())
+        ids_T = np.full(_whole(total), tokens.pad, dtype=np.int64)
+        ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
+        places_T = np.zeros(len(ids_T), dtype=np.int64)
+        places_T[:total] = np.arange(total) - np.repeat(starts_B, lengths_B)
+        positions_T = torch.from_numpy(places_T + self.first_position)
+        embedded_TH = self.encoder.transformer.embeddings(input_ids=torch.from_numpy(ids_T)[None], position_ids=positions_T[None])[0]
+        hidden_TH = self.layers(embedded_TH, lengths_B).float()
+        if self.encoder.shape.pooling == "cls":
+            pooled_BH = hidden_TH[torch.from_numpy(starts_B)]
+        else:
+            pooled_BH = torch.segment_reduce(hidden_TH[:total], "mean", lengths=torch.from_numpy(lengths_B))
+        spare = _whole(len(rows)) - len(rows)
+        return self.encoder.finish(F.pad(pooled_BH, (0, 0, 0, spare)))[: len(rows)]
+
+
+def plain_layers(transformer: Any) -> Layers:
+    """The layers in any dtype, from torch's own operations."""
+    heads = transformer.config.num_attention_heads
+    products = [(weight_KH.t(), bias_K) for weight_KH, bias_K in map(_query_key_value, transformer.encoder.layer)]
+
+    def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
+        total, width = x_TH.shape
+        sum_TH, context_TH = torch.empty_like(x_TH), torch.zeros_like(x_TH)
+        qkv_TK = x_TH.new_empty(total, 3 * width)
+        runs = list(_runs(lengths_B))
+        blocks = list(pairwise(_blocks(total, INNER_ROWS * torch.get_num_threads())))
+        inner_TI = x_TH.new_empty(max(end - start for start, end in blocks), transformer.config.intermediate_size)
+        for layer, (weight_HK, bias_K) in zip(transformer.encoder.layer, products, strict=True):
+            torch.addmm(bias_K, x_TH, weight_HK, out=qkv_TK)
+            for start, count, length in runs:
+                part = slice(start, start + count * length)
+                q, k, v = qkv_TK[part].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+                context_TH[part].view(count, length, heads, -1).copy_(F.scaled_dot_product_attention(q, k, v).transpose(1, 2))
+            mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
+            torch.add(x_TH, mixed.dense.bias, out=sum_TH).addmm_(context_TH, mixed.dense.weight.t())
+            x_TH = mixed.LayerNorm(sum_TH)
+            torch.add(x_TH, outer.dense.bias, out=sum_TH)
+            for start, end in blocks:
+                inner_BI = torch.addmm(inner.dense.bias, x_TH[start:end], inner.dense.weight.t(), out=inner_TI[: end - start])
+                sum_TH[start:end].addmm_(inner.intermediate_act_fn(inner_BI), outer.dense.weight.t())
+            x_TH = outer.LayerNorm(sum_TH)
+        return x_TH
+
+    return forward
+
+
+def has_fused_layers() -> bool:
+    """Whether this torch has oneDNN and the operations used here, which are its own affair, and oneDNN bfloat16 on this CPU."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    there = all(hasattr(torch.ops.mkldnn, name) for name in ("_is_mkldnn_bf16_supported", "_linear_pointwise", "_reorder_linear_weight"))
+    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def fused_layers(transformer: Any) -> Layers:
+    """The layers in bfloat16, from the operations that torch's own compiler uses on a CPU (torch/_inductor/mkldnn_lowerings.py)."""
+    heads = transformer.config.num_attention_heads
+    linear = torch.ops.mkldnn._linear_pointwise
+
+    def reordered(weight_OI: torch.Tensor) -> torch.Tensor:
+        weight: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI.detach(), None)
+        return weight
+
+    products = [_query_key_value(layer) for layer in transformer.encoder.layer]
+    weights = [
+        (
+            reordered(qkv_weight),
+            qkv_bias,
+            reordered(layer.attention.output.dense.weight),
+            reordered(layer.intermediate.dense.weight),
+            reordered(layer.output.dense.weight),
+        )
+        for layer, (qkv_weight, qkv_bias) in zip(transformer.encoder.layer, products, strict=True)
+    ]
+    gelu = transformer.config.hidden_act == "gelu"
+
+    def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
+        context_TH = torch.zeros_like(x_TH)
+        parts = [part for run in _runs(lengths_B) for part in _cut(*run, max(1, ATTENTION_SCORES // (heads * run[2] ** 2)))]
+        for layer, own in zip(transformer.encoder.layer, weights, strict=True):
+            qkv_weight, qkv_bias, mixed_weight, inner_weight, outer_weight = own
+            qkv_TK = linear(x_TH, qkv_weight, qkv_bias, "none", [], "")
+            for start, count, length in parts:
+                part = slice(start, start + count * length)
+                q, k, v = qkv_TK[part].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+                context_TH[part].view(count, length, heads, -1).copy_(_attention(q, k, v).transpose(1, 2))
+            mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
+            x_TH = mixed.LayerNorm(linear.binary(context_TH, x_TH, mixed_weight, mixed.dense.bias, "add"))
+            if gelu:
+                inner_TI = linear(x_TH, inner_weight, inner.dense.bias, "gelu", [], "none")
+            else:
+                inner_TI = inner.intermediate_act_fn(linear(x_TH, inner_weight, inner.dense.bias, "none", [], ""))
+            x_TH = outer.LayerNorm(linear.binary(inner_TI, x_TH, outer_weight, outer.dense.bias, "add"))
+        return x_TH
+
+    return forward
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention of [B, A, L, D] over whole rows. By its definition short ones in bfloat16 are 1.5 x as fast; its memory grows with L^2."""
+    if q.shape[2] > ATTENTION_LENGTH:
+        return F.scaled_dot_product_attention(q, k, v)
+    q_NLD, k_NLD, v_NLD = (each.reshape(-1, *each.shape[2:]) for each in (q, k, v))
+    scores_NLL = torch.baddbmm(q.new_zeros(1), q_NLD, k_NLD.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)
+    return torch.bmm(scores_NLL.softmax(-1), v_NLD).view(q.shape)
+
+
+def _query_key_value(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight [3H, H] and bias [3H] of the three products of a layer's attention."""
+    own = layer.attention.self
+    three = (own.query, own.key, own.value)
+    return torch.cat([each.weight for each in three]), torch.cat([each.bias for each in three])
+
+
+def _runs(lengths_B: Ints) -> Iterator[tuple[int, int, int]]:
+    """First token, rows and length of every run of rows of one length."""
+    start = 0
+    for length, rows in groupby(lengths_B.tolist()):
+        count = len(list(rows))
+        yield start, count, length
+        start += count * length
+
+
+def _cut(start: int, count: int, length: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """A run as runs of at most `most` rows."""
+    for first in range(0, count, most):
+        yield start + first * length, min(most, count - first), length
+
+
+def _whole(rows: int) -> int:
+    """`rows` and as many of padding that their bits do not depend on their number: a matrix product of fewer than 4 a thread differs."""
+    return max(-(-rows // PAD) * PAD, PAD * torch.get_num_threads())
+
+
+def _blocks(rows: int, most: int) -> list[int]:
+    """Bounds of the fewest blocks of at most about `most` of `rows` (a multiple of PAD), all of like size and whole in PAD."""
+    count = -(-rows // most)
+    return [rows // PAD * number // count * PAD for number in range(count + 1)]

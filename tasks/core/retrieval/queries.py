@@ -1,0 +1,104 @@
+"""Query vectors and the exact search over a corpus's embeddings, as mine, evaluate and index need them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from tasks.core.models.bi_encoder import Encoder, load_towers
+from tasks.core.retrieval.embeddings import Embeddings
+from tasks.core.retrieval.encode import Vectors, encode
+from tasks.core.retrieval.exact import MARGIN, QUERY_BLOCK, Floats, Ids, exact_search, ranked_tables, rows_needed
+from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.progress import Progress
+from tasks.core.text.tokens import Ints, Tokens
+
+HELD = 2**23  # search results in memory at a time, 12 bytes each: a CPU computes far longer than it reads the corpus
+HELD_GPU = 2**25  # a GPU is the faster of the two, so it reads less often: 0.4 GB
+FEWEST = 64  # queries at a time, however many results each has
+
+
+def query_tower(encoder: Path, precision: Precision, device: torch.device) -> Encoder:
+    """The query tower of an encoder folder, on `device`, ready to encode."""
+    return place(load_towers(encoder).query, device, compute_dtype(device, precision))
+
+
+def encode_queries(
+    encoder: Path,
+    tokens: Tokens,
+    precision: Precision,
+    device: torch.device,
+    most: int | None = None,
+    tower: Encoder | None = None,
+) -> Vectors:
+    """Vectors [Q, D] of the queries of a token folder, the first `most`, by the query tower of an encoder folder (`tower`: loaded already).
+
+    UserError for a vector that is not finite.
+    """
+    rows = np.arange(len(tokens))[:most]
+    tower = tower or query_tower(encoder, precision, device)
+    progress = Progress(f"encode {tokens.folder.name} queries", len(rows), "queries")
+    vectors = encode(tower, tokens, rows, best_batch_tokens(device, tower.transformer.dtype), device, progress.advance)
+    progress.close()
+    if not np.isfinite(vectors).all():
+        row = int(np.argmin(np.isfinite(vectors).all(axis=1)))
+        query = tokens.ids()[int(tokens.owners[row])]
+        raise UserError(f"{encoder}: gives NaN or infinity for a query ({tokens.folder.name} {query}); train that model again")
+    return vectors
+
+
+def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, device: torch.device) -> tuple[Floats, Ints]:
+    """Exact search with progress for the `depth` best documents, see `exact_search`. UserError where widths differ."""
+    if queries_QD.shape[1] != embeddings.manifest.width:
+        raise UserError(
+            f"{embeddings.folder}: vectors of width {embeddings.manifest.width}, the encoder gives {queries_QD.shape[1]}; encode again"
+        )
+    progress = Progress("search", len(embeddings), "passages")
+    found = exact_search(
+        queries_QD, embeddings.blocks(), min(rows_needed(depth, embeddings.owners()), len(embeddings)), device, progress.advance
+    )
+    progress.close()
+    return found
+
+
+def part_size(rows: int, device: torch.device | None = None) -> int:
+    """How many queries of `rows` results each are searched at a time on `device` (none: a CPU).
+
+    HELD results at most (or those of FEWEST queries), in whole blocks of exact_search where that leaves one. A part is what
+    a kill costs, and each part reads the corpus once: 4 times for MS MARCO's 503k queries, 200 deep, on a GPU.
+    """
+    most = (HELD_GPU if device is not None and device.type == "cuda" else HELD) // (rows + MARGIN)
+    return most // QUERY_BLOCK * QUERY_BLOCK or max(FEWEST, most)
+
+
+def ranked_queries(
+    queries_QD: Vectors,
+    search: Callable[[Vectors], tuple[Floats, Ints]],
+    rows: int,
+    query_ids: pa.Array,
+    document_ids: Ids,
+    owners: npt.NDArray[np.int32],
+    depth: int,
+    skip: int = 0,
+    excluded: Ints | None = None,
+    size: int | None = None,
+    kept: Callable[[int, Iterator[pa.Table]], Iterator[pa.Table]] = lambda _, tables: tables,
+) -> Iterator[pa.Table]:
+    """Ranked documents (see `ranked_tables`) of any number of queries; `search` gives `rows` results of each of a part of them.
+
+    Parts are of `size` queries (none: `part_size`). `kept` gets the first query of each and its tables, which are searched for
+    when they are first asked for, and gives tables in their place.
+    """
+    size = size or part_size(rows)
+
+    def part(start: int) -> Iterator[pa.Table]:
+        scores, found = search(queries_QD[start : start + size])
+        left_out = None if excluded is None else excluded - start * len(document_ids)
+        yield from ranked_tables(scores, found, query_ids.slice(start, size), document_ids, owners, depth, skip, left_out)
+
+    for start in range(0, len(queries_QD), size):
+        yield from kept(start, part(start))

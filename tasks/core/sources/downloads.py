@@ -1,0 +1,23 @@
+"""Models that stand outside the project: the one place that may go online for them."""
+
+from pathlib import Path
+
+from tasks.core.sources.datasets import HUB_FILES, parse_encoder
+from tasks.core.stage.errors import UserError
+
+
+def encoder_folder(source: str) -> Path:
+    """The local folder of an encoder source; a Hugging Face id that is not here yet is downloaded (no code, safetensors only)."""
+    place = parse_encoder(source)
+    if place.folder is not None:
+        return place.folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(place.name, allow_patterns=list(HUB_FILES)))
+    except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"encoder {source}: not on this machine and not to be downloaded ({reason}); go online once, or name a folder"
+        ) from None

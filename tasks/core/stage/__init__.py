@@ -1,0 +1,1 @@
+"""What every stage is made of: entry, errors, files, parameters, progress, devices."""

@@ -1,0 +1,114 @@
+"""Where and in what arithmetic tensors are computed: the one place that chooses device, threads and dtype."""
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import Params, read_yaml, validate
+
+Precision = Literal["bf16", "fp32"]
+RUNTIME_FILE = Path("runtime.yaml")
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class Runtime(Params):
+    """What must not change a result: the content of runtime.yaml, which DVC does not track and need not exist."""
+
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto takes the first GPU, else the CPU")
+    threads: int | None = Field(None, ge=1, description="CPU threads; none: one per core. Another count may change last bits")
+    slots: int = Field(1, ge=1, description="stages that need a device at once, where there is no GPU; give each its share of threads")
+    checkpoint_seconds: float = Field(
+        30.0,
+        ge=0,
+        description="between two checkpoints of a training, or 20 times what one takes; a kill costs at most this. 0: after every step",
+    )
+    graph_tokens: int = Field(
+        16384,
+        ge=0,
+        description="tokens of a training step whose activations stay in memory (fp32, texts of 64 tokens: about 3 GiB for "
+        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); those beyond are encoded twice",
+    )
+    shard_store_gib: float = Field(8.0, ge=0, description="disk kept for finished embedding shards, GiB; the least recently used go first")
+    shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode used for so many days are removed")
+
+
+def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:
+    """The runtime file, or its defaults where there is none."""
+    return validate(Runtime, read_yaml(path), str(path)) if path.exists() else Runtime()
+
+
+def choose_device(runtime: Runtime) -> torch.device:
+    """The device that `runtime` asks for, ready for reproducible work; UserError where it is not there."""
+    if runtime.threads:
+        torch.set_num_threads(runtime.threads)
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
+    device = torch.device(name)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products are reproducible only with it
+    torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")  # CUDA's attention is so only where it may not just warn
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; nothing reads one unwritten
+    torch.set_float32_matmul_precision("highest")  # some environments turn TF32 on, whose products have 10 bits
+    if device.type == "cpu":
+        keep_memory()
+    if device.type == "cuda":
+        if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+            raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
+        torch.cuda.set_device(device.index or 0)
+    return device
+
+
+def keep_memory() -> bool:
+    """Tell this process's malloc to keep the memory of freed tensors of up to 32 MiB for the next ones. False where it cannot (glibc can).
+
+    By its own rules it gives memory back to the system after nearly every layer; fresh pages are 7 to 10 % of encoding on a CPU.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    return mallopt is not None and bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_threshold, 2**25))
+
+
+def hardware(device: torch.device) -> str:
+    """What the bits of a result may depend on: the kind of GPU; or that it is a CPU, its instructions and its number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    instructions = "AMX" if torch.cpu._is_amx_tile_supported() else torch.backends.cpu.get_cpu_capability()
+    return f"cpu, {instructions}, {torch.get_num_threads()} threads"
+
+
+def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
+    """Move a module, in place, and its weights to `dtype`. Buffers keep theirs: rotary frequencies in bf16 turn by half a
+    radian at 500 tokens.
+    """
+    module.to(device)
+    for weight in module.parameters():
+        weight.data = weight.data.to(dtype)
+    return module
+
+
+def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:
+    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU what fills it.
+
+    With `gradients` a batch's activations stay in memory.
+    """
+    if device.type == "cpu":  # fp32: what its caches hold; bf16: training casts and reorders weights once a batch
+        return 8192 if dtype == torch.bfloat16 else 2048
+    return 16384 if gradients else 65536
+
+
+def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:
+    """bfloat16 where `precision` asks for it and the hardware multiplies matrices in it, else float32.
+
+    On a CPU without such units bf16 products run many times slower than fp32 ones (50 x on AVX2), so there
+    fp32 is used, which is also the more exact. Results are the same bit for bit on the same kind of hardware only.
+    """
+    if precision == "fp32":
+        return torch.float32
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32

@@ -1,0 +1,87 @@
+"""Files that are whole or absent: written under a temporary name, flushed to disk, renamed. Digests."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tasks.core.stage.errors import UserError
+
+
+def partial(path: Path) -> Path:
+    """The name under which `path` is written until it is complete; one per path, so a kill leaves at most one."""
+    return path.with_name(f".{path.name}.partial")
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write; on success it becomes `path` by one rename, on failure it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = partial(path)
+    try:
+        yield temporary
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder; on success its files are flushed and it replaces `path` by one rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = partial(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in sorted(temporary.rglob("*")):
+            if file.is_file():
+                file.chmod(0o644)  # safetensors writes for its owner only, and a cache is a team's
+                with file.open("rb") as handle:
+                    os.fsync(handle.fileno())
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` (UTF-8) to `path`, whole or not at all."""
+    with new_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as indented JSON with a final newline; NaN is refused (ValueError)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file; UserError where it is missing or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; run the stage that makes it") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); remove it and run again") from None
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def folder_digest(path: Path) -> str:
+    """SHA-256 over the relative names and bytes of all files below `path`, in name order."""
+    total = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        total.update(f"{file.relative_to(path).as_posix()}\0{file_digest(file)}\n".encode())
+    return total.hexdigest()

@@ -1,0 +1,86 @@
+"""Parameters as frozen records: a section of params.yaml becomes a pydantic model that knows every key."""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from tasks.core.stage.errors import UserError
+
+
+class Params(BaseModel):
+    """Base of every stage's parameters: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+P = TypeVar("P", bound=Params)
+TrainingTokens = Annotated[
+    int | None,
+    Field(
+        ge=512,
+        description="tokens of one forward pass at most, padding included (a step is cut into these); "
+        "none: 2,048 on a CPU (bf16: 8,192), 16,384 on a GPU",
+    ),
+]
+InferenceTokens = Annotated[
+    int | None,
+    Field(ge=512, description="tokens of a batch at most, padding included; none: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU"),
+]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML 1.2 mapping (`1e-05` is a number); UserError where the file is missing or malformed."""
+    try:
+        value = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; run retemper in the project's folder") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{path}:{line}: not YAML ({error.problem}); mend that line") from None
+    except (YAMLError, ValueError) as error:  # a control character; a date or number that is none
+        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())}); mend it") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: found a {type(value).__name__}, expected a mapping of sections")
+    return value
+
+
+def validate(model: type[P], value: object, where: str) -> P:
+    """`value` as a record of type `model`; UserError naming `where`, the key, what was found and what was expected."""
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: found {value!r}, expected a mapping with {', '.join(model.model_fields)}")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([where, *map(str, first["loc"])])
+        if first["type"] == "extra_forbidden":
+            raise UserError(f"{key}: unknown key; known are {', '.join(_known(model, first['loc'][:-1]))}") from None
+        if first["type"] == "missing":
+            raise UserError(f"{key}: missing; add it") from None
+        raise UserError(f"{key}: found {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
+    """The keys that a record nested in `model` may have: `place` leads to it through fields and dicts of records."""
+    found: Any = model
+    for key in place:
+        fields = getattr(found, "model_fields", {})
+        found = fields[key].annotation if key in fields else get_args(found)[-1]
+    return list(found.model_fields)
+
+
+def load(model: type[P], section: str, path: Path = Path("params.yaml")) -> P:
+    """Section `section` (dotted: `rounds.star`) of the parameter file as a record of type `model`."""
+    value: Any = read_yaml(path)
+    for key in section.split("."):
+        if not isinstance(value, dict) or key not in value:
+            raise UserError(f"{path}: no section {section}; add it")
+        value = value[key]
+    return validate(model, {} if value is None else value, f"{path}: {section}")

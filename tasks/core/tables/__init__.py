@@ -1,0 +1,1 @@
+"""Tables: their schemas, Parquet, run files, judgments."""

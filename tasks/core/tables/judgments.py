@@ -1,0 +1,96 @@
+"""Documents by query, as trainings read them: judgements and tables of negatives as lists of ordinals.
+
+A table of negatives (schema RANKED) is read GROUP rows at a time and its lists stay on disk: memory does not grow with it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import count_rows, read_batches, read_table
+from tasks.core.tables.schemas import QRELS, RANKED
+from tasks.core.text.tokens import Ints, ordinals
+
+Floats = npt.NDArray[np.float32]
+GROUP = 2**22  # rows; all ids of the corpus pass by once a group
+
+
+@dataclass(frozen=True)
+class DocumentLists:
+    """A list of documents for each query, flat: query q has values[offsets[q]:offsets[q + 1]], and `scores` alike, where there are any."""
+
+    offsets: Ints
+    values: npt.NDArray[Any]  # ordinals of documents
+    scores: Floats | None = None
+
+    @property
+    def counts(self) -> Ints:
+        return np.diff(self.offsets)
+
+    def of(self, query: int) -> Ints:
+        return self.values[self.offsets[query] : self.offsets[query + 1]].astype(np.int64)
+
+
+def lists_of(queries: Ints, documents: Ints, count: int, scores: Floats | None = None) -> DocumentLists:
+    """Pairs (query, document), in order, as one list per query 0..count-1."""
+    order = np.argsort(queries, kind="stable")
+    return DocumentLists(_offsets(np.bincount(queries, minlength=count)), documents[order], None if scores is None else scores[order])
+
+
+def _offsets(counts: Ints) -> Ints:
+    return np.concatenate([[0], counts.cumsum()])
+
+
+def known_pairs(table: pa.Table, queries: Path, documents: Path) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    """Ordinals of query and document of the rows of `table` whose ids both stand in the Parquet files, and which rows these are."""
+    q, d = ordinals(table["query"], queries), ordinals(table["doc"], documents)
+    known = (q >= 0) & (d >= 0)
+    return q[known], d[known], known
+
+
+def relevant_pairs(qrels: Path, queries: Path, documents: Path) -> tuple[Ints, Ints]:
+    """Ordinals of query and document of every judgement of a grade above 0, in the order of the file."""
+    judged = read_table(qrels, QRELS)
+    return known_pairs(judged.filter(pc.greater(judged["grade"], 0)), queries, documents)[:2]
+
+
+def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:
+    """The rows of a table of negatives whose rank lies in `window`, in order, about GROUP of them at a time."""
+    held: list[pa.RecordBatch] = []
+    for batch in read_batches(path, RANKED):
+        held.append(batch.filter(pc.and_(pc.greater_equal(batch["rank"], window[0]), pc.less_equal(batch["rank"], window[1]))))
+        if sum(part.num_rows for part in held) >= GROUP:
+            yield pa.Table.from_batches(held, RANKED)
+            held = []
+    if any(part.num_rows for part in held):
+        yield pa.Table.from_batches(held, RANKED)
+
+
+def ranked_lists(path: Path, queries: Path, documents: Path, window: tuple[int, int], folder: Path) -> DocumentLists:
+    """The negatives of every query whose rank lies in `window`, best first; UserError for a table out of order.
+
+    They are mapped from two files in `folder` that have no name, so nothing is left of them however this process ends.
+    """
+    counts, last = np.zeros(count_rows(queries), dtype=np.int64), 0
+    with TemporaryFile(dir=folder) as values, TemporaryFile(dir=folder) as scores:
+        for table in ranked_groups(path, window):
+            q, d, known = known_pairs(table, queries, documents)
+            if (np.diff(q, prepend=last) < 0).any():
+                raise UserError(f"{path}: its queries do not stand in the order of the training queries; run the stage that makes it again")
+            last = int(q[-1]) if len(q) else last
+            counts += np.bincount(q, minlength=len(counts))
+            values.write(d.astype(np.int32).tobytes())
+            scores.write(table["score"].to_numpy()[known].tobytes())
+        return DocumentLists(_offsets(counts), _mapped(values, np.int32), _mapped(scores, np.float32))
+
+
+def _mapped(file: IO[bytes], dtype: type[Any]) -> npt.NDArray[Any]:
+    return np.asarray(np.memmap(file, dtype=dtype, mode="r")) if file.tell() else np.empty(0, dtype=dtype)

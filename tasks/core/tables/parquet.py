@@ -1,0 +1,88 @@
+"""Parquet in and out, a batch at a time; a file is whole or absent."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_file
+
+BATCH_ROWS = 8192
+UNREADABLE = (pa.ArrowException, UnicodeDecodeError, OSError)  # Arrow tells of damage as one or the other, an OSError without a number
+
+
+def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+    """Write `batches` of `schema` to a Parquet file as they come; returns the number of rows."""
+    rows = 0
+    with new_file(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file of `schema`, BATCH_ROWS at a time; UserError where it is missing or another table."""
+    try:
+        with pq.ParquetFile(path) as file:
+            if not file.schema_arrow.equals(schema):
+                raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}")
+            yield from file.iter_batches(BATCH_ROWS, columns=columns)
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; run the stage that makes it") from None
+    except UNREADABLE as error:
+        refuse_damage(error, f"{path}: not a readable Parquet file ({error}); remove it and run again")
+
+
+def refuse_damage(error: BaseException, message: str) -> NoReturn:
+    """UserError of `message` for one of UNREADABLE that tells of damage in a file; `error` itself where disk or memory have refused."""
+    if (isinstance(error, OSError) and error.errno) or isinstance(error, MemoryError):
+        raise error
+    raise UserError(message) from None
+
+
+def count_rows(path: Path) -> int:
+    """The rows of a Parquet file, from its footer; UserError where it is missing or damaged."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; run the stage that makes it") from None
+    except UNREADABLE as error:
+        refuse_damage(error, f"{path}: not a readable Parquet file ({error}); remove it and run again")
+
+
+def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    """The whole of a Parquet file of `schema`, for tables that fit in memory (queries, qrels)."""
+    selected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    return pa.Table.from_batches(read_batches(path, schema, columns), selected)
+
+
+@dataclass(frozen=True)
+class StoredIds:
+    """The `id` column of a Parquet file, left there: of a corpus's ids only those that are asked for are held."""
+
+    path: Path
+
+    def __len__(self) -> int:
+        return int(pq.read_metadata(self.path).num_rows)
+
+    def slice(self, start: int, count: int) -> pa.Array:
+        """Ids `start` to `start + count`, fewer at the end."""
+        return self.take(pa.array(np.arange(start, min(start + count, len(self)))))
+
+    def take(self, wanted: pa.Array) -> pa.Array:
+        """The ids at the ordinals `wanted`, in their order; only the row groups that these stand in are read."""
+        unique, places = np.unique(wanted.to_numpy(zero_copy_only=False).astype(np.int64), return_inverse=True)
+        parts = [pa.array([], pa.string())]
+        with pq.ParquetFile(self.path) as file:
+            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+            firsts = np.searchsorted(unique, np.concatenate([[0], ends]))  # of each group's wanted ones
+            for group in np.flatnonzero(np.diff(firsts)).tolist():
+                here = unique[firsts[group] : firsts[group + 1]] - (ends[group - 1] if group else 0)
+                parts.append(file.read_row_group(group, columns=["id"])["id"].combine_chunks().take(pa.array(here)))
+        return pa.concat_arrays(parts).take(pa.array(places))

@@ -1,0 +1,70 @@
+"""Texts by their ordinal, from disk: written once as they stream by, then mapped, so memory does not grow with the corpus."""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.stage.progress import track
+from tasks.core.stage.scratch import seal, sealed
+from tasks.core.tables.parquet import count_rows, read_batches, read_table
+from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+from tasks.core.text.document import Text, document_text
+
+
+@dataclass(frozen=True)
+class Texts:
+    """T texts: UTF-8 bytes, flat, and where each begins."""
+
+    flat: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, ordinal: int) -> str:
+        return bytes(self.flat[self.offsets[ordinal] : self.offsets[ordinal + 1]]).decode("utf-8")
+
+
+def store_texts(texts: Iterable[str], path: Path) -> Texts:
+    """Write `texts`, in order, to the file `path`, and map it; in memory: eight bytes a text."""
+    offsets = array("q", [0])
+    with path.open("wb") as handle:
+        for text in texts:
+            offsets.append(offsets[-1] + handle.write(text.encode("utf-8")))
+    return Texts(_mapped(path), np.frombuffer(offsets, dtype=np.int64))
+
+
+def _mapped(path: Path) -> npt.NDArray[np.uint8]:
+    return np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)
+
+
+def corpus_texts(corpus: Path, settings: Text, path: Path, lasting: bool = False) -> Texts:
+    """The texts of all documents of a corpus folder, as every stage reads them, in a new file `path`.
+
+    Where that is `lasting` (in a scratch folder keyed by the same corpus and settings), a finished one is taken as it is.
+    """
+    starts = path.with_suffix(".npy")
+    if lasting and sealed(path) and sealed(starts):
+        return Texts(_mapped(path), np.load(starts, allow_pickle=False))
+
+    def texts() -> Iterator[str]:
+        for batch in read_batches(corpus / "documents.parquet", DOCUMENTS):
+            for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist(), strict=True):
+                yield document_text(title, text, settings)
+
+    stored = store_texts(track(texts(), "texts", count_rows(corpus / "documents.parquet"), "documents"), path)
+    if lasting:
+        np.save(starts, stored.offsets)
+        for file in (path, starts):
+            seal(file)
+    return stored
+
+
+def query_texts(corpus: Path, split: str) -> list[tuple[str, str]]:
+    """Id and text of every query of a split."""
+    table = read_table(corpus / "queries" / f"{split}.parquet", QUERIES, ["id", "text"])
+    return list(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))

@@ -1,0 +1,130 @@
+"""Token ids of many texts, flat in a memory map. Written by tokenize, read by every stage that encodes.
+
+A folder: tokens.bin (uint16, or int32 for large vocabularies; special tokens included), offsets.npy (int64,
+rows + 1), owners.npy (int32, the ordinal of the document or query that a row is a passage of, never falling),
+ids.parquet (one id per owner), meta.json.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.tables.parquet import read_table
+
+if TYPE_CHECKING:  # two CPU seconds, for stages that want no more than ids
+    import torch
+
+IDS = pa.schema([("id", pa.string())])
+ID_BATCH = 2**20
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """R texts (rows) of O owners. `flat` and `offsets` stay on disk until they are read."""
+
+    flat: npt.NDArray[np.generic]
+    offsets: Ints
+    owners: npt.NDArray[np.int32]
+    folder: Path
+    pad: int
+    max_length: int
+    prefix: str
+    tokenizer: str
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of every row, [R]."""
+        lengths: Ints = np.diff(self.offsets)
+        return lengths
+
+    def ids(self) -> pa.Array:
+        """The id of every owner, [O]."""
+        return read_ids(self.folder / "ids.parquet")
+
+    def rows_of(self, owners: Ints) -> Ints:
+        """The rows (passages) of each of `owners` [U], [U, P]: P is the most that one has, -1 where another has fewer."""
+        owners = owners.astype(self.owners.dtype)  # else numpy makes a wider copy of all that it searches
+        first_U1, end_U1 = (np.searchsorted(self.owners, owners, side)[:, None] for side in ("left", "right"))
+        rows_UP: Ints = first_U1 + np.arange(int((end_U1 - first_U1).max(initial=0)))
+        return np.where(rows_UP < end_U1, rows_UP, -1)
+
+    def padded(self, rows: Ints, length: int = 0) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is `length`, or the longest of them."""
+        import torch
+
+        starts, ends = self.offsets[rows], self.offsets[rows + 1]
+        lengths = ends - starts
+        mask_BL = np.arange(max(length, lengths.max())) < lengths[:, None]
+        ids_BL = np.full(mask_BL.shape, self.pad, dtype=np.int64)
+        ids_BL[mask_BL] = np.concatenate([self.flat[s:e] for s, e in zip(starts, ends, strict=True)])
+        return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
+
+
+def open_tokens(folder: Path) -> Tokens:
+    """Memory-map a token folder; UserError where it is missing or its parts do not belong together."""
+    meta = read_json(folder / "meta.json")
+    flat_path = folder / "tokens.bin"
+    try:
+        dtype = np.dtype(meta["dtype"])
+        texts = {name: meta[name] for name in ("pad", "max_length", "prefix", "tokenizer")}
+        offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
+        owners = np.load(folder / "owners.npy", mmap_mode="r", allow_pickle=False)
+        size, expected = flat_path.stat().st_size, int(offsets[-1]) * dtype.itemsize
+    except (OSError, ValueError, EOFError, KeyError, TypeError, IndexError) as error:
+        raise UserError(f"{folder}: not a whole token folder ({error}); run tokenize again") from None
+    if size != expected:
+        raise UserError(f"{flat_path}: {size} bytes, expected {expected}; run tokenize again")
+    if len(owners) != len(offsets) - 1:
+        raise UserError(f"{folder / 'owners.npy'}: {len(owners)} rows, expected {len(offsets) - 1}; run tokenize again")
+    flat: npt.NDArray[np.generic] = np.memmap(flat_path, dtype=dtype, mode="r") if size else np.empty(0, dtype=dtype)
+    return Tokens(flat, offsets, owners, folder, **texts)
+
+
+def read_ids(path: Path) -> pa.Array:
+    """The `id` column of a Parquet file of ids, as one array."""
+    return read_table(path, IDS)["id"].combine_chunks()
+
+
+def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
+    """The ordinal of each id of `needed` in the ids of a Parquet file, -1 where it is not there; ids are read a part at a time."""
+    unique = needed.dictionary_encode().unify_dictionaries()
+    if not unique.num_chunks:
+        return np.empty(0, dtype=np.int64)
+    wanted = unique.chunk(0).dictionary
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    start = 0
+    for batch in pq.ParquetFile(path).iter_batches(ID_BATCH, columns=["id"]):
+        place = pc.index_in(wanted, value_set=batch["id"])
+        here = place.is_valid().to_numpy(zero_copy_only=False)
+        found[here] = place.drop_null().to_numpy() + start
+        start += batch.num_rows
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in unique.chunks])
+    rows: Ints = found[codes]
+    return rows
+
+
+def cut_by_budget(lengths: Ints, budget: int) -> list[Ints]:
+    """Positions 0..R-1 as batches of like length, longest first: rows x longest row of a batch is at most `budget`.
+
+    A row longer than the budget stands alone. A pure function of its arguments, so every run cuts alike.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    batches = []
+    start = 0
+    while start < len(order):
+        size = max(1, budget // int(lengths[order[start]]))
+        batches.append(order[start : start + size])
+        start += size
+    return batches

@@ -1,0 +1,1 @@
+"""Training: loop, optimizers, gradient cache."""

@@ -1,0 +1,240 @@
+"""The one training loop: bf16 autocast over fp32 weights, clipping, linear schedule, live curves, exact resume.
+
+A step's work is a function of its number alone (order, sampling and dropout are drawn from (seed, step)), so a training
+that was killed and goes on from its last checkpoint ends with the same bits as one that was not.
+"""
+
+import json
+import math
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from dvclive import Live
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_file, read_json, write_json
+from tasks.core.stage.progress import Progress
+from tasks.core.text.tokens import Ints
+from tasks.core.training.cpu_dropout import CheapDropout
+from tasks.core.training.optimizers import linear_schedule
+
+Metrics = dict[str, float]
+POINTS = 500  # of a curve, at most
+CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT_SHARE = 20  # of what a checkpoint takes lies between two, so that a large model trains most of the time
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how hard: optimizer steps, share of them that warms up, largest gradient norm.
+
+    A training that carries on another one has `first` steps behind it, of `total` over which lr rises and falls.
+    """
+
+    steps: int
+    warmup: float
+    clip: float
+    first: int = 0
+    total: int | None = None
+
+
+def draw_seed(*key: int) -> int:
+    """One 63-bit seed from (seed, step, ...): a splitmix64 chain, so nearby keys give unrelated draws."""
+    state = 0
+    for part in key:
+        state = (state ^ (part & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1
+
+
+@lru_cache(maxsize=2)  # drawn once an epoch: a corpus of millions would cost every step a permutation
+def epoch_order(total: int, seed: int, epoch: int) -> Ints:
+    """The order of 0..total-1 in an epoch, [total], read-only."""
+    order: Ints = np.random.default_rng(draw_seed(seed, 1, epoch)).permutation(total)
+    order.flags.writeable = False
+    return order
+
+
+def batch_places(total: int, size: int, seed: int, step: int) -> Ints:
+    """Which of 0..total-1 are the batch of step `step`, [size]: a new permutation each epoch, the next one where an epoch ends.
+
+    The last batch of an epoch is so filled from the next, and every batch is full.
+    """
+    epoch, place = np.divmod(np.arange(step * size, (step + 1) * size), total)
+    return np.concatenate([epoch_order(total, seed, e)[place[epoch == e]] for e in np.unique(epoch).tolist()])
+
+
+def fit(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    backward: Callable[[int], Metrics],
+    schedule: Schedule,
+    scratch: Path,
+    curves: Path,
+    checkpoint_seconds: float,
+    what: str,
+    clipped: nn.Module | None = None,
+) -> None:
+    """Train `module` in place for `schedule.steps` steps.
+
+    `backward(step)` leaves the gradients of step `step` in the parameters and returns what is to be plotted, `loss` among
+    it. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part
+    of `module` whose gradient is clipped, where that is not all of it. UserError for a loss or a
+    gradient that is not finite: the last checkpoint is kept.
+    """
+    factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    start, history = load_checkpoint(scratch / CHECKPOINT, module, optimizer)
+    progress = Progress(what, schedule.steps, "steps")
+    progress.skip(start)
+    saved, taken = time.monotonic(), 0.0
+    dropout = CheapDropout() if next(module.parameters()).device.type == "cpu" else nullcontext()
+    with Live(str(curves), dvcyaml=None, save_dvc_exp=False, report=None, monitor_system=False) as live:
+        for point in history:
+            log_point(live, point)
+        for step in range(start, schedule.steps):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor(schedule.first + step)
+            optimizer.zero_grad(set_to_none=True)
+            with dropout:
+                metrics = backward(step)
+            norm = float(nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip))
+            if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
+                if all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # as the step before left them
+                    save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
+                raise UserError(
+                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {norm}, expected finite ones; "
+                    f"lower lr or raise temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
+                )
+            optimizer.step()
+            if plotted(step, schedule.steps):
+                history.append({"step": step, **metrics, "gradient_norm": norm, "lr": optimizer.param_groups[0]["lr"]})
+                log_point(live, history[-1])
+            progress.advance(note=f"loss {metrics['loss']:.4f}")
+            began = time.monotonic()
+            wait = max(checkpoint_seconds, CHECKPOINT_SHARE * taken) if checkpoint_seconds else 0.0
+            if began - saved >= wait and step + 1 < schedule.steps:
+                save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
+                saved = time.monotonic()
+                taken = saved - began
+    progress.close()
+
+
+def plotted(step: int, steps: int) -> bool:
+    """Whether a training of `steps` steps keeps the figures of step `step`."""
+    return step % max(1, steps // POINTS) == 0 or step == steps - 1
+
+
+def log_point(live: Live, point: Metrics) -> None:
+    """One point of every curve."""
+    live.step = int(point["step"])
+    for name, value in point.items():
+        if name != "step":
+            live.log_metric(f"train/{name}", value)
+    live.sync()
+
+
+def state_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimizer's state by parameter name: `NAME.exp_avg`, `NAME.exp_avg_sq`, `NAME.step`."""
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
+    return {
+        f"{names[parameter]}.{key}": torch.as_tensor(value).cpu()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.optim.Optimizer, **order: int) -> None:
+    """Write what a later round needs to carry on: optimizer.safetensors, the number of steps behind it, and what they drew (`order`)."""
+    save_file(state_tensors(module, optimizer), folder / "optimizer.safetensors")
+    write_json(folder / "state.json", {"steps": steps, **order})
+
+
+def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
+    """What `save_state` wrote: the tensors, and the number of steps behind them."""
+    path = folder / "optimizer.safetensors"
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, FileNotFoundError) as error:
+        raise UserError(f"{path}: not a readable optimizer state ({error}); expected a trained round's, run that round again") from None
+    return tensors, int(read_json(folder / "state.json")["steps"])
+
+
+def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put the tensors of `state_tensors` back."""
+    parameters = dict(module.named_parameters())
+    fused = {weight for group in optimizer.param_groups if group.get("fused") for weight in group["params"]}
+    for name, tensor in tensors.items():
+        parameter, key = name.rsplit(".", 1)
+        weight = parameters[parameter]
+        beside = key != "step" or weight in fused  # a fused kernel counts where it computes, the others on the CPU
+        optimizer.state[weight][key] = tensor.to(weight.device) if beside else tensor.clone()
+
+
+def save_checkpoint(path: Path, step: int, history: list[Metrics], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Weights, optimizer state, curve and the next step's number in one file, whole or not at all."""
+    tensors = {f"weights.{name}": p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
+    tensors |= {f"state.{name}": tensor for name, tensor in state_tensors(module, optimizer).items()}
+    metadata = {"step": str(step), "history": json.dumps(history)}
+    with new_file(path) as temporary:
+        save_file(tensors, temporary, metadata=metadata | {"crc": _crc(tensors, metadata)})
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
+    """The tensors of a checkpoint, and `step` and `history`; None where there is none. One that is damaged is removed."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata: dict[str, str] = file.metadata() or {}
+        if metadata.pop("crc", "") == _crc(tensors, metadata):
+            return tensors, metadata
+    except SafetensorError:
+        pass
+    print(f"{path}: damaged, as by a loss of power: from the first step again")
+    path.unlink()
+    return None
+
+
+def _crc(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> str:
+    """CRC-32 of all that a checkpoint says."""
+    total = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        total = zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode(), total))
+    return str(total)
+
+
+def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[Metrics]]:
+    """Bring back a checkpoint: the step to go on with and the curve so far; (0, []) where there is none that is whole."""
+    found = read_checkpoint(path)
+    if found is None:
+        return 0, []
+    tensors, metadata = found
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if name.startswith("weights."):
+                parameters[name.removeprefix("weights.")].copy_(tensor)
+    load_state({n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}, module, optimizer)
+    print(f"going on from step {metadata['step']}")
+    return int(metadata["step"]), json.loads(metadata["history"])
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step that a training would go on with from a checkpoint; 0 where there is none that is whole."""
+    found = read_checkpoint(path)
+    return int(found[1]["step"]) if found else 0

@@ -1,0 +1,337 @@
+"""One model folder, three ways in: ours, sentence-transformers, and AutoModel with pooling written by hand."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
+
+from tasks.core.models.bi_encoder import TOWERS, Shape, Towers, load_towers, load_transformer, read_shape, save_towers
+from tasks.core.retrieval.encode import encode_texts
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import folder_digest
+from tasks.core.text.tokenizer import load_tokenizer
+
+CPU = torch.device("cpu")
+MAX_LENGTH = 12
+TEXTS = [
+    "a",
+    "Chancellor of West Germany",
+    "ünïcödé 東京 🙂",
+    "word " * 50,
+    "",
+    "the cat sat on the mat, and then it went off into the night again",
+]
+SHAPES = {
+    "mean_cosine": Shape("mean", "none", "cosine"),
+    "cls_dot": Shape("cls", "none", "dot"),
+    "cls_dot_head": Shape("cls", "linear_norm", "dot"),
+    "mean_dot": Shape("mean", "none", "dot"),
+    "mean_cosine_head": Shape("mean", "linear_norm", "cosine"),
+    "mean_dot_tanh": Shape("mean", "tanh", "dot"),
+    "cls_cosine_linear": Shape("cls", "linear", "cosine"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these tensors are too small to share
+
+
+def saved(source: Path, folder: Path, shape: Shape) -> Path:
+    """`source` with `shape` on top as a model folder; a head gets weights that are not those of its making."""
+    towers = load_towers(source, shape)
+    if towers.document.head is not None:
+        for parameter in towers.document.head.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    folder.mkdir()
+    save_towers(towers, load_tokenizer(source), folder, max_length=MAX_LENGTH, query_prefix="query: ", document_prefix="passage: ")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {name: saved(tiny_encoder, folder / name, shape) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture(params=SHAPES)
+def model(request: pytest.FixtureRequest, models: dict[str, Path]) -> tuple[Path, Shape]:
+    return models[request.param], SHAPES[request.param]
+
+
+def ours(folder: Path, texts: list[str], max_length: int = MAX_LENGTH) -> np.ndarray:
+    return encode_texts(load_towers(folder).document, load_tokenizer(folder), texts, max_length, CPU)
+
+
+THEIRS = """
+import json, sys, warnings
+import numpy as np, torch
+from sentence_transformers import SentenceTransformer
+warnings.simplefilter("error")
+torch.set_num_threads(1)
+out, texts = sys.argv[1], json.loads(sys.argv[2])
+for folder in sys.argv[3:]:
+    model = SentenceTransformer(folder, device="cpu")
+    said = {"length": model.max_seq_length, "similarity": model.similarity_fn_name, "prompts": model.prompts}
+    print(json.dumps({folder: said}))
+    way = {"plain": model.encode, "query": model.encode_query, "document": model.encode_document}
+    name = folder.replace("/", "_")
+    np.savez(f"{out}/{name}.npz", **{kind: encode(texts, show_progress_bar=False) for kind, encode in way.items()})
+"""
+
+
+def test_sentence_transformers_gives_the_same_vectors_without_a_word(models: dict[str, Path], minilm: Path, tmp_path: Path) -> None:
+    folders = [*models.values(), minilm]
+    command = [sys.executable, "-c", THEIRS, str(tmp_path), json.dumps(TEXTS), *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Loading weights: ")]  # a bar
+    assert (done.returncode, lines) == (0, [])
+    said = [json.loads(line) for line in done.stdout.splitlines()]  # and no other line
+    assert [next(iter(line)) for line in said] == list(map(str, folders))
+    for folder in folders:
+        theirs = np.load(tmp_path / f"{str(folder).replace('/', '_')}.npz")
+        length = 256 if folder == minilm else MAX_LENGTH  # one text is longer, and cut alike
+        np.testing.assert_allclose(theirs["plain"], ours(folder, TEXTS, length), atol=1e-5)
+    for (name, folder), line in zip(models.items(), said, strict=False):
+        prompts = {"query": "query: ", "document": "passage: "}
+        assert line[str(folder)] == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": prompts}
+        theirs = np.load(tmp_path / f"{str(folder).replace('/', '_')}.npz")
+        for kind, prefix in prompts.items():
+            np.testing.assert_allclose(theirs[kind], ours(folder, [prefix + text for text in TEXTS]), atol=1e-5)
+
+
+def test_auto_model_and_pooling_by_hand_give_the_same_vectors(model: tuple[Path, Shape]) -> None:
+    folder, shape = model
+    transformer, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    vectors = []
+    for text in TEXTS:  # one by one: no padding
+        batch = tokenizer(text, truncation=True, max_length=MAX_LENGTH, return_tensors="pt")
+        with torch.no_grad():
+            hidden = transformer(**batch).last_hidden_state[0].numpy().astype(np.float64)
+        vector = hidden[0] if shape.pooling == "cls" else sum(hidden) / len(hidden)
+        if shape.head != "none":
+            dense = load_file(folder / "2_Dense" / "model.safetensors")
+            vector = dense["linear.weight"].numpy() @ vector + dense["linear.bias"].numpy()
+        if shape.head == "tanh":
+            vector = np.tanh(vector)
+        if shape.head == "linear_norm":
+            norm = load_file(folder / "3_LayerNorm" / "model.safetensors")
+            vector = (vector - vector.mean()) / np.sqrt(vector.var() + 1e-5)
+            vector = vector * norm["norm.weight"].numpy() + norm["norm.bias"].numpy()
+        vectors.append(vector / np.sqrt((vector**2).sum()) if shape.similarity == "cosine" else vector)
+    np.testing.assert_allclose(ours(folder, TEXTS), np.array(vectors), atol=1e-5)
+
+
+def test_what_is_saved_again_is_the_same_bit_for_bit(model: tuple[Path, Shape], tmp_path: Path) -> None:
+    folder, shape = model
+    towers = load_towers(folder)
+    assert towers.shared and not towers.document.training
+    assert (
+        read_shape(folder)
+        == towers.document.shape
+        == Shape(shape.pooling, shape.head, shape.similarity, MAX_LENGTH, "query: ", "passage: ")
+    )
+    (tmp_path / "again").mkdir()
+    save_towers(towers, load_tokenizer(folder), tmp_path / "again")
+    assert folder_digest(tmp_path / "again") == folder_digest(folder)
+    np.testing.assert_array_equal(ours(tmp_path / "again", TEXTS), ours(folder, TEXTS))
+
+
+def test_the_default_encoder_as_it_came(minilm: Path) -> None:
+    assert read_shape(minilm) == Shape("mean", "none", "cosine", 256)
+
+
+def test_a_bare_transformer_is_mean_and_dot_and_the_same_at_every_load(tiny_encoder: Path) -> None:
+    assert read_shape(tiny_encoder) == Shape("mean", "none", "dot")
+    torch.manual_seed(1)
+    first = load_transformer(tiny_encoder).state_dict()
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    second = load_transformer(tiny_encoder).state_dict()
+    assert torch.equal(torch.get_rng_state(), state)  # a load draws from nobody else's numbers
+    assert "pooler.dense.weight" in first  # which the source does not bring
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def config(name: str, **changes: object) -> Callable[[Path], None]:
+    def act(folder: Path) -> None:
+        values = json.loads((folder / name).read_text()) | changes
+        (folder / name).write_text(json.dumps(values))
+
+    return act
+
+
+def rewrite(name: str, keys: Callable[[str], str]) -> Callable[[Path], None]:
+    def act(folder: Path) -> None:
+        weights = {keys(key): value.clone() for key, value in load_file(folder / name).items()}
+        save_file(weights, folder / name, {"format": "pt"})
+
+    return act
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    return lambda folder: [(folder / name).unlink() for name in names] and None
+
+
+def halved(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[: (folder / name).stat().st_size // 2]) and None
+
+
+def chain(*kinds: str) -> Callable[[Path], None]:
+    def act(folder: Path) -> None:
+        modules = [{"idx": n, "name": str(n), "path": f"{n}_{k}" if n else "", "type": f"x.{k}"} for n, k in enumerate(kinds)]
+        (folder / "modules.json").write_text(json.dumps(modules))
+
+    return act
+
+
+MODES = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False}
+HARM = {
+    "no weights": (without("model.safetensors"), "model.safetensors"),
+    "half the weights": (halved("model.safetensors"), "cannot be loaded"),
+    "weights of other names": (rewrite("model.safetensors", lambda key: f"x.{key}"), "is missing or of another size"),
+    "more layers than weights": (config("config.json", num_hidden_layers=4), r"encoder.layer.2\S* is missing"),
+    "another width": (config("config.json", hidden_size=64), "is missing or of another size"),
+    "no config": (without("config.json"), "no config.json"),
+    "half a config": (halved("config.json"), "cannot be loaded"),
+    "a kind of model that does not exist": (config("config.json", model_type="zzz"), "cannot be loaded"),
+    "max pooling": (
+        config("1_Pooling/config.json", **MODES, pooling_mode_max_tokens=True),
+        "pooling_mode_max_tokens; expected cls or mean",
+    ),
+    "two poolings": (
+        config("1_Pooling/config.json", pooling_mode_cls_token=True, pooling_mode_mean_tokens=True),
+        "cls.mean; expected cls or",
+    ),
+    "max pooling, the new form": (config("1_Pooling/config.json", pooling_mode="max"), "found pooling max"),
+    "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not there"),
+    "a module we have not": (chain("Transformer", "Pooling", "Dropout"), "found Transformer, Pooling, Dropout; expected one of"),
+    "a LayerNorm alone": (chain("Transformer", "Pooling", "LayerNorm"), "found Transformer, Pooling, LayerNorm; expected one of"),
+    "an activation": (config("2_Dense/config.json", activation_function="torch.nn.modules.activation.Tanh"), "found activation .*Tanh"),
+    "a narrowing Dense": (config("2_Dense/config.json", out_features=64), "expected in_features and out_features 128"),
+    "no weights of the head": (without("2_Dense/model.safetensors"), "2_Dense/model.safetensors: cannot be loaded"),
+    "half the head": (rewrite("3_LayerNorm/model.safetensors", lambda key: f"x.{key}"), "3_LayerNorm/model.safetensors: cannot be loaded"),
+}
+
+
+@pytest.mark.parametrize("name", HARM)
+def test_a_folder_that_cannot_be_meant_is_refused_in_one_line(name: str, models: dict[str, Path], tmp_path: Path) -> None:
+    harm, words = HARM[name]
+    shutil.copytree(models["cls_dot_head"], tmp_path / "m")
+    harm(tmp_path / "m")
+    with pytest.raises(UserError, match=words) as refused:
+        load_towers(tmp_path / "m")
+    assert "\n" not in str(refused.value) and str(tmp_path / "m") in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": ["cls"]}, "cls"),
+        ({}, "mean"),
+        ({"pooling_mode_cls_token": True}, "cls"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, "mean"),
+    ],
+)
+def test_every_form_of_pooling_configuration(mode: dict[str, object], expected: str, tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 8, **mode}))
+    chain("Transformer", "Pooling")(tmp_path)
+    assert read_shape(tmp_path) == Shape(pooling=expected)
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": "cosine", "prompts": None}))
+    assert read_shape(tmp_path).similarity == "cosine"  # without a Normalize module
+    (tmp_path / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": {"query": "q: ", "corpus": "c: ", "passage": "p: "}})
+    )
+    assert (read_shape(tmp_path).query_prefix, read_shape(tmp_path).document_prefix) == ("q: ", "p: ")  # as encode_document takes them
+
+
+def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
+    T5Model(T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="found an encoder with a decoder"):
+        load_transformer(tmp_path)
+
+
+TWO = """
+import json, sys, warnings
+import numpy as np, torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+warnings.simplefilter("error")
+torch.set_num_threads(1)
+texts = json.loads(sys.argv[1])
+for folder in sys.argv[2:]:
+    model = SentenceTransformer(folder, device="cpu")
+    AutoModel.from_pretrained(folder + "/document")
+    print(json.dumps([model.max_seq_length, model.similarity_fn_name, model.prompts]))
+    way = {"plain": model.encode, "query": model.encode_query, "document": model.encode_document}
+    np.savez(folder + ".npz", **{kind: encode(texts, show_progress_bar=False) for kind, encode in way.items()})
+"""
+
+
+def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(tiny_encoder: Path, tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("mean_cosine", "cls_dot_head")}
+    for name, folder in folders.items():
+        query, document = (load_towers(tiny_encoder, SHAPES[name]).document for _ in range(2))
+        torch.manual_seed(3)
+        with torch.no_grad():
+            for parameter in query.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.02)
+        folder.mkdir()
+        texts = {"max_length": MAX_LENGTH, "query_prefix": "query: ", "document_prefix": "passage: "}
+        save_towers(Towers(query, document), load_tokenizer(tiny_encoder), folder, **texts)
+    command = [sys.executable, "-c", TWO, json.dumps(TEXTS), *map(str, folders.values())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Loading weights: ")]
+    assert (done.returncode, lines) == (0, [])
+    for (name, folder), said in zip(folders.items(), done.stdout.splitlines(), strict=True):
+        assert json.loads(said) == [MAX_LENGTH, SHAPES[name].similarity, {"query": "query: ", "document": "passage: "}]
+        theirs, towers, tokenizer = np.load(tmp_path / f"{name}.npz"), load_towers(folder), load_tokenizer(folder)
+        assert not towers.shared and read_shape(folder) == towers.document.shape == towers.query.shape
+        for kind, tower, prefix in (("query", towers.query, "query: "), ("document", towers.document, "passage: ")):
+            vectors = encode_texts(tower, tokenizer, [prefix + text for text in TEXTS], MAX_LENGTH, CPU)
+            np.testing.assert_allclose(theirs[kind], vectors, atol=1e-5)
+        assert np.abs(theirs["query"] - theirs["document"]).max() > 0.05  # they are two
+        again = tmp_path / f"{name}-again"
+        again.mkdir()
+        save_towers(towers, load_tokenizer(folder), again)
+        assert folder_digest(again) == folder_digest(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [(without("tokenizer.json"), "no tokenizer"), (halved("tokenizer.json"), "no tokenizer"), (shutil.rmtree, "no tokenizer")],
+)
+def test_a_folder_without_a_tokenizer_is_refused_in_one_line(
+    harm: Callable[[Path], None], words: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "m")
+    harm(tmp_path / "m")
+    with pytest.raises(UserError, match=words) as refused:
+        load_tokenizer(tmp_path / "m")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_tokenizer_without_padding_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "m")
+    config("tokenizer_config.json", pad_token=None)(tmp_path / "m")
+    with pytest.raises(UserError, match="padding token"):
+        load_tokenizer(tmp_path / "m")
+
+
+def test_two_towers_keep_two_lengths(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Queries are cut shorter than documents, by sentence-transformers too, where each has a tower of its own."""
+    first, second = load_towers(tiny_encoder), load_towers(tiny_encoder)
+    save_towers(Towers(first.query, second.document), load_tokenizer(tiny_encoder), tmp_path, 6, max_length=20)
+    lengths = {name: json.loads((tmp_path / name / "sentence_bert_config.json").read_text())["max_seq_length"] for name in TOWERS}
+    assert lengths == {"query": 6, "document": 20}

@@ -1,0 +1,88 @@
+"""Scores equal those of the plain model, a pair at a time; what cannot score pairs is refused in one line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, RobertaConfig, RobertaForSequenceClassification
+
+from tasks.core.models.cross_encoder import load_classifier, load_cross_encoder
+from tasks.core.stage.errors import UserError
+
+CPU, FP32 = torch.device("cpu"), torch.float32
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wizards", "watch", "from", "the", "hill"]
+
+
+def pairs() -> list[tuple[str, str]]:
+    draw = np.random.default_rng(0)
+    return [(" ".join(draw.choice(WORDS, draw.integers(1, 6))), " ".join(draw.choice(WORDS, draw.integers(1, 60)))) for _ in range(23)]
+
+
+@pytest.mark.parametrize("max_length", [16, 40, 512])
+def test_scores_are_those_of_one_pair_at_a_time(tiny_reranker: Path, max_length: int) -> None:
+    found = load_cross_encoder(tiny_reranker, max_length, 200, CPU, FP32).scores(pairs())
+    model, tokenizer = (
+        AutoModelForSequenceClassification.from_pretrained(tiny_reranker).eval(),
+        AutoTokenizer.from_pretrained(tiny_reranker),
+    )
+    with torch.no_grad():
+        wanted = [float(model(**tokenizer(q, d, truncation=True, max_length=max_length, return_tensors="pt")).logits) for q, d in pairs()]
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert found.dtype == np.float32
+    assert np.std(found) > 0.1
+    assert len(load_cross_encoder(tiny_reranker, 16, 200, CPU, FP32).scores([])) == 0
+
+
+def test_bf16_scores_are_not_rounded_to_bf16(tiny_reranker: Path) -> None:
+    """The last layer gives the score: in bf16 it would have eight bits, and a list's documents would tie."""
+    exact = load_cross_encoder(tiny_reranker, 64, 200, CPU, FP32).scores(pairs())
+    found = load_cross_encoder(tiny_reranker, 64, 200, CPU, torch.bfloat16).scores(pairs())
+    np.testing.assert_allclose(found, exact, atol=0.1 * np.abs(exact).max())
+    rounded = torch.from_numpy(found).bfloat16().float().numpy()
+    assert np.mean(found != rounded) > 0.8
+
+
+def test_another_number_of_labels(tiny_reranker: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config.json: found 2 labels, expected 1"):
+        load_classifier(tiny_encoder)
+    shutil.copytree(tiny_reranker, tmp_path / "three")
+    config = json.loads((tmp_path / "three" / "config.json").read_text())
+    config["id2label"] = {str(n): f"LABEL_{n}" for n in range(3)}
+    config["label2id"] = {f"LABEL_{n}": n for n in range(3)}
+    (tmp_path / "three" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="found 3 labels, expected 1") as refusal:
+        load_cross_encoder(tmp_path / "three", 64, 512, CPU, FP32)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}))
+    with pytest.raises(UserError, match=r"has no bert.pooler.dense.bias, expected a trained classifier of one label"):
+        load_classifier(tmp_path / "m")
+    heads = [load_classifier(tiny_encoder, seed).classifier.weight.detach() for seed in (1, 1, 2)]
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    assert heads[0].shape[0] == 1
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config.json: not there"):
+        load_classifier(tmp_path)
+
+
+def test_a_pair_is_cut_to_the_positions_of_a_model_of_robertas_kind(tiny_encoder: Path, tmp_path: Path) -> None:
+    """It numbers positions from its padding token's id + 1, so that 20 of them hold 19 tokens or fewer."""
+    config = RobertaConfig(
+        vocab_size=31000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=1,
+        max_position_embeddings=20, pad_token_id=0,
+    )  # fmt: skip
+    RobertaForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_encoder, model_max_length=10**9).save_pretrained(tmp_path)
+    encoder = load_cross_encoder(tmp_path, 256, 512, CPU, FP32)
+    assert encoder.max_length == 19
+    assert np.isfinite(encoder.scores([("some words " * 30, "other words " * 30)])).all()

@@ -1,0 +1,56 @@
+"""A round's projector is the pre-training's own where that is of its kind, else new; it is part of the exported encoder then."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tasks.core.models.bi_encoder import Head, load_towers, read_shape, save_towers
+from tasks.core.models.projector import add_projector, make_projector, save_projector
+from tasks.core.stage.errors import UserError
+from tasks.core.text.tokenizer import load_tokenizer
+
+
+def pretrained(source: Path, folder: Path, kind: str) -> Head:
+    """The projector beside a copy of `source` in `folder`, as a pre-training leaves it."""
+    folder.mkdir()
+    save_towers(load_towers(source), load_tokenizer(source), folder)
+    projector = make_projector(kind, 128, 99)
+    assert projector is not None
+    save_projector(projector, folder)
+    return projector
+
+
+def test_a_pretrainings_projector_is_no_part_of_its_encoder(tiny_encoder: Path, tmp_path: Path) -> None:
+    pretrained(tiny_encoder, tmp_path / "p", "nonlinear")
+    assert read_shape(tmp_path / "p").head == "none"
+    assert load_towers(tmp_path / "p").document.head is None
+
+
+@pytest.mark.parametrize(("kind", "activation"), [("linear", torch.nn.Identity()), ("nonlinear", torch.nn.Tanh())])
+def test_its_own_is_taken_up_and_exported(tiny_encoder: Path, tmp_path: Path, kind: str, activation: nn.Module) -> None:
+    linear = pretrained(tiny_encoder, tmp_path / "p", kind).linear
+    towers = load_towers(tmp_path / "p")
+    assert add_projector(towers, kind, tmp_path / "p", 1) == "of the pre-training"
+    (tmp_path / "round").mkdir()
+    save_towers(towers, load_tokenizer(tiny_encoder), tmp_path / "round")
+    ids, mask = torch.tensor([[101, 2000, 3000, 102]]), torch.ones(1, 4, dtype=torch.int64)
+    with torch.no_grad():
+        plain = load_towers(tiny_encoder).document(ids, mask)
+        found = load_towers(tmp_path / "round").document(ids, mask)
+        torch.testing.assert_close(found, activation(linear(plain)))
+    with pytest.raises(UserError, match=r"has a head over its vectors already \((linear|tanh)\); set projector: none, which keeps it$"):
+        add_projector(load_towers(tmp_path / "round"), kind, tmp_path / "round", 1)
+
+
+def test_one_of_another_kind_is_drawn_by_the_seed(tiny_encoder: Path, tmp_path: Path) -> None:
+    pretrained(tiny_encoder, tmp_path / "p", "nonlinear")
+    drawn = []
+    for number, seed in enumerate((1, 1, 2)):
+        torch.manual_seed(number)
+        towers = load_towers(tmp_path / "p")
+        assert add_projector(towers, "linear", tmp_path / "p", seed) == "new"
+        assert towers.query is towers.document and towers.document.head is not None
+        drawn.append(towers.document.head.linear.weight)
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])

@@ -1,0 +1,163 @@
+"""Vectors of tokens: the same whatever stands beside them, equal to one text at a time."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.core.models.bi_encoder import Encoder, Shape, load_towers
+from tasks.core.retrieval import packed
+from tasks.core.retrieval.encode import encode, encode_texts
+from tasks.core.retrieval.packed import Packed, has_fused_layers
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import Tokens
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these tensors are too small to share
+
+
+def tokens_of(rows: list[list[int]]) -> Tokens:
+    offsets = np.cumsum([0, *map(len, rows)])
+    flat = np.array([token for row in rows for token in row], dtype=np.uint16)
+    return Tokens(flat, offsets, np.arange(len(rows), dtype=np.int32), Path(), 0, 64, "", "")
+
+
+def random_rows(seed: int, count: int) -> list[list[int]]:
+    draw = np.random.default_rng(seed)
+    return [draw.integers(1000, 30000, size=length).tolist() for length in draw.integers(1, 40, size=count)]
+
+
+@pytest.fixture(scope="module")
+def tower(tiny_encoder: Path) -> Encoder:
+    return load_towers(tiny_encoder, Shape(similarity="cosine")).document
+
+
+@pytest.mark.parametrize("budget", [1, 64, 500, 10**6])
+def test_batches_change_no_vector_and_rows_keep_their_order(budget: int, tower: Encoder) -> None:
+    rows = random_rows(0, 40)
+    asked = np.random.default_rng(1).permutation(40)[:30]
+    heard: list[int] = []
+    found = encode(tower, tokens_of(rows), asked, budget, CPU, heard.append)
+    assert found.dtype == np.float32 and found.shape == (30, 128) and sum(heard) == 30
+    with torch.no_grad():
+        alone = [tower(torch.tensor([rows[n]]), torch.ones(1, len(rows[n]), dtype=torch.int64))[0].numpy() for n in asked]
+    np.testing.assert_allclose(found, alone, atol=1e-5)
+
+
+def test_the_same_rows_give_the_same_bits_wherever_they_stand(tower: Encoder) -> None:
+    rows = random_rows(2, 30)
+    first = encode(tower, tokens_of([*random_rows(3, 17), *rows, *random_rows(4, 5)]), np.arange(17, 47), 256, CPU)
+    second = encode(tower, tokens_of(rows), np.arange(30), 256, CPU)
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.fixture(scope="module", params=["bert", "bert with a head", "roberta", "xlm-roberta", "distilbert"])
+def other(request: pytest.FixtureRequest, tower: Encoder) -> Encoder:
+    """Architectures at random, three of them packed; weights large enough that every part shows in the vector."""
+    from transformers import AutoConfig, AutoModel
+
+    kind, _, head = str(request.param).partition(" ")
+    if head:
+        transformer, shape = tower.transformer, Shape(pooling="cls", head="linear_norm")
+    else:
+        small = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64} if kind == "distilbert" else {
+            "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 66
+        }  # fmt: skip
+        torch.manual_seed(3)
+        transformer = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=30000, initializer_range=0.3, **small))
+        shape = Shape(pooling="mean" if kind == "roberta" else "cls", similarity="dot")
+    encoder = Encoder(transformer, shape).eval()
+    with torch.no_grad():
+        for name, weight in encoder.named_parameters():
+            if "bias" in name or "norm" in name.lower():
+                weight.add_(torch.randn_like(weight) * 0.2)
+    return encoder
+
+
+def test_packed_or_padded_the_vectors_are_those_of_the_text_alone(other: Encoder) -> None:
+    kind = other.transformer.config.model_type
+    assert (Packed.of(other, CPU) is None) == (kind == "distilbert")
+    rows = [[2, *row] for row in random_rows(5, 40)]
+    with torch.no_grad():
+        alone = [other(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
+    np.testing.assert_allclose(encode(other, tokens_of(rows), np.arange(40), 300, CPU), alone, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_has_the_same_bits_in_whatever_batch(threads: int, other: Encoder) -> None:
+    """tasks.encode.reuse rests on it. Lengths from 1 up, alone and among others, short batches and long ones."""
+    torch.set_num_threads(threads)
+    tokens = tokens_of([[2] * length for length in range(1, 20)] + random_rows(6, 60))
+    whole = encode(other, tokens, np.arange(len(tokens)), 512, CPU)
+    draw = np.random.default_rng(7)
+    for asked in (np.arange(1), np.arange(3, 5), draw.permutation(len(tokens)), *(draw.choice(len(tokens), 20) for _ in range(3))):
+        for budget in (1, 90, 10**5):
+            np.testing.assert_array_equal(encode(other, tokens, asked, budget, CPU), whole[asked])
+
+
+fused = pytest.mark.skipif(not has_fused_layers(), reason="this CPU has no bfloat16 for oneDNN")
+
+
+@fused
+@pytest.mark.parametrize(
+    ("budget", "longest", "scores", "threads"), [(1, 512, 10**7, 1), (300, 512, 10**7, 2), (10**5, 512, 500, 1), (300, 8, 10**7, 1)]
+)
+def test_in_bf16_packed_vectors_are_as_near_to_float32_as_padded_ones(
+    budget: int, longest: int, scores: int, threads: int, other: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`longest`: from more tokens on attention is torch's own. `scores`: so many of attention at a time."""
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(packed, "ATTENTION_LENGTH", longest)
+    monkeypatch.setattr(packed, "ATTENTION_SCORES", scores)
+    low = deepcopy(other).to(torch.bfloat16)
+    assert (Packed.of(low, CPU) is None) == (other.transformer.config.model_type == "distilbert")
+    rows = [[2, *row] for row in random_rows(5, 40)]
+    exact = encode(other, tokens_of(rows), np.arange(40), 300, CPU)
+    with torch.no_grad():
+        padded = np.stack([low(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].float().numpy() for row in rows])
+    found = encode(low, tokens_of(rows), np.arange(40), budget, CPU)
+    error, usual = (np.linalg.norm(vectors - exact, axis=1) / np.linalg.norm(exact, axis=1) for vectors in (found, padded))
+    assert error.mean() < 1.25 * usual.mean() and error.max() < 0.1
+    np.testing.assert_array_equal(encode(low, tokens_of(rows), np.arange(40), budget, CPU), found)
+
+
+@fused
+def test_in_bf16_an_activation_that_onednn_does_not_fuse_is_kept() -> None:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(5)
+    config = BertConfig(
+        vocab_size=30000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, hidden_act="relu",
+        initializer_range=0.3,
+    )  # fmt: skip
+    relu = Encoder(BertModel(config), Shape(similarity="dot")).eval()
+    exact = encode(relu, tokens_of(random_rows(6, 20)), np.arange(20), 300, CPU)
+    found = encode(deepcopy(relu).to(torch.bfloat16), tokens_of(random_rows(6, 20)), np.arange(20), 300, CPU)
+    assert (np.linalg.norm(found - exact, axis=1) < 0.05 * np.linalg.norm(exact, axis=1)).all()
+
+
+def test_what_is_not_for_the_cpu_or_is_in_training_is_not_packed(tower: Encoder) -> None:
+    assert Packed.of(tower, CPU) is not None and Packed.of(tower, torch.device("cuda")) is None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert Packed.of(tower, CPU) is None
+    low = deepcopy(tower).to(torch.bfloat16)
+    assert (Packed.of(low, CPU) is not None) == has_fused_layers()
+    assert Packed.of(deepcopy(tower).to(torch.float16), CPU) is None and Packed.of(deepcopy(tower).train(), CPU) is None
+
+
+def test_no_row(tower: Encoder) -> None:
+    assert encode(tower, tokens_of([]), np.arange(0), 256, CPU).shape == (0, 128)
+
+
+def test_texts_equal_their_tokens(tower: Encoder, tiny_encoder: Path) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    texts = ["one", "two words", "a text that is longer than the twelve tokens which are let through here"]
+    rows = [tokenizer(text, truncation=True, max_length=12)["input_ids"] for text in texts]
+    found = encode_texts(tower, tokenizer, texts, 12, CPU)
+    np.testing.assert_allclose(found, encode(tower, tokens_of(rows), np.arange(3), 256, CPU), atol=1e-5)

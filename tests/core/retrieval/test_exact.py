@@ -1,0 +1,213 @@
+"""Exact search and ranked lists against a ranking by plain Python in float64, ties and passages included."""
+
+import resource
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tasks.core.retrieval import exact
+from tasks.core.retrieval.exact import MARGIN, exact_search, id_order, ranked_tables, rows_needed
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.schemas import RANKED
+
+CPU = torch.device("cpu")
+Lists = dict[str, list[tuple[str, int, float]]]  # query id: (document id, rank, score)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these tensors are too small to share
+
+
+def blocks(vectors: np.ndarray, *cuts: int) -> Iterator[tuple[int, np.ndarray]]:
+    """`vectors` cut before the rows `cuts`."""
+    edges = [0, *cuts, len(vectors)]
+    for first, end in pairwise(edges):
+        yield first, vectors[first:end]
+
+
+def brute_force(
+    queries: np.ndarray,
+    vectors: np.ndarray,
+    owners: list[int],
+    ids: list[str],
+    depth: int,
+    skip: int = 0,
+    out: set[tuple[int, int]] = frozenset(),
+) -> Lists:
+    """What a dense retriever returns, by a loop over all pairs in float64."""
+    lists: Lists = {}
+    for q, query in enumerate(queries.astype(np.float64)):
+        best: dict[int, float] = {}
+        for row, vector in enumerate(vectors.astype(np.float64)):
+            score = float(sum(x * y for x, y in zip(query, vector, strict=True)))
+            best[owners[row]] = max(score, best.get(owners[row], -np.inf))
+        left = [(score, ids[doc]) for doc, score in best.items() if (q, doc) not in out]
+        ordered = sorted(sorted(left, key=lambda pair: pair[1].encode(), reverse=True), key=lambda pair: -pair[0])
+        lists[f"q{q}"] = [(doc, rank, score) for rank, (score, doc) in enumerate(ordered[skip : skip + depth], 1)]
+    return lists
+
+
+def as_lists(tables: Iterator[pa.Table], queries: int) -> Lists:
+    lists: Lists = {f"q{q}": [] for q in range(queries)}
+    for table in tables:
+        assert table.schema.equals(RANKED)
+        for row in table.to_pylist():
+            lists[row["query"]].append((row["doc"], row["rank"], row["score"]))
+    return lists
+
+
+def equal(found: Lists, expected: Lists) -> None:
+    assert found.keys() == expected.keys()
+    for query, rows in expected.items():
+        assert [row[:2] for row in found[query]] == [row[:2] for row in rows], query
+        assert [row[2] for row in found[query]] == pytest.approx([row[2] for row in rows], rel=1e-5, abs=1e-5)
+
+
+def names(prefix: str, count: int) -> pa.Array:
+    return pa.array([f"{prefix}{n}" for n in range(count)], pa.string())
+
+
+@pytest.mark.parametrize(
+    ("queries", "rows", "width", "k", "cuts"),
+    [
+        (7, 200, 16, 10, (50, 51, 130)),
+        (1, 1, 3, 1, ()),  # one query, one document
+        (3, 5, 8, 100, (2,)),  # fewer rows than k
+        (5, 90, 4, 1, tuple(range(1, 90))),  # a block a row
+        (2, 300, 24, 40, (10,)),  # a block smaller than k
+        (0, 4, 5, 3, ()),  # no query
+    ],
+)
+def test_equals_brute_force(queries: int, rows: int, width: int, k: int, cuts: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(rows)
+    asked, vectors = draw.normal(size=(queries, width)).astype(np.float32), draw.normal(size=(rows, width)).astype(np.float32)
+    heard: list[int] = []
+    scores, found = exact_search(asked, blocks(vectors, *cuts), k, CPU, heard.append)
+    assert scores.shape == found.shape == (queries, k + MARGIN)
+    assert scores.dtype == np.float32 and found.dtype == np.int64
+    assert sum(heard) == rows and len(heard) == len(cuts) + 1
+    assert ((found < 0) == np.isneginf(scores)).all()
+    assert (np.diff(np.where(np.isneginf(scores), -1e9, scores)) <= 0).all()
+    for row, columns in enumerate(found):
+        assert len(set(columns[columns >= 0])) == (columns >= 0).sum() == min(rows, k + MARGIN), row
+    tables = ranked_tables(scores, found, names("q", queries), names("d", rows), np.arange(rows, dtype=np.int32), k)
+    equal(as_lists(tables, queries), brute_force(asked, vectors, list(range(rows)), names("d", rows).to_pylist(), k))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_stored_types_and_memory_maps_are_searched_as_float32(dtype: str, tmp_path: pytest.TempPathFactory) -> None:
+    draw = np.random.default_rng(3)
+    vectors = draw.normal(size=(60, 8)).astype(dtype)
+    np.save(f"{tmp_path}/v.npy", vectors)
+    asked = draw.normal(size=(2, 8)).astype(np.float32)
+    scores, found = exact_search(asked, blocks(np.load(f"{tmp_path}/v.npy", mmap_mode="r"), 13), 5, CPU)
+    tables = ranked_tables(scores, found, names("q", 2), names("d", 60), np.arange(60, dtype=np.int32), 5)
+    equal(as_lists(tables, 2), brute_force(asked, vectors, list(range(60)), names("d", 60).to_pylist(), 5))
+
+
+def test_exact_ties_fall_by_document_id_also_at_the_last_rank() -> None:
+    ids = ["b", "10", "9", "a", "é", "Z", "aa", "c"]  # trec_eval's order, bytes falling: é c b aa a Z 9 10
+    vectors = np.ones((8, 2), dtype=np.float32)
+    vectors[7] = 2  # c is best
+    for k, expected in ((1, ["c"]), (2, ["c", "é"]), (4, ["c", "é", "b", "aa"]), (8, ["c", "é", "b", "aa", "a", "Z", "9", "10"])):
+        scores, rows = exact_search(np.ones((1, 2), dtype=np.float32), blocks(vectors, 3), k, CPU)
+        table = next(ranked_tables(scores, rows, names("q", 1), pa.array(ids), np.arange(8, dtype=np.int32), k))
+        assert table["doc"].to_pylist() == expected
+        assert table["rank"].to_pylist() == list(range(1, k + 1))
+
+
+def test_ties_across_blocks_at_the_boundary_equal_brute_force() -> None:
+    draw = np.random.default_rng(0)
+    vectors = draw.integers(-1, 2, size=(MARGIN + 4, 3)).astype(np.float32)  # small integers: scores tie, and exactly
+    asked = draw.integers(-1, 2, size=(9, 3)).astype(np.float32)
+    ids = names("d", len(vectors))
+    for k in range(1, 8):
+        scores, rows = exact_search(asked, blocks(vectors, 4, 9), k, CPU)
+        tables = ranked_tables(scores, rows, names("q", 9), ids, np.arange(len(vectors), dtype=np.int32), k)
+        expected = brute_force(asked, vectors, list(range(len(vectors))), ids.to_pylist(), k)
+        tied = {q: sum(score == rows[-1][2] for *_, score in rows) for q, rows in expected.items()}
+        equal(as_lists(tables, 9), expected)
+        assert max(tied.values()) >= 1
+
+
+@pytest.mark.parametrize("depth", [1, 3, 12, 50])
+def test_a_document_stands_once_by_its_best_passage(depth: int) -> None:
+    draw = np.random.default_rng(depth)
+    owners = np.repeat(np.arange(30, dtype=np.int32), draw.integers(1, 5, size=30))
+    vectors = draw.normal(size=(len(owners), 6)).astype(np.float32)
+    vectors[owners == 4] = vectors[owners == 4][:1] * 5  # passages that all score alike, and high
+    asked = draw.normal(size=(8, 6)).astype(np.float32)
+    ids = names("d", 30)
+    scores, rows = exact_search(asked, blocks(vectors, 11, 40), min(len(owners), rows_needed(depth, owners)), CPU)
+    found = as_lists(ranked_tables(scores, rows, names("q", 8), ids, owners, depth), 8)
+    equal(found, brute_force(asked, vectors, owners.tolist(), ids.to_pylist(), depth))
+    assert all(len(rows) == min(depth, 30) for rows in found.values())
+
+
+def test_as_many_rows_as_the_longest_documents_have() -> None:
+    assert rows_needed(10, np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)) == 30
+    assert rows_needed(10, np.arange(4, dtype=np.int32)) == 10
+    assert rows_needed(10, np.empty(0, dtype=np.int32)) == 10
+
+
+@pytest.mark.parametrize("skip", [0, 1, 5])
+def test_excluded_documents_leave_no_rank_and_skipped_ones_come_after_them(skip: int) -> None:
+    draw = np.random.default_rng(skip)
+    asked, vectors = draw.normal(size=(6, 5)).astype(np.float32), draw.normal(size=(40, 5)).astype(np.float32)
+    order = np.argsort(-(asked @ vectors.T), axis=1)
+    out = {(q, int(doc)) for q in range(6) for doc in order[q, : 2 * q]} | {(0, int(order[0, 3]))}  # q5: the ten best are positives
+    excluded = np.array([q * 40 + doc for q, doc in out], dtype=np.int64)
+    scores, rows = exact_search(asked, blocks(vectors, 20), 40, CPU)
+    ids = names("d", 40)
+    found = as_lists(ranked_tables(scores, rows, names("q", 6), ids, np.arange(40, dtype=np.int32), 7, skip, excluded), 6)
+    equal(found, brute_force(asked, vectors, list(range(40)), ids.to_pylist(), 7, skip, out))
+    assert not {(int(q[1:]), int(doc[1:])) for q, rows in found.items() for doc, *_ in rows} & out
+    assert all([rank for _, rank, _ in rows] == list(range(1, 8)) for rows in found.values())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_not_finite_is_refused(value: float) -> None:
+    vectors = np.ones((10, 3), dtype=np.float32)
+    vectors[7, 1] = value
+    with pytest.raises(UserError, match=r"rows 5 to 9.*NaN or infinity"):
+        exact_search(np.ones((1, 3), dtype=np.float32), blocks(vectors, 5), 2, CPU)
+
+
+def test_more_queries_than_a_block_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(1)
+    asked, vectors = draw.normal(size=(11, 4)).astype(np.float32), draw.normal(size=(25, 4)).astype(np.float32)
+    ids, owners = names("d", 25), np.arange(25, dtype=np.int32)
+    out = {(q, q) for q in range(11)}
+    excluded = np.array([q * 25 + doc for q, doc in out])
+    monkeypatch.setattr(exact, "QUERY_BLOCK", 4)
+    scores, rows = exact_search(asked, blocks(vectors, 9), 6, CPU)
+    tables = list(ranked_tables(scores, rows, names("q", 11), ids, owners, 5, 0, excluded))
+    assert [table["query"].combine_chunks().unique().to_pylist() for table in tables] == [
+        [f"q{q}" for q in part] for part in (range(4), range(4, 8), range(8, 11))
+    ]
+    equal(as_lists(iter(tables), 11), brute_force(asked, vectors, list(range(25)), ids.to_pylist(), 5, 0, out))
+
+
+def test_id_order_is_that_of_bytes() -> None:
+    ids = ["10", "9", "é", "Z", "a", "", "a ", "𝄞"]
+    assert id_order(pa.array(ids)).tolist() == [sorted(ids, key=str.encode).index(i) for i in ids]
+
+
+def test_memory_does_not_grow_with_the_corpus() -> None:
+    draw = np.random.default_rng(0)
+    asked = draw.normal(size=(8, 64)).astype(np.float32)
+
+    def corpus(count: int) -> Iterator[tuple[int, np.ndarray]]:
+        for number in range(count):
+            yield number * 1024, draw.standard_normal(size=(1024, 64), dtype=np.float32)
+
+    exact_search(asked, corpus(5), 10, CPU)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    scores, rows = exact_search(asked, corpus(200), 10, CPU)  # 52 MB of vectors, 7 MB of scores
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024  # KiB
+    assert rows.max() > 190 * 1024 and np.isfinite(scores).all()

@@ -1,0 +1,50 @@
+"""Searching queries in parts gives the tables that searching them at once gives, bit for bit where parts are whole blocks."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tasks.core.retrieval import exact, queries
+from tasks.core.retrieval.exact import MARGIN, exact_search, ranked_tables
+from tasks.core.retrieval.queries import ranked_queries
+
+
+@pytest.mark.parametrize("held", [1, 3 * (5 + MARGIN), 4 * (5 + MARGIN), 9 * (5 + MARGIN), 10**9])
+def test_parts_of_the_queries_change_nothing(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    asked, vectors = draw.normal(size=(19, 24)).astype(np.float32), draw.normal(size=(60, 24)).astype(np.float32)
+    query_ids, ids = pa.array([f"q{n}" for n in range(19)]), pa.array([f"d{n}" for n in range(60)])
+    owners = np.arange(60, dtype=np.int32)
+    excluded = np.array([q * 60 + doc for q in range(19) for doc in draw.integers(0, 60, 20)])
+    monkeypatch.setattr(exact, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(queries, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(queries, "HELD", held)
+    monkeypatch.setattr(queries, "FEWEST", 2)
+    parts = []
+
+    def found(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        parts.append(len(part))
+        return exact_search(part, [(0, vectors[:31]), (31, vectors[31:])], 5, torch.device("cpu"))
+
+    tables = list(ranked_queries(asked, found, 5, query_ids, ids, owners, 3, 1, excluded))
+    size = {1: 2, 3 * (5 + MARGIN): 3, 4 * (5 + MARGIN): 4, 9 * (5 + MARGIN): 8, 10**9: 19}[held]
+    assert parts == [min(size, 19 - start) for start in range(0, 19, size)]
+    table = pa.concat_tables(tables).combine_chunks()
+    whole = pa.concat_tables(ranked_tables(*found(asked), query_ids, ids, owners, 3, 1, excluded)).combine_chunks()
+    if size >= exact.QUERY_BLOCK:  # whole blocks of exact_search
+        assert table.equals(whole)
+    assert table.drop(["score"]).equals(whole.drop(["score"]))
+    np.testing.assert_allclose(table["score"], whole["score"], rtol=1e-6)
+    assert sum(map(len, tables)) > 19
+
+
+def test_a_gpu_reads_the_corpus_less_often_and_parts_are_whole_blocks() -> None:
+    """MS MARCO: 503k queries, 200 deep and 7 positives at most, one passage a document or four; 12 bytes a result."""
+    for rows, cpu, gpu in ((207, 14, 4), (4 * 207, 62, 13)):
+        for device, parts in ((None, cpu), (torch.device("cpu"), cpu), (torch.device("cuda"), gpu)):
+            size = queries.part_size(rows, device)
+            assert size % exact.QUERY_BLOCK == 0
+            assert -(-502_939 // size) == parts
+            assert size * (rows + MARGIN) * 12 <= 0.41e9
+    assert queries.part_size(10**7) == queries.FEWEST

@@ -1,0 +1,128 @@
+"""The one place that chooses device and arithmetic: every kind of hardware, by its probes."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.core.stage.devices import Runtime, choose_device, compute_dtype, place, read_runtime
+from tasks.core.stage.errors import UserError, one_line_errors
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+
+
+def hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = False, gpus: int = 0, gpu_bf16: bool = False) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+    def supported(including_emulation: bool = True) -> bool:
+        return including_emulation or gpu_bf16  # every GPU emulates it
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("device", "probes", "expected"),
+    [
+        (CPU, {}, torch.float32),  # AVX2: bf16 would be 50 times slower
+        (CPU, {"avx512": True}, torch.bfloat16),
+        (CPU, {"amx": True}, torch.bfloat16),
+        (CPU, {"gpus": 1, "gpu_bf16": True}, torch.float32),
+        (GPU, {"gpus": 1, "gpu_bf16": True}, torch.bfloat16),
+        (GPU, {"gpus": 1, "amx": True}, torch.float32),  # a GPU that only emulates bf16
+    ],
+)
+def test_bf16_where_the_hardware_has_units_for_it(
+    device: torch.device, probes: dict[str, Any], expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hardware(monkeypatch, **probes)
+    assert compute_dtype(device, "bf16") == expected
+    assert compute_dtype(device, "fp32") == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "expected"), [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda:1", 2, "cuda:1")]
+)
+def test_the_device_that_is_asked_for(asked: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware(monkeypatch, gpus=gpus)
+    assert choose_device(Runtime(device=asked)) == torch.device(expected)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled() == (expected == "cpu")
+    torch.use_deterministic_algorithms(True, warn_only=True)  # for the tests after this one
+
+
+@pytest.mark.parametrize(("asked", "gpus"), [("cuda", 0), ("cuda:2", 2)])
+def test_a_device_that_is_not_there(asked: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware(monkeypatch, gpus=gpus)
+    with pytest.raises(UserError, match=f"device {asked}: found {gpus} GPUs"):
+        choose_device(Runtime(device=asked))
+
+
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    choose_device(Runtime(device="cpu"))
+    choose_device(Runtime(device="cpu", threads=3))
+    assert set_to == [3]
+
+
+MAPPED = """
+import ctypes
+from tasks.core.stage.devices import keep_memory
+fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+Info = type("Info", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in fields]})
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
+def maps():
+    before = libc.mallinfo2().hblks
+    libc.malloc(ctypes.c_size_t(30 * 2**20))
+    return libc.mallinfo2().hblks - before
+print(maps(), keep_memory(), maps())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="of glibc's malloc")
+def test_a_tensors_memory_is_no_mapping_of_its_own_that_goes_with_it() -> None:
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", MAPPED], cwd=root, capture_output=True, text=True, check=False)
+    assert done.stdout == "1 True 0\n", done
+
+
+def test_the_runtime_file(tmp_path: Path) -> None:
+    assert read_runtime(tmp_path / "none.yaml") == Runtime()
+    (tmp_path / "r.yaml").write_text("device: cpu\nthreads: 1\n")
+    assert read_runtime(tmp_path / "r.yaml") == Runtime(device="cpu", threads=1)
+    for text, words in (("device: tpu", "device"), ("speed: 9", "unknown key"), ("threads: 0", "threads")):
+        (tmp_path / "r.yaml").write_text(text)
+        with pytest.raises(UserError, match=words):
+            read_runtime(tmp_path / "r.yaml")
+
+
+def test_weights_change_their_type_and_frequencies_keep_theirs() -> None:
+    """Rotary frequencies in bf16 are off by up to 0.4 %: radians at the end of a long text."""
+    module = torch.nn.Linear(2, 2)
+    module.register_buffer("inv_freq", torch.tensor([0.1234567]))
+    module.tied = module.weight
+    placed = place(module, CPU, torch.bfloat16)
+    assert placed is module
+    assert module.weight.dtype == module.bias.dtype == torch.bfloat16
+    assert module.tied is module.weight
+    assert torch.equal(module.inv_freq, torch.tensor([0.1234567]))
+
+
+def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.80 GiB of which 1 MiB is free."
+    with pytest.raises(SystemExit, match="2"), one_line_errors():
+        raise torch.OutOfMemoryError(words)
+    said = capsys.readouterr().err
+    assert said.startswith("retemper: CUDA out of memory. Tried to allocate 2.50 GiB: lower batch_tokens")
+    assert said.count("\n") == 1
+    with pytest.raises(RuntimeError, match="boom"), one_line_errors():
+        raise RuntimeError("boom")

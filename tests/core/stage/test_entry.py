@@ -1,0 +1,81 @@
+"""How a stage ends when it is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def test_ctrl_c_is_one_line_and_status_130() -> None:
+    script = (
+        "import signal, time\nfrom tasks.core.stage.entry import stage\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job would pass on that it is ignored
+        "with stage():\n    print('at work', flush=True)\n    time.sleep(60)"
+    )
+    root = Path(__file__).resolve().parents[3]
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, "retemper: interrupted\n")
+
+
+def test_a_stage_whose_parent_dies_while_it_starts_does_no_work(tmp_path: Path) -> None:
+    """The kernel tells of a parent's death only who has asked for it, which a stage does after its imports."""
+    stage = (
+        "import os, time; from pathlib import Path; from tasks.core.stage.entry import stage\n"
+        "Path('started').write_text(str(os.getpid())); parent = os.getppid()\n"
+        "while {wait} and os.getppid() == parent: time.sleep(0.01)\n"
+        "with stage(): Path('worked').touch()"
+    )
+    parent = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.argv[1]]); time.sleep(60 * int(sys.argv[2]))"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3]), "RETEMPER_TETHER": "1"}
+
+    def start(wait: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", parent, stage.format(wait=wait), str(wait)]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+
+    assert start(0).wait(60) == 0
+    (tmp_path / "worked").unlink()
+    (tmp_path / "started").unlink()
+    process = start(1)
+    while not (tmp_path / "started").exists() or not (tmp_path / "started").read_text():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    orphan = Path("/proc") / (tmp_path / "started").read_text()
+    deadline = time.monotonic() + 20
+    while orphan.exists() and "State:\tZ" not in (orphan / "status").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert time.monotonic() < deadline
+    assert not (tmp_path / "worked").exists()
+
+
+def test_code_or_parameters_written_while_a_stage_starts_are_refused(tmp_path: Path) -> None:
+    """Their digests were taken before; what was imported or is read may be newer."""
+    root = Path(__file__).resolve().parents[3]
+    stage = "from tasks.core.stage.entry import stage\nwith stage(): print('worked')"
+
+    def run(begun: float) -> tuple[int, str, str]:
+        environment = os.environ | {"PYTHONPATH": str(root), "RETEMPER_BEGUN": repr(begun)}
+        done = subprocess.run([sys.executable, "-c", stage], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert run(time.time()) == (0, "worked\n", "")
+    before = time.time()
+    time.sleep(0.05)  # the kernel's clock of files is coarse
+    (tmp_path / "params.yaml").write_text("a: 1\n")
+    assert run(before) == (2, "", "retemper: params.yaml: changed while the stage was starting; run again\n")
+    assert run(time.time() + 0.05)[0] == 0
+    status, _, errors = run(0.0)
+    assert status == 2 and "/tasks/" in errors and "changed while the stage was starting" in errors
+
+
+def test_a_stage_collects_no_garbage_among_its_imports() -> None:
+    code = "import gc\nfrom tasks.core.stage.entry import stage\nwith stage(): print(gc.get_freeze_count() > 1000, gc.isenabled())"
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.stdout == "True True\n", done

@@ -1,0 +1,78 @@
+"""What params.yaml may say, and the line that comes where it says something else."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import Params, load, validate
+from tasks.core.text.document import Text
+from tasks.train.params import Round
+
+
+def round_of(tmp_path: Path, text: str) -> Round:
+    path = tmp_path / "params.yaml"
+    path.write_text(f"rounds:\n  star: {text}\n", encoding="utf-8")
+    return load(Round, "rounds.star", path)
+
+
+def test_yaml_1_2_numbers(tmp_path: Path) -> None:
+    assert round_of(tmp_path, "{init: base, negatives: bm25, lr: 1e-05}").lr == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("{init: base}", r"rounds\.star\.negatives: missing"),
+        ("{init: base, negatives: bm25, lrr: 1}", r"rounds\.star\.lrr: unknown key; known are init, negatives,"),
+        ("{init: base, negatives: bm25, lr: fast}", r"rounds\.star\.lr: found 'fast'; input should be a valid number"),
+        ("{init: base, negatives: bm25, lr: 0}", r"rounds\.star\.lr: found 0; input should be greater than 0"),
+        ("{init: base, negatives: bm25, lr: .nan}", r"rounds\.star\.lr: found nan"),
+        ("{init: base, negatives: bm25, loss: mse}", r"rounds\.star\.loss: found 'mse'; input should be 'nll', "),
+        ("{init: base, negatives: bm25, window: [20, 3]}", r"rounds\.star.*first rank is at least 1 and at most the last"),
+        ("{init: base, negatives: bm25, alpha: 0.1}", r"rounds\.star.*alpha weighs ranknet's in-batch pairs"),
+        ("{init: base, negatives: bm25, hard_negatives: 0, in_batch: false}", r"rounds\.star.*there would be no negative at all"),
+        ("3", r"rounds\.star: found 3, expected a mapping with init, negatives"),
+    ],
+)
+def test_refusals(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(UserError, match=line) as refused:
+        round_of(tmp_path, text)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_key_deep_inside_names_its_neighbours() -> None:
+    class Sections(Params):
+        rounds: dict[str, Round]
+        text: Text
+
+    good = {"init": "base", "negatives": "bm25"}
+    with pytest.raises(UserError, match=r"^p\.rounds\.star\.lrr: unknown key; known are init, negatives, steps"):
+        validate(Sections, {"rounds": {"star": {**good, "lrr": 1}}, "text": {}}, "p")
+    with pytest.raises(UserError, match=r"^p\.text\.title: unknown key; known are titles, separator"):
+        validate(Sections, {"rounds": {"star": good}, "text": {"title": True}}, "p")
+    with pytest.raises(UserError, match=r"^p\.txt: unknown key; known are rounds, text"):
+        validate(Sections, {"rounds": {"star": good}, "text": {}, "txt": {}}, "p")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    with pytest.raises(UserError, match="not there"):
+        load(Round, "rounds.star", path)
+    path.write_text("rounds:\n  star: {init: base\n")
+    with pytest.raises(UserError, match=r"params\.yaml:\d+: not YAML"):
+        load(Round, "rounds.star", path)
+    path.write_bytes(b"rounds: \xff\n")
+    with pytest.raises(UserError, match="not UTF-8 at byte 8"):
+        load(Round, "rounds.star", path)
+    for text in ("a: b\x07\n", "a: 2024-13-45\n", "a: !!int x\n"):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"params\.yaml:?\d*: not YAML") as refused:
+            load(Round, "rounds.star", path)
+        assert "\n" not in str(refused.value)
+    path.write_text("- a\n")
+    with pytest.raises(UserError, match="found a list, expected a mapping"):
+        load(Round, "rounds.star", path)
+    path.write_text("rounds: {}\n")
+    with pytest.raises(UserError, match=r"no section rounds\.star"):
+        load(Round, "rounds.star", path)

@@ -1,0 +1,56 @@
+"""Unfinished work: kept while it may be needed, and no longer."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.core.stage.scratch import KEPT, finish, remove_finished, scratch_folder, seal, sealed
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_unfinished_works_are_kept_up_to_a_number() -> None:
+    for number in range(KEPT + 2):
+        (scratch_folder("train-star", f"{number}" * 40) / "checkpoint").touch()
+    assert len(list(Path(".retemper/scratch/train-star").iterdir())) == KEPT
+
+
+def test_a_finished_work_stays_until_its_outs_are_safe() -> None:
+    done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
+    (done / "checkpoint").touch()
+    finish(done)
+    assert scratch_folder("train-star", "a" * 40) == done
+    assert (done / "checkpoint").exists(), "the same work again goes on from it: a kill came before DVC had its outs"
+    remove_finished()
+    assert (done.exists(), other.exists()) == (False, True)
+
+
+def test_a_finished_work_gives_way_to_another_of_its_kind() -> None:
+    done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
+    finish(done)
+    finish(other)
+    assert scratch_folder("train-star", "c" * 40).exists()
+    assert (done.exists(), other.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "one bit", "gone", "no seal", "half a seal", "bytes for a seal"])
+def test_a_seal_knows_a_harmed_piece(harm: str, tmp_path: Path) -> None:
+    piece, mark = tmp_path / "piece.npy", tmp_path / "piece.npy.sha256"
+    whole = bytes(range(256)) * 40
+    piece.write_bytes(whole)
+    assert not sealed(piece), "written, and not yet said to be whole"
+    seal(piece)
+    assert sealed(piece)
+    if harm in ("gone", "no seal"):
+        (piece if harm == "gone" else mark).unlink()
+    elif "seal" in harm:
+        mark.write_bytes(mark.read_bytes()[:30] if harm == "half a seal" else b"\xff\xfe")
+    else:
+        piece.write_bytes({"cut": whole[:5000], "empty": b"", "one bit": b"\x01" + whole[1:]}[harm])
+    assert not sealed(piece)
+    piece.write_bytes(whole)
+    seal(piece)
+    assert sealed(piece)

@@ -1,0 +1,86 @@
+"""Lists of documents by query against dictionaries; a table of negatives is read a group of rows at a time."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.core.stage.errors import UserError
+from tasks.core.tables import judgments
+from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_groups, ranked_lists, relevant_pairs
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS, RANKED
+from tasks.core.text.tokens import IDS
+
+Row = tuple[str, str, int, float]
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> tuple[Path, Path]:
+    """Queries q9, q8, ... q0 and documents d0 ... d19, in that order."""
+    paths = tmp_path / "queries.parquet", tmp_path / "documents.parquet"
+    for path, names in zip(paths, ([f"q{n}" for n in range(9, -1, -1)], [f"d{n}" for n in range(20)]), strict=True):
+        write_table(path, IDS, [pa.table([names], schema=IDS)])
+    return paths
+
+
+def negatives(seed: int) -> list[Row]:
+    """Some queries with up to eight documents, in the order of `ids`; one query and some documents nobody knows."""
+    draw = np.random.default_rng(seed)
+    names = [name for name in [f"q{n}" for n in range(9, -1, -1)] if draw.random() < 0.7]
+    names.insert(len(names) // 2, "gone")
+    found = [draw.permutation([f"d{n}" for n in range(23)])[: draw.integers(1, 9)] for _ in names]
+    return [(q, d, rank, float(draw.integers(9))) for q, docs in zip(names, found, strict=True) for rank, d in enumerate(docs.tolist(), 1)]
+
+
+def write(path: Path, rows: list[Row], batch: int = 3) -> None:
+    tables = [pa.table([list(c) for c in zip(*rows[n : n + batch], strict=True)], schema=RANKED) for n in range(0, len(rows), batch)]
+    write_table(path, RANKED, tables)
+
+
+def as_dictionary(lists: DocumentLists) -> dict[int, list[tuple[int, float]]]:
+    scores = np.full(len(lists.values), math.nan) if lists.scores is None else lists.scores
+    cuts = zip(lists.offsets[:-1].tolist(), lists.offsets[1:].tolist(), strict=True)
+    return {q: list(zip(lists.values[s:e].tolist(), scores[s:e].tolist(), strict=True)) for q, (s, e) in enumerate(cuts) if e > s}
+
+
+@pytest.mark.parametrize("group", [1, 5, 1000])
+@pytest.mark.parametrize("seed", range(4))
+def test_negatives_are_read_in_groups_and_equal_a_dictionary(
+    group: int, seed: int, ids: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = negatives(seed)
+    write(tmp_path / "train.parquet", rows)
+    monkeypatch.setattr(judgments, "GROUP", group)
+    monkeypatch.setattr("tasks.core.tables.parquet.BATCH_ROWS", 4)
+    groups = list(ranked_groups(tmp_path / "train.parquet", (2, 6)))
+    assert [tuple(row.values()) for table in groups for row in table.to_pylist()] == [row for row in rows if 2 <= row[2] <= 6]
+    assert all(0 < len(table) < group + 4 for table in groups), "no more than a group and a batch is held"
+    expected: dict[int, list[tuple[int, float]]] = {}
+    for query, doc, rank, score in rows:
+        if 2 <= rank <= 6 and query != "gone" and int(doc[1:]) < 20:
+            expected.setdefault(9 - int(query[1:]), []).append((int(doc[1:]), score))
+    lists = ranked_lists(tmp_path / "train.parquet", *ids, (2, 6), tmp_path)
+    assert as_dictionary(lists) == expected
+    assert all(lists.of(query).tolist() == [doc for doc, _ in expected.get(query, [])] for query in range(10))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["documents.parquet", "queries.parquet", "train.parquet"]
+
+
+def test_an_empty_table_and_one_out_of_order(ids: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "empty.parquet", [])
+    assert ranked_lists(tmp_path / "empty.parquet", *ids, (1, 9), tmp_path).counts.tolist() == [0] * 10
+    write(tmp_path / "order.parquet", [("q3", "d1", 1, 0.0), ("q2", "d1", 1, 0.0), ("q3", "d2", 2, 0.0)], 1)
+    for group in (1, 2, 3):  # within a group, and from one to the next
+        monkeypatch.setattr(judgments, "GROUP", group)
+        with pytest.raises(UserError, match=r"order\.parquet: its queries do not stand in the order of the training queries"):
+            ranked_lists(tmp_path / "order.parquet", *ids, (1, 9), tmp_path)
+
+
+def test_relevant_pairs(ids: tuple[Path, Path], tmp_path: Path) -> None:
+    rows = [("q1", "d3", 1), ("q9", "d4", 2), ("q9", "d5", 0), ("q9", "d6", -1), ("gone", "d1", 1), ("q1", "gone", 1), ("q9", "d2", 1)]
+    write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
+    queries, documents = relevant_pairs(tmp_path / "qrels.parquet", *ids)
+    assert list(zip(queries.tolist(), documents.tolist(), strict=True)) == [(8, 3), (0, 4), (0, 2)]
+    assert as_dictionary(lists_of(queries, documents, 10, np.array([1, 2, 3], np.float32))) == {0: [(4, 2.0), (2, 3.0)], 8: [(3, 1.0)]}

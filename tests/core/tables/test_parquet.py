@@ -1,0 +1,74 @@
+"""Parquet in and out, a batch at a time."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import BATCH_ROWS, read_batches, read_table, refuse_damage, write_table
+from tasks.core.tables.schemas import QRELS, QUERIES
+from tasks.core.text.document import Text, document_text
+
+
+def rows(start: int, count: int) -> pa.Table:
+    ids = [str(i) for i in range(start, start + count)]
+    return pa.table([ids, ids, list(range(count))], schema=QRELS)
+
+
+def test_batches_come_back_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "t" / "qrels.parquet"
+    assert write_table(path, QRELS, (rows(i * 5000, 5000) for i in range(5))) == 25_000
+    batches = list(read_batches(path, QRELS))
+    assert max(batch.num_rows for batch in batches) <= BATCH_ROWS
+    assert read_table(path, QRELS, ["query"])["query"].to_pylist() == [str(i) for i in range(25_000)]
+
+
+def test_an_empty_table_is_a_table(tmp_path: Path) -> None:
+    assert write_table(tmp_path / "none.parquet", QRELS, []) == 0
+    assert read_table(tmp_path / "none.parquet", QRELS).num_rows == 0
+
+
+def test_nothing_half_written(tmp_path: Path) -> None:
+    def broken() -> object:
+        yield rows(0, 10)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_table(tmp_path / "qrels.parquet", QRELS, broken())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_such_table_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not there; run the stage that makes it"):
+        read_table(tmp_path / "gone.parquet", QRELS)
+    (tmp_path / "text.parquet").write_text("query\tdoc\n")
+    with pytest.raises(UserError, match="not a readable Parquet file"):
+        read_table(tmp_path / "text.parquet", QRELS)
+    write_table(tmp_path / "qrels.parquet", QRELS, [rows(0, 1)])
+    with pytest.raises(UserError, match=r"found columns \['query', 'doc', 'grade'\], expected \['id', 'text', 'answers'\]"):
+        read_table(tmp_path / "qrels.parquet", QUERIES)
+
+
+def test_damage_that_arrow_tells_as_an_os_error(tmp_path: Path) -> None:
+    path = tmp_path / "qrels.parquet"
+    write_table(path, QRELS, [rows(0, 1000)])
+    harmed = bytearray(path.read_bytes())
+    harmed[4:300] = bytes(296)
+    path.write_bytes(harmed)
+    with pytest.raises(OSError) as raw:
+        pq.read_table(path)
+    assert raw.value.errno is None
+    with pytest.raises(UserError, match=r"qrels.parquet: not a readable Parquet file \("):
+        read_table(path, QRELS)
+    for error in (IsADirectoryError(21, "the disk's"), pa.ArrowMemoryError("malloc failed")):
+        with pytest.raises(type(error)):
+            refuse_damage(error, "no damage")
+
+
+def test_titles_stand_before_the_text_only_where_they_are_wanted() -> None:
+    assert document_text("Title", "text", Text()) == "text"
+    assert document_text("Title", "text", Text(titles=True)) == "Title text"
+    assert document_text("Title", "text", Text(titles=True, separator=" </s> ")) == "Title </s> text"
+    assert document_text("", "text", Text(titles=True)) == "text"

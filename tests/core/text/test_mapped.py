@@ -1,0 +1,54 @@
+"""Texts come back as they were, whatever their letters."""
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.text import mapped
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import corpus_texts, query_texts, store_texts
+
+
+def test_texts_come_back(tmp_path: Path) -> None:
+    given = ["", "plain", "über 東京 🙂", "", "two\nlines"]
+    stored = store_texts(iter(given), tmp_path / "a")
+    assert [stored[n] for n in range(len(stored))] == given
+    assert len(store_texts(iter([]), tmp_path / "b")) == 0
+    assert store_texts(iter(["", ""]), tmp_path / "c")[1] == ""
+
+
+def test_a_text_is_eight_bytes_in_memory(tmp_path: Path) -> None:
+    tracemalloc.start()
+    stored = store_texts(("a text" for _ in range(100_000)), tmp_path / "a")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(stored) == 100_000
+    assert most < 2_000_000, f"{most:,} bytes"
+
+
+def test_lasting_texts_are_written_once_and_again_where_they_are_harmed(
+    tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> list[str]:
+        stored = corpus_texts(tiny_corpus.records, Text(titles=True), tmp_path / "t.bin", lasting=True)
+        return [stored[n] for n in range(len(stored))]
+
+    written = read()
+    assert written == [f"{title} {text}" if title else text for title, text in tiny_corpus.documents.values()]
+    with monkeypatch.context() as again:
+        again.setattr(mapped, "read_batches", lambda *_: pytest.fail("the corpus was read again"))
+        assert read() == written
+    for name in ("t.bin", "t.npy"):
+        file = tmp_path / name
+        harmed = bytearray(file.read_bytes())
+        harmed[-3] ^= 1
+        file.write_bytes(harmed)
+        assert read() == written
+
+
+def test_of_a_corpus(tiny_corpus: Any, tmp_path: Path) -> None:
+    stored = corpus_texts(tiny_corpus.records, Text(titles=True), tmp_path / "t")
+    assert [stored[n] for n in range(60)] == [f"{title} {text}" if title else text for title, text in tiny_corpus.documents.values()]
+    assert query_texts(tiny_corpus.records, "dev") == list(tiny_corpus.queries["dev"].items())

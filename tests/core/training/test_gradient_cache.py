@@ -1,0 +1,125 @@
+"""Gradient caching gives the gradients of one plain forward and backward over the whole batch."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tasks.core.models.bi_encoder import Encoder, Shape, load_transformer
+from tasks.core.text.tokens import Tokens
+from tasks.core.training.gradient_cache import Side, cached_backward
+
+CPU = torch.device("cpu")
+
+
+def tokens_of(lengths: list[int], seed: int) -> Tokens:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.random.default_rng(seed).integers(5, 1000, size=offsets[-1]).astype(np.int32)
+    return Tokens(flat, offsets, np.arange(len(lengths), dtype=np.int32), Path(), 0, 64, "", "")
+
+
+@pytest.fixture
+def tower(tiny_encoder: Path) -> Encoder:
+    return Encoder(load_transformer(tiny_encoder), Shape(pooling="mean", similarity="cosine"))
+
+
+def contrast(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+    loss = F.cross_entropy(queries @ documents.T / 0.05, torch.arange(len(queries)))
+    return loss, {"rows": float(len(documents))}
+
+
+def run(tower: Encoder, batch_tokens: int, graph_tokens: int) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    tower.zero_grad(set_to_none=True)
+    sides = [
+        Side(tower, tokens_of([4, 9, 3, 5], 1), np.array([2, 0, 3, 1])),
+        Side(tower, tokens_of([12, 30, 7, 22, 5, 17, 40], 2), np.array([6, 1, 0, 3, 2, 5])),
+    ]
+    word_VH = tower.transformer.get_input_embeddings().weight
+    sparse: list[bool] = []  # after each chunk
+    hook = word_VH.register_post_accumulate_grad_hook(lambda word: sparse.append(word.grad.is_sparse))
+    metrics = cached_backward(sides, contrast, batch_tokens, graph_tokens, CPU, torch.float32, (1, 2, 3))
+    hook.remove()
+    assert sparse[0] and not any(sparse[1:]), "the first chunk's gradient is sparse, and made dense before the next"
+    assert not tower.transformer.get_input_embeddings().sparse, "the caller's module is as it was"
+    return metrics, {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 45, 80, 10_000])
+def test_equals_a_plain_backward(tower: Encoder, batch_tokens: int) -> None:
+    """Without dropout the chunks do not matter: any cut gives the direct gradient."""
+    tower.eval()
+    queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22, 5, 17, 40], 2)
+    tower.zero_grad(set_to_none=True)
+    direct = contrast(tower(*queries.padded(np.array([2, 0, 3, 1]))), tower(*documents.padded(np.array([6, 1, 0, 3, 2, 5]))))[0]
+    direct.backward()
+    wanted = {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
+    metrics, found = run(tower, batch_tokens, 0)
+    assert metrics == {"loss": pytest.approx(float(direct.detach()), rel=1e-5), "rows": 6.0}
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encoder) -> None:
+    """Words' gradients are sparse on the way: optimizers and clipping never see that. A frozen embedding has none."""
+    towers = [tower.eval(), deepcopy(tower)]
+    for each in towers:
+        each.transformer.get_input_embeddings().weight.requires_grad_(not frozen)
+    queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22], 2)
+    direct = contrast(towers[0](*queries.padded(np.arange(4))), towers[1](*documents.padded(np.arange(4))))[0]
+    direct.backward()
+    wanted = [{n: p.grad for n, p in each.named_parameters() if p.grad is not None} for each in towers]
+    for each in towers:
+        each.zero_grad(set_to_none=True)
+    cached_backward(
+        [Side(towers[0], queries, np.arange(4)), Side(towers[1], documents, np.arange(4))], contrast, 20, 30, CPU, torch.float32, (1,)
+    )
+    for each, gradients in zip(towers, wanted, strict=True):
+        found = {n: p.grad for n, p in each.named_parameters() if p.grad is not None}
+        assert found.keys() == gradients.keys() and any("word_embeddings" in name for name in found) != frozen
+        for name, gradient in gradients.items():
+            assert not found[name].is_sparse
+            torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("graph_tokens", [40, 90, 10_000])
+def test_kept_graphs_change_nothing_with_dropout(tower: Encoder, graph_tokens: int) -> None:
+    """The second pass must draw the first one's dropout: else encoding twice differs from keeping the graph."""
+    tower.train()
+    cached, kept = run(tower, 45, 0), run(tower, 45, graph_tokens)
+    assert cached[0] == kept[0]
+    for name, gradient in cached[1].items():
+        assert torch.equal(gradient, kept[1][name]), name
+
+
+def test_dropout_is_on_and_drawn_from_the_key(tower: Encoder) -> None:
+    tower.eval()
+    still = run(tower, 45, 0)[0]["loss"]
+    tower.train()
+    first, again = run(tower, 45, 0)[0]["loss"], run(tower, 45, 0)[0]["loss"]
+    assert first == again != still
+
+
+def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
+    """Vectors come out as float32, weights and gradients stay float32, and the gradient points the same way."""
+    tower.eval()
+    sides = [Side(tower, tokens_of([4, 9, 3, 5], 1), np.arange(4)), Side(tower, tokens_of([12, 30, 7, 22], 2), np.arange(4))]
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        tower.zero_grad(set_to_none=True)
+
+        def checked(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+            assert queries.dtype == documents.dtype == torch.float32
+            return contrast(queries, documents)
+
+        loss = cached_backward(sides, checked, 45, 0, CPU, dtype, (1, 2, 3))["loss"]
+        gradients = [p.grad for p in tower.parameters() if p.grad is not None]
+        assert all(g.dtype == torch.float32 for g in gradients)
+        found[dtype] = loss, torch.cat([g.flatten() for g in gradients])
+    assert found[torch.bfloat16][0] == pytest.approx(found[torch.float32][0], rel=0.1)
+    assert found[torch.bfloat16][0] != found[torch.float32][0], "bf16 was not used"
+    assert F.cosine_similarity(found[torch.bfloat16][1], found[torch.float32][1], dim=0) > 0.95

@@ -1,0 +1,53 @@
+"""Lamb against a plain loop, AdamW's groups, the schedule by hand."""
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+from tasks.core.training.optimizers import groups, linear_schedule, make_optimizer
+
+
+def test_lamb_equals_a_plain_loop() -> None:
+    """algorithms of DRhard's lamb.py: no bias correction, ||w|| clamped to 10, decay inside the update."""
+    torch.manual_seed(1)
+    module = nn.Linear(5, 4).double()
+    with torch.no_grad():
+        module.weight.mul_(30)  # a norm beyond the clamp
+        module.bias.zero_()  # a norm of 0: trust 1
+    optimizer = make_optimizer("lamb", module, lr=0.1, weight_decay=0.01)
+    weights = {n: p.detach().numpy().copy() for n, p in module.named_parameters()}
+    first = {n: np.zeros_like(w) for n, w in weights.items()}
+    second = {n: np.zeros_like(w) for n, w in weights.items()}
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        for name, parameter in module.named_parameters():
+            gradient = rng.normal(size=weights[name].shape)
+            parameter.grad = torch.from_numpy(gradient.copy())
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.999 * second[name] + 0.001 * gradient**2
+            update = first[name] / (np.sqrt(second[name]) + 1e-8) + (0.01 if name == "weight" else 0) * weights[name]
+            norm, size = min(10.0, float(np.linalg.norm(weights[name]))), float(np.linalg.norm(update))
+            weights[name] = weights[name] - 0.1 * (norm / size if norm and size else 1.0) * update
+        optimizer.step()
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-9)
+
+
+def test_norms_and_biases_are_not_decayed() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+    module[0].bias.requires_grad_(False)
+    decayed, spared = groups(module, 0.01)
+    assert decayed["params"] == [module[0].weight]
+    assert decayed["weight_decay"] == 0.01
+    assert spared["params"] == [module[1].weight, module[1].bias]
+    assert spared["weight_decay"] == 0.0
+
+
+def test_schedule_by_hand() -> None:
+    """10 steps, 20 % of them rising: 1/2, 1, then 8/8, 7/8, ... 1/8."""
+    factor = linear_schedule(10, 0.2)
+    assert [factor(s) for s in range(10)] == [0.5, 1.0, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
+    assert [linear_schedule(2, 0.0)(s) for s in range(2)] == [1.0, 0.5]
+    assert math.isclose(linear_schedule(1, 0.1)(0), 1.0)

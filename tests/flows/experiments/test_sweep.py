@@ -1,0 +1,344 @@
+"""Sweeps: the points of a file, and a real one over a toy project, whose experiments DVC itself shows, applies and pushes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.repo import Repo
+from ruamel.yaml import YAML
+
+from flows.experiments import store
+from flows.experiments.sweep import Point, inputs, read_points, sweep
+from flows.repository import lock, worktree
+from flows.repository.cache import object_path
+from tasks.core.stage.errors import UserError
+
+SWEEP = """
+import sys
+from pathlib import Path
+from flows.experiments.sweep import sweep
+run = [sys.executable, "-c", "import sys; from flows.cli.main import main; sys.exit(main(check=lambda: None))", "run"]
+sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None, lambda params, described: None))
+"""
+
+
+def points(tmp_path: Path, text: str) -> list[Point]:
+    (tmp_path / "grid.yaml").write_text(text)
+    return read_points(tmp_path / "grid.yaml")
+
+
+def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
+    found = points(
+        tmp_path,
+        """
+        set: {bm25.k1: 1.2}
+        grid: {rounds.star.lr: [1e-5, 5.0e-5], rounds.star.window: [[1, 20], null]}
+        points:
+          costa:
+            pretrain.costa: {init: base, objective: costa}
+            rounds.warmup.init: costa
+            text.separator: ": "
+            prepare.unknown_documents: "null"
+        """,
+    )
+    assert [point.name for point in found] == [
+        "lr_1e-05-window_1_20",
+        "lr_1e-05-window_null",
+        "lr_5e-05-window_1_20",
+        "lr_5e-05-window_null",
+        "costa",
+    ]
+    assert found[0].assignments == ("bm25.k1=1.2", "rounds.star.lr=1e-05", "rounds.star.window=[1, 20]")
+    assert found[1].assignments[-1] == "rounds.star.window=null"
+    assert found[-1].assignments == (
+        "bm25.k1=1.2",
+        'pretrain.costa={"init": "base", "objective": "costa"}',
+        "rounds.warmup.init=costa",
+        'text.separator=": "',
+        'prepare.unknown_documents="null"',
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "expected grid"),
+        ("gird: {a: [1]}", "found gird"),
+        ("grid: [1]", "grid: expected a mapping"),
+        ("points: {'a b': {x: 1}}", "points.a b: expected a name"),
+        ("points: {a: 1}", "and a mapping of keys"),
+        ("points: {a..b: {x: 1}}", r"points.a\.\.b: expected a name of letters, digits, _, - and single dots within"),
+        ("points: {a.lock: {x: 1}}", "points.a.lock: expected a name"),
+        ("points: {a.: {x: 1}}", "points.a.: expected a name"),
+        ("points: {.a: {x: 1}}", "points..a: expected a name"),
+        ("points: {'a@{b': {x: 1}}", "points.a@{b: expected a name"),
+        ("grid: {a: []}", "no points"),
+        ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points of that name"),
+    ],
+)
+def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        points(tmp_path, text)
+
+
+def test_git_takes_the_name_of_every_point(tmp_path: Path) -> None:
+    """A point that cannot be stored is found out only after its run."""
+    values = ["../models/a", "../models/b", "...", "x.lock", "a@{1}", "~b^c:d?e*[f", "a..b", "beir:../../x/"]
+    long = f"{'a' * 86}../b"  # cut within
+    found = points(tmp_path, json.dumps({"grid": {"encoder.source": [*values, long]}, "points": {"v1.2-a_b": {"x": 1}}}))
+    assert [point.name for point in found][:2] == ["source_models_a", "source_models_b"]
+    for point in found:
+        subprocess.run(["git", "check-ref-format", f"refs/exps/ab/{point.name}-012345"], check=True)
+
+
+def test_a_table_shows_where_parameters_differ_and_test_only_when_asked() -> None:
+    def one(name: str, value: object, dev: float) -> store.Experiment:
+        params = {"report.metric": "RR@10", "a.b": value, "same": 1}
+        return store.Experiment(name, "", "", "", params, {"star": {"dev": {"RR@10": dev}, "test": {"RR@10": 0.75}}})
+
+    found = [one("x", 1e-5, 0.25), one("y", [1, 2], 0.5)]
+    lines = store.table(found, test=False).splitlines()
+    assert lines[0] == "RR@10"
+    assert [line.split() for line in lines[1:]] == [
+        ["experiment", "a.b", "dev", "star"],
+        ["x", "1e-05", "0.2500"],
+        ["y", "[1,", "2]", "0.5000"],
+    ]
+    assert "0.7500" in store.table(found, test=True)
+    assert store.flat({"a": {"b": {}, "c": 1}, "d": 2}) == {"a.b": {}, "a.c": 1, "d": 2}
+
+
+def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, toy.environment[name])
+    commit, place = lock.git("rev-parse", "HEAD"), Path(".retemper/sweep/tree-0")
+    hook = Path(".git/hooks/post-checkout")  # as `dvc install` makes it; git checkout then ends with its status
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    tree = worktree.make_worktree(place, commit)
+    (toy.folder / ".git/worktrees/tree-0/index.lock").write_text("")
+    (tree / "step.py").write_text("spoilt")
+    assert worktree.make_worktree(place, commit) == tree, "the lock of a dead git goes"
+    assert (tree / "step.py").read_text() == (toy.folder / "step.py").read_text()
+    (tree / ".git").write_text("gitdir: nowhere\n")
+    worktree.make_worktree(place, commit)
+    assert lock.git("status", "--short", folder=tree) == ""
+    for setting in ("diff.noprefix=true", "diff.external=false", "color.ui=always"):
+        toy.command("git", "config", *setting.split("="))
+    toy.rounds(a="5", b="6")
+    wanted = (toy.folder / "params.yaml").read_text()
+    worktree.carry_changes(worktree.read_changes(commit), tree)
+    assert (tree / "params.yaml").read_text() == wanted
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    toy.command(sys.executable, "-m", "dvc", "remote", "add", "-d", "team", "../remote")
+    tree = Path(".retemper/sweep/tree-0")
+    shutil.copytree(".dvc", tree / ".dvc")
+    shutil.copy("params.yaml", tree)
+    (tree / "runtime.yaml").write_text("device: cpu\n")  # of a sweep before; here it was removed since
+    worktree.equip(tree, own)
+    assert not (tree / "runtime.yaml").exists()
+    with Repo(str(tree)) as repo:
+        assert Path(repo.config["remote"]["team"]["url"]) == toy.folder.parent / "remote"
+        assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own else toy.folder) / ".dvc/cache"
+
+
+def test_an_experiment_holds_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        if name.startswith("GIT_"):
+            monkeypatch.setenv(name, value)
+    for name in ("code/__init__.py", "code/__pycache__/a.pyc", "code/deep/__pycache__/b.pyc", "code/deep/b.py"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("")
+    Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, code]"))
+    commit = store.save(Path.cwd(), lock.commit_of("HEAD"), "x", "", [])
+    stored = lock.git("ls-tree", "-r", "--name-only", commit, "code").splitlines()
+    assert stored == ["code/__init__.py", "code/deep/b.py"]
+
+
+def test_an_experiment_shows_no_round_that_was_removed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC keeps its entry in dvc.lock."""
+    monkeypatch.chdir(toy.folder)
+    toy.rounds(a="1")
+    stages = {}
+    for name in ("a", "b"):
+        file = object_path(Path(".dvc/cache/files/md5"), name * 32)
+        file.parent.mkdir(parents=True)
+        file.write_text('{"dev": {"nDCG@10": 0.5}}')
+        stages[f"evaluate@{name}"] = {"cmd": "x", "outs": [{"path": f"data/metrics/{name}.json", "md5": name * 32}]}
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
+    toy.command("git", "add", ".")
+    toy.command("git", "commit", "--quiet", "-m", "b was removed")
+    assert store.read("x", "HEAD", "", Path(".dvc/cache")).metrics == {"a": {"dev": {"nDCG@10": 0.5}}}
+
+
+def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy.folder)
+    text = Path("step.py").read_bytes()
+    Path("step.py").write_bytes(b"# one\r\n# two\r\n" + text)
+    toy.command("git", "commit", "--quiet", "-am", "made on Windows")
+    changed = b"# one\r\n# another, by \xe9\r\n" + text
+    Path("step.py").write_bytes(changed)
+    commit = lock.commit_of("HEAD")
+    tree = worktree.make_worktree(Path(".retemper/sweep/tree-0"), commit)
+    worktree.carry_changes(worktree.read_changes(commit), tree)
+    assert (tree / "step.py").read_bytes() == changed
+
+
+def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each point's run stands in for a person, too, who saves while it is at work: the next point must not see that."""
+    monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        if name.startswith("GIT_"):
+            monkeypatch.setenv(name, value)
+    (toy.folder / "dvc.yaml").write_text((toy.folder / "dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, new.py]"))
+    (toy.folder / "new.py").write_text("first\n")
+    toy.rounds(a="5", b="6")
+    (toy.folder / "grid.yaml").write_text("grid: {first: [x, y]}\n")
+    save = (
+        "import pathlib; new = pathlib.Path('new.py').read_text(); params = pathlib.Path('params.yaml').read_text(); "
+        f"pathlib.Path({str(toy.folder)!r}, 'seen').open('a').write(new + params); there = pathlib.Path({str(toy.folder)!r}); "
+        "there.joinpath('new.py').write_text('second\\n'); there.joinpath('params.yaml').write_text('first: 9\\nrounds: {}\\n')"
+    )
+    assert sweep(Path("grid.yaml"), 1, False, [sys.executable, "-c", save], lambda _: None, lambda *_: None) == 0
+    for value in ("x", "y"):
+        assert f"first\nfirst: {value}\nrounds:\n  a: {{value: 5}}\n  b: {{value: 6}}\n" in Path("seen").read_text()
+
+
+def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(retraining.folder)
+    point = Point("x", ("bm25.k1=1.5",))
+    first = inputs(point, lambda _: None)
+    assert inputs(point, lambda _: None) == first
+    retraining.add(0.7)
+    assert inputs(point, lambda _: None) != first
+
+
+@pytest.mark.heavy
+def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: Any, tmp_path: Path) -> None:
+    def output(*words: str) -> str:
+        return subprocess.run(words, cwd=finished.folder, env=finished.environment, capture_output=True, text=True, check=True).stdout
+
+    dvc = (sys.executable, "-m", "dvc")
+    (finished.folder / "step.py").write_text((finished.folder / "step.py").read_text() + "# not committed\n")
+    (finished.folder / "grid.yaml").write_text(
+        "grid: {rounds.b.value: [2, 7]}\npoints: {more: {rounds.c: {value: 7}, rounds.b.value: 7}}\n"
+    )
+    before = output("git", "status", "--short"), (finished.folder / "params.yaml").read_text(), (finished.folder / "dvc.lock").read_text()
+    environment = {name: value for name, value in finished.environment.items() if not name.startswith("GIT_AUTHOR")}
+    unknown = type(finished)(finished.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")})
+    process = unknown.start("2", script=SWEEP)  # git knows nobody here
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
+    assert "3 points, 0 of them stored already" in out
+    assert before == (
+        output("git", "status", "--short"),
+        (finished.folder / "params.yaml").read_text(),
+        (finished.folder / "dvc.lock").read_text(),
+    )
+    assert (finished.folder / "data/encoders/b").read_text().startswith("2(")
+
+    again = finished.call("1", script=SWEEP)
+    assert again.returncode == 0
+    assert "3 points, 3 of them stored already" in again.stdout
+    assert "at work" not in again.stdout
+    assert again.stdout.splitlines()[-4].split()[:2] == ["experiment", "rounds.b.value"]
+
+    shown = {
+        entry["name"]: entry
+        for revision in json.loads(output(*dvc, "exp", "show", "--json"))
+        for entry in (revision.get("experiments") or [])
+    }
+    assert sorted(name.rpartition("-")[0] for name in shown) == ["more", "value_2", "value_7"]
+    more = next(name for name in shown if name.startswith("more"))
+    metrics = shown[more]["revs"][0]["data"]["metrics"]
+    assert metrics["data/metrics/c.json"]["data"]["dev"]["nDCG@10"] == 0.5
+
+    remote = tmp_path / "origin.git"
+    output("git", "init", "--quiet", "--bare", str(remote))
+    output("git", "remote", "add", "origin", str(remote))
+    output(*dvc, "exp", "push", "--no-cache", "origin", more)
+    assert more in output("git", "ls-remote", "origin")
+    assert "# not committed" in output("git", "show", f"{json.loads(finished.call('experiments', '--json').stdout)[0]['commit']}:step.py")
+
+    (finished.folder / "step.py").write_text((finished.folder / "step.py").read_text().replace("# not committed\n", ""))
+    subprocess.run([*dvc, "exp", "apply", more], cwd=finished.folder, env=finished.environment, capture_output=True, check=False)
+    rounds = YAML(typ="safe").load(finished.folder / "params.yaml")["rounds"]  # DVC says 255, for it misses `unused`, which nobody ran
+    assert (rounds["b"], rounds["c"]) == ({"value": 7}, {"value": 7})
+    assert (finished.folder / "data/encoders/c").read_text().startswith("7(")
+
+
+@pytest.mark.parametrize(
+    ("text", "edits", "told"),
+    [
+        ("grid: {first: [x, y]}", ["first=z"], "points first_x and first_y are one: first=z comes after first=x; take one"),
+        ("grid: {rounds.a: [{value: 3}, {value: 5}]}", ["rounds.a.value=4"], r"are one: rounds.a.value=4 comes after rounds.a=\{"),
+        (
+            "set: {rounds.a.value: 7, rounds.a: {value: 3}}\ngrid: {rounds.a.value: [5, 6]}",
+            [],
+            r'points value_5 and value_6 are one: rounds.a=\{"value": 3\} comes after rounds.a.value=5',
+        ),
+        ("points: {plain: {}, same: {first: one}}", [], "points plain and same are one: what they set is so without them"),
+        ("grid: {first: [x]}", ["first=z"], "point first_x is not what it says: first=z comes after first=x"),
+        (
+            "grid: {first: [x]}\nrepeat: {rounds.a.value: [3, 4]}",
+            ["rounds={}"],
+            "points first_x-value_3 and first_x-value_4 are one: rounds=",
+        ),
+        ("points: {p: {first: x}}\nrepeat: {first: [y, z]}", [], "repeat.first: p sets it too"),
+        ("grid: {first: [x, y]}\ntable: {caption: T, models: [a], measures: [R@500]}", [], "point first_x: table.measures: found 'R@500'"),
+    ],
+)
+def test_points_that_are_not_what_they_say_never_run(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, text: str, edits: list[str], told: str
+) -> None:
+    monkeypatch.chdir(toy.folder)
+    (toy.folder / "grid.yaml").write_text(text)
+    run = [sys.executable, "-c", f"open({str(toy.folder / 'ran')!r}, 'w')"]
+    with pytest.raises(UserError, match=told):
+        sweep(Path("grid.yaml"), 1, False, run, lambda _: None, lambda *_: None, edits)
+    assert not (toy.folder / "ran").exists()
+
+
+@pytest.mark.heavy
+def test_what_points_share_is_computed_once_where_they_run_side_by_side(served: Any) -> None:
+    slow = "if name == 'data/corpus': time.sleep(4)\ndef text(path):"
+    step = (served.folder / "step.py").read_text().replace("def text(path):", slow)
+    (served.folder / "step.py").write_text(step)
+    (served.folder / "grid.yaml").write_text("grid: {rounds.a.value: [5, 6]}\ntargets: [train@a]\n")
+    process = served.start("2", script=SWEEP)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
+    times = [map(json.loads, path.read_text().splitlines()) for path in served.folder.glob(".retemper/sweep/tree-*/times.log")]
+    made = sorted((name, start) for lines in times for name, start, _ in lines)
+    assert [name for name, _ in made] == ["data/corpus", "encoders/a", "encoders/a"]
+    assert len(times) == 2, "each in a tree of its own"
+    assert "executed 2, cached 0" in out
+    assert "executed 1, cached 1" in out
+
+
+@pytest.mark.heavy
+def test_a_sweep_prints_its_table_of_repetitions_and_goes_as_far_as_its_targets(served: Any) -> None:
+    (served.folder / "recipe.yaml").write_text("rounds: {a: {value: 1}, c: {value: 1}}\n")
+    (served.folder / "grid.yaml").write_text(
+        "sections: recipe.yaml\ngrid: {rounds.c.value: [5]}\nrepeat: {first: [x, z]}\ntargets: [evaluate@c]\n"
+        "table: {caption: Toys, models: [c], measures: [nDCG@10], curve: rounds.c.value}\n"
+    )
+    process = served.start("1", script=SWEEP)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
+    assert "executed 3, cached 0" in out, "the stages of a and the report are left out"
+    lines = out.splitlines()
+    start = lines.index("Toys, dev")
+    assert [line.split() for line in lines[start + 1 : start + 3]] == [["value", "runs", "nDCG@10"], ["5", "2", "0.5000", "±", "0.0000*"]]
+    assert "0.5000 ± 0.0000" in (served.folder / ".retemper/sweep/grid.html").read_text()

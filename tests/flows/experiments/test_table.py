@@ -1,0 +1,221 @@
+"""What a sweep prints: rows, means, deviations and curves, worked out by hand; and that COSTA's own sweeps are sound."""
+
+import copy
+import json
+import re
+from collections.abc import Iterable
+from functools import reduce
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.experiments import table
+from flows.experiments.store import Experiment
+from flows.experiments.sweep import read_layout, read_points, read_targets
+from flows.parameters import edit
+from flows.parameters.checks import check
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+LAYOUT = table.Layout(caption="Few queries", models=("m",), measures=("RR@10", "R@9"), references=("bm25",), curve="rounds.m.n")
+
+
+def one(**dev: float) -> Experiment:
+    models = {"m": {"dev": {"RR@10": dev["rr"]} | ({"R@9": dev["r"]} if "r" in dev else {})}, "bm25": {"dev": {"RR@10": 0.25, "R@9": 0.5}}}
+    return Experiment("", "", "", "", {}, models)
+
+
+FOUND = [
+    ((("objective", "costa"), ("n", "500")), one(rr=0.1, r=0.5)),
+    ((("objective", "costa"), ("n", "500")), one(rr=0.3, r=0.5)),
+    ((("objective", "costa"), ("n", "1000")), one(rr=0.4)),
+    ((("objective", "mlm"), ("n", "500")), one(rr=0.15, r=0.25)),
+]
+
+
+def test_a_row_for_each_setting_with_mean_and_deviation() -> None:
+    cells = table.collect(FOUND, LAYOUT, "dev")
+    header, body = table.rows(cells, LAYOUT)
+    assert header == ["objective", "n", "runs", "RR@10", "R@9"]
+    assert body == [
+        ["costa", "500", "2", "0.2000 ± 0.1414 ", "0.5000 ± 0.0000*"],  # sample deviation of 0.1 and 0.3: sqrt(0.02)
+        ["costa", "1000", "1", "0.4000*", ""],
+        ["mlm", "500", "1", "0.1500 ", "0.2500 "],
+        ["bm25", "", "", "0.2500 ", "0.5000*"],
+    ]
+    assert table.as_text(cells, LAYOUT, "dev").splitlines()[:2] == [
+        "Few queries, dev",
+        "objective     n  runs             RR@10               R@9",
+    ]
+    named = table.collect([((("setting", "base"),), one(rr=0.5))], LAYOUT.model_copy(update={"references": ()}), "dev")
+    assert table.rows(named, LAYOUT) == (["setting", "RR@10", "R@9"], [["base", "0.5000*", ""]])
+    assert table.rows(table.collect(FOUND, LAYOUT, "test"), LAYOUT)[1][0][2:] == ["", ""], "no test figures, none shown"
+
+
+def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: Path) -> None:
+    cells = table.collect(FOUND, LAYOUT, "dev")
+    table.write({"dev": cells}, LAYOUT, tmp_path / "new" / "page.html")
+    page = (tmp_path / "new" / "page.html").read_text()
+    charts = re.findall(r"<svg.*?</svg>", page)
+    assert len(charts) == 2, "one for each measure"
+    drawn = re.compile(r'<title>([^<]*)</title><polyline points="([^"]*)"')
+    lines = {m[1]: [tuple(map(float, pair.split(","))) for pair in m[2].split()] for m in drawn.finditer(charts[0])}
+    assert set(lines) == {"costa", "mlm", "bm25"}
+    (x500, y500), (_, y1000) = lines["costa"]
+    (level, _), (_, height) = lines["bm25"]
+    assert (level, x500) == (x500, lines["mlm"][0][0])
+    assert y1000 < height < y500, "0.4 is above 0.25, 0.2 below it"
+    assert height == pytest.approx(y500 + (y1000 - y500) / 4, abs=0.11)
+    assert "500: 0.2000 ± 0.1414" in page
+
+
+def busy() -> dict[str, Any]:
+    """The project's own sections, with an entry in each of those that may name rounds."""
+    small = {"source": "x", "negatives": "warmup", "steps": 2}
+    return read_yaml(ROOT / "params.yaml") | {
+        "mix": {"half": {"first": "warmup", "second": "random", "ratio": 0.5}},
+        "rerankers": {"small": small},
+        "teacher": {"ce": {"negatives": "warmup", "reranker": "small"}},
+        "rerank": {"star_small": {"run": "star", "reranker": "small"}},
+        "rescore": {"star_over_bm25": {"run": "bm25", "round": "star", "encoder": "star"}},
+        "study": {"compressed": {"round": "star", "factories": ["Flat"]}},
+    }
+
+
+def plain(value: str) -> Any:
+    """The value of an assignment: JSON, or a bare word."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def assigned(sections: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """What edit.apply makes of sections, without reading and writing YAML, which takes its time."""
+    made = copy.deepcopy(sections)
+    for assignment in assignments:
+        key, _, value = assignment.partition("=")
+        *way, last = key.split(".")
+        reduce(dict.__getitem__, way, made)[last] = plain(value)
+    return made
+
+
+@pytest.mark.parametrize("recipe", ["costa-ablation", "from_scratch"])
+def test_recipes_stand_in_for_sections_that_name_other_rounds(recipe: str) -> None:
+    check(busy())
+    check(busy() | read_yaml(ROOT / f"docs/recipes/{recipe}.yaml"))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs/recipes/costa-ablation").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path) -> None:
+    """Every point passes the checks that a run makes, has what the file says and no other change; targets make the table's models."""
+    points, layout, sweep = read_points(file, ["pretrain.costa.steps=2"]), read_layout(file), read_yaml(file)
+    wanted = {
+        "table4": 5,
+        "table5": 4,
+        "table6": 3,
+        "table6_finetuning": 3,
+        "table7": 4,
+        "figure4": 36,
+        "objectives": 12,
+        "contrastive_input": 2,
+        "reductions": 3,
+        "pooling": 4,
+    }
+    assert len(points) == wanted[file.stem]
+    assert layout is not None
+    assert {f"evaluate@{model}" for model in layout.models} <= set(read_targets(file))
+    lists = sweep.get("grid", {}) | sweep.get("repeat", {})
+    varied = {*lists, *(key for given in sweep.get("points", {}).values() for key in given)}
+    assert all(key.startswith(("pretrain.costa.", "rounds.costa_bm25.")) for key in varied), "what the table's model is made by"
+    found, rest, sections = [], [], busy()
+    for point in points:
+        made = assigned(sections, point.assignments)
+        check(made)
+        assert made["pretrain"]["costa"]["steps"] == 2
+        assert set(layout.measures) <= set(made["evaluate"]["measures"])
+        assert made["rounds"]["costa_bm25"]["init"] == ("base" if point.name.startswith("encoder_as_it_came") else "costa")
+        named = next((given for name, given in sweep.get("points", {}).items() if ("setting", name) in point.setting), {})
+        assert set(point.own) == {*named, *lists}
+        values = {}
+        for key in varied:
+            *way, last = key.split(".")
+            section = reduce(dict.__getitem__, way, made)
+            assert key not in named or section[last] == named[key]
+            assert key not in lists or section[last] in lists[key]
+            values[key] = section.pop(last, None)
+        found.append(values)
+        rest.append(made)
+        if file.stem == "table4":
+            assert values["pretrain.costa.spans"] * len(values["pretrain.costa.granularities"] or range(4)) == 12
+    assert all(one != other for one, other in combinations(found, 2)), "no two points are one"
+    assert all(made == rest[0] for made in rest), "nothing else is changed"
+    assert len({point.setting for point in points}) * (3 if file.stem in ("figure4", "objectives") else 1) == len(points)
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    edit.apply(points[-1].assignments, tmp_path / "params.yaml", check)
+    assert read_yaml(tmp_path / "params.yaml") == assigned(read_yaml(ROOT / "params.yaml"), points[-1].assignments)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("grid: {a: [1]}\nsections: [x]", "sections: found"),
+        ("grid: {a: [1]}\nsections: nowhere.yaml", "nowhere.yaml: not there"),
+        ("grid: {a: [1]}\nrepeat: {b: []}", "no points"),
+        ("grid: {a: [1]}\nrepeat: 3", "repeat: expected a mapping"),
+        ("grid: {a: [1]}\ntargets: report", "expected a list of stages"),
+        ("grid: {a: [1]}\ntable: {caption: x}", "table.models: missing"),
+        ("grid: {a: [1]}\ntable: {caption: x, models: [m], measures: [AP], curve: b}", "table.curve: found 'b', expected a key of grid: a"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=told):
+        print(read_points(file), read_layout(file), read_targets(file))
+
+
+@pytest.mark.parametrize(
+    ("change", "targets", "told"),
+    [
+        ({}, (), ""),
+        ({}, ("evaluate", "evaluate_bm25"), ""),
+        ({}, ("evaluate@m", "report"), ""),
+        ({}, ("rerank@r",), ""),  # may read the run of any model
+        ({"measures": ("nDCG@10",)}, (), ""),  # of the default measures, RR@10 and nDCG@10 among them
+        (
+            {"measures": ("R@9",)},
+            (),
+            "p: table.measures: found 'R@9', expected one of its evaluate.measures: nDCG@10, RR@10, R@100, AP; add it",
+        ),
+        ({"models": ("n",)}, (), "p: table.models: found 'n', expected one of bm25, m, q, r, s"),
+        ({"models": ("q",)}, ("evaluate", "evaluate_bm25"), "p: table.models: q is measured by evaluate_adore@q, which targets lack"),
+        ({"references": ("star",)}, (), "p: table.references: found 'star'"),
+        ({}, ("evaluate@m",), "p: table.references: bm25 is measured by evaluate_bm25, which targets lack"),
+    ],
+)
+def test_a_table_with_an_empty_column_is_refused(change: dict[str, tuple[str, ...]], targets: tuple[str, ...], told: str) -> None:
+    layout = LAYOUT.model_copy(update={"measures": ("RR@10",), **change})
+    sections = {"rounds": {"m": {}}, "adore": {"q": {}}, "rerank": {"r": {}}, "rescore": {"s": {}}, "mine": None}
+    if not told:
+        table.check_layout(layout, sections, targets, "p")
+        asked = {"evaluate": {"measures": ["RR@10", "R@9"]}}
+        table.check_layout(layout.model_copy(update={"measures": ("R@9",)}), sections | asked, targets, "p")
+        return
+    with pytest.raises(UserError) as raised:
+        table.check_layout(layout, sections, targets, "p")
+    assert str(raised.value).startswith(told)
+
+
+def test_repetitions_share_a_row_and_edits_come_last(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("mine: {}\nbm25: {k1: 0.9}\n")
+    (tmp_path / "grid.yaml").write_text(
+        "sections: recipe.yaml\nset: {bm25.k1: 1}\ngrid: {rounds.a.lr: [1, 2]}\nrepeat: {rounds.a.seed: [3, 4]}\n"
+    )
+    points = read_points(tmp_path / "grid.yaml", ["bm25.b=0.1"])
+    assert [point.name for point in points] == ["lr_1-seed_3", "lr_1-seed_4", "lr_2-seed_3", "lr_2-seed_4"]
+    assert [point.setting for point in points] == [(("lr", "1"),), (("lr", "1"),), (("lr", "2"),), (("lr", "2"),)]
+    assert points[1].assignments == ("mine={}", 'bm25={"k1": 0.9}', "bm25.k1=1", "rounds.a.lr=1", "rounds.a.seed=4", "bm25.b=0.1")

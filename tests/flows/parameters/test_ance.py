@@ -1,0 +1,174 @@
+"""Rounds of ANCE in params.yaml, comments kept and refusals undone; lag 1 overlaps by what it promises."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.parameters import ance
+from flows.parameters.ance import Ance
+from flows.parameters.edit import apply
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS = 3.0  # of a stage
+GRAPH = """
+stages:
+  base:
+    cmd: python step.py data/encoders/base one
+    outs: [data/encoders/base]
+  none:
+    cmd: python step.py data/negatives/none one
+    outs: [data/negatives/none]
+  train:
+    foreach: ${rounds}
+    do:
+      cmd: python step.py data/encoders/${key} trained data/encoders/${item.init} data/negatives/${item.negatives}
+      deps: ["data/encoders/${item.init}", "data/negatives/${item.negatives}"]
+      params: ["rounds.${key}"]
+      outs: ["data/encoders/${key}"]
+      meta: {slot: device}
+  mine:
+    foreach: ${mine}
+    do:
+      cmd: python step.py data/negatives/${key} mined data/encoders/${key}
+      deps: ["data/encoders/${key}"]
+      params: ["mine.${key}"]
+      outs: ["data/negatives/${key}"]
+      meta: {slot: device}
+"""
+
+
+@pytest.fixture
+def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "params.yaml"
+
+
+def some_ance(**values: Any) -> Ance:
+    return Ance(**{"n": 4, "lag": 1, "init": "warmup", "negatives": "warmup", "steps": 50, **values})
+
+
+@pytest.mark.parametrize(
+    ("lag", "sources"),
+    [
+        (0, ["warmup", "ance1", "ance2", "ance3"]),
+        (1, ["warmup", "warmup", "ance1", "ance2"]),
+        (2, ["warmup", "warmup", "warmup", "ance1"]),
+        (9, ["warmup"] * 4),
+    ],
+)
+def test_each_round_starts_from_the_one_before_and_its_negatives_lag(params: Path, lag: int, sources: list[str]) -> None:
+    before = params.read_text()
+    assert ance.add(some_ance(lag=lag, settings=["lr=1e-6", "window=[1, 100]"])) == ["ance1", "ance2", "ance3", "ance4"]
+    written = read_yaml(params)
+    entries = [written["rounds"][f"ance{k}"] for k in range(1, 5)]
+    assert [entry["init"] for entry in entries] == ["warmup", "ance1", "ance2", "ance3"]
+    assert [entry["negatives"] for entry in entries] == sources
+    for entry in entries:
+        assert (entry["loss"], entry["in_batch"], entry["hard_negatives"]) == ("nll", False, 1)
+        assert (entry["steps"], entry["lr"], entry["window"]) == (50, 1e-6, [1, 100])
+    assert set(written["mine"]) == {"warmup", *sources}, "what is mined is what a round reads"
+    comments = [line.partition("#")[2] for line in before.splitlines() if "#" in line]
+    assert all(comment in params.read_text() for comment in comments)
+    assert ance.remove("ance") == ["ance1", "ance2", "ance3", "ance4"]
+    assert read_yaml(params) == {
+        **written,
+        "rounds": {k: v for k, v in written["rounds"].items() if k[:4] != "ance"},
+        "mine": {"warmup": written["mine"]["warmup"]},
+    }
+    assert params.read_text() == before
+
+
+def test_carried_on(params: Path) -> None:
+    ance.add(some_ance(carry_on=True))
+    entries = [read_yaml(params)["rounds"][f"ance{k}"] for k in range(1, 5)]
+    assert [entry.get("optimizer_from") for entry in entries] == [None, "continue", "continue", "continue"]
+    assert [entry["schedule_steps"] for entry in entries] == [200] * 4
+    assert {entry["seed"] for entry in entries} == {44}, "one long training has one order, which is none of warmup's (42) or star's (43)"
+
+
+def test_rounds_that_begin_anew_draw_other_queries(params: Path) -> None:
+    ance.add(some_ance())
+    assert [read_yaml(params)["rounds"][f"ance{k}"]["seed"] for k in range(1, 5)] == [44, 45, 46, 47]
+    ance.add(some_ance(prefix="more"))
+    assert [read_yaml(params)["rounds"][f"more{k}"]["seed"] for k in range(1, 5)] == [48, 49, 50, 51]
+
+
+def test_mined_with_a_round_that_was_not_mined_yet(params: Path) -> None:
+    ance.add(some_ance(init="star", negatives="star"))
+    assert set(read_yaml(params)["mine"]) == {"warmup", "star", "ance1", "ance2"}
+    ance.add(some_ance(n=2, init="base", negatives="bm25", prefix="x"))
+    assert set(read_yaml(params)["mine"]) == {"warmup", "star", "ance1", "ance2"}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"init": "nowhere", "negatives": "bm25"}, "rounds.ance1.init: found 'nowhere'"),
+        ({"init": "base", "negatives": "base"}, "rounds.ance1.negatives: found 'base'"),
+        ({"prefix": "Ance"}, "found the name 'Ance1'"),
+        ({"settings": ["lr"]}, "expected key=value of a round"),
+        ({"settings": ["speed=9"]}, "rounds.ance1.speed: unknown key"),
+        ({"settings": ["window=[201, 300]"]}, "rounds.ance1.hard_negatives: found 1, expected at most 0: mine.warmup.depth"),
+        ({"carry_on": True, "steps": None}, "expected --steps"),
+    ],
+)
+def test_refused_and_undone(params: Path, values: dict[str, Any], words: str) -> None:
+    before = params.read_text()
+    with pytest.raises(UserError) as refusal:
+        ance.add(some_ance(**values))
+    assert words in str(refusal.value)
+    assert params.read_text() == before
+
+
+def test_names_that_are_taken_or_needed(params: Path) -> None:
+    ance.add(some_ance())
+    before = params.read_text()
+    with pytest.raises(UserError, match=r"rounds.ance1: is there already; retemper rounds remove ance"):
+        ance.add(some_ance(n=1))
+    apply(["rounds.after={init: ance4, negatives: none}"], params, lambda _: None)
+    with pytest.raises(UserError, match=r"rounds.after.init: found 'ance4'"):
+        ance.remove("ance")
+    with pytest.raises(UserError, match="no rounds other1"):
+        ance.remove("other")
+    apply(["rounds.after="], params, lambda _: None)
+    assert params.read_text() == before
+
+
+def test_lag_1_takes_two_slots_less(served: Any) -> None:
+    """Three rounds on two devices. Lag 0: train, mine, train, mine, train. Lag 1: train, train beside mine, train."""
+    toy = type(served)(served.folder, served.environment | {"CUDA_VISIBLE_DEVICES": "0,1"})
+    (toy.folder / "dvc.yaml").write_text(GRAPH)
+    params = toy.folder / "params.yaml"
+    plans = {lag: Ance(n=3, lag=lag, init="warmup", negatives="warmup", prefix=f"lag{lag}_") for lag in (0, 1)}
+    names = [f"lag{lag}_{k}" for lag in (0, 1) for k in (1, 2, 3)]
+    toy.acts(**{f"{kind}__{name}": f"sleep {SECONDS}" for name in names for kind in ("encoders", "negatives")})
+    spans, paths = {}, {}
+    for lag, plan in plans.items():
+        params.write_text("rounds: {warmup: {init: base, negatives: none}}\nmine: {warmup: {}}\n")
+        toy.run("train", "mine")  # what both start from
+        apply(plan.assignments({"warmup": {"seed": 42}}, ["warmup"]), params, lambda _: None)
+        toy.run("train")
+        times = toy.times()
+        train = {k: times[f"encoders/lag{lag}_{k}"] for k in (1, 2, 3)}
+        mine = {k: times[f"negatives/lag{lag}_{k}"] for k in range(1, 3 - lag)}
+        spans[lag] = train[3][1] - train[1][0]
+        length: dict[str, float] = {}  # of the longest path to the end of a round, by what stages took
+        for k in (1, 2, 3):
+            before = [length.get(f"train{k - 1}", 0.0)]
+            if k - 1 - lag >= 1:
+                source = k - 1 - lag
+                before.append(length[f"train{source}"] + mine[source][1] - mine[source][0])
+                assert mine[source][1] <= train[k][0], "a round waits for its negatives"
+            length[f"train{k}"] = max(before) + train[k][1] - train[k][0]
+        paths[lag] = length["train3"]
+        for k, (start, end) in mine.items():
+            overlaps = start < train[k + 1][1] and train[k + 1][0] < end
+            assert overlaps == (lag == 1), f"lag {lag}: train {k + 1} and mine {k}"
+    print(f"critical path: lag 0 {paths[0]:.1f} s, lag 1 {paths[1]:.1f} s; from first to last: {spans[0]:.1f} s, {spans[1]:.1f} s")
+    assert paths[0] - paths[1] == pytest.approx(2 * SECONDS, abs=0.5)
+    assert spans[0] - spans[1] > 2 * SECONDS - 0.5

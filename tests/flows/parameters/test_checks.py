@@ -1,0 +1,314 @@
+"""Refusals of params.yaml: one line each, with file and key."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.parameters.checks import check, check_file, check_names, find_cycle
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+TRAINED: dict[str, Any] = {"init": "base", "negatives": "bm25"}
+CARRIED: dict[str, Any] = {"optimizer_from": "continue", "schedule_steps": 100, "steps": 5}
+RESCORED: dict[str, Any] = {"run": "bm25", "round": "star", "encoder": "star"}
+LISTS: dict[str, Any] = {"lists": "given", "loss": "ranknet"}
+
+
+@pytest.fixture
+def sections() -> dict[str, Any]:
+    """The project's own, with rounds of our choosing."""
+    found = read_yaml(ROOT / "params.yaml")
+    warmup = {**TRAINED, "hard_negatives": 2, "steps": 10}
+    found["rounds"] = {"warmup": warmup, "star": {"init": "warmup", "negatives": "warmup", "hard_negatives": 4}}
+    found["mine"] = {"warmup": {"search": "embeddings", "depth": 100}}
+    found["adore"] = {}
+    return found
+
+
+def edited(sections: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    node = sections
+    *way, last = key.split(".")
+    for name in way:
+        node = node.setdefault(name, {})
+    node[last] = value
+    return sections
+
+
+def test_the_projects_own_parameters_pass() -> None:
+    assert "warmup" in check_file(ROOT / "params.yaml").rounds
+
+
+def test_the_papers_ablation_defaults_pass() -> None:
+    recipe = read_yaml(ROOT / "docs" / "recipes" / "costa-ablation.yaml")
+    costa = check(read_yaml(ROOT / "params.yaml") | recipe).pretrain["costa"]
+    assert (costa.spans, costa.temperature, costa.epochs, costa.projector, costa.contrastive_weight) == (3, 1, 3, "nonlinear", 0.1)
+    assert {entry["negatives"] for entry in recipe["rounds"].values()} == {"bm25"}
+
+
+def test_what_passes(sections: dict[str, Any]) -> None:
+    assert check(sections).rounds["star"].init == "warmup"
+
+
+IDENTICAL = {"measures": ["nDCG@10", "R@1000"], "ignore_identical_ids": True}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("rounds.Star", TRAINED, "rounds.Star: found the name 'Star', expected lower-case letters, digits and _"),
+        ("rounds.a-b", TRAINED, "rounds.a-b: found the name 'a-b'"),
+        ("rounds.2nd", TRAINED, "rounds.2nd: found the name '2nd'"),
+        ("rounds.bm25", TRAINED, "rounds.bm25: the name bm25 is reserved"),
+        ("rounds.base", TRAINED, "rounds.base: the name base is reserved"),
+        ("mine.official", {"search": "embeddings"}, "mine.official: the name official is reserved"),
+        ("rounds.star.init", "stat", "rounds.star.init: found 'stat', expected one of base, costa, star, warmup"),
+        (
+            "rounds.star.negatives",
+            "nowhere",
+            "rounds.star.negatives: found 'nowhere', expected one of bm25, none, official, random, warmup",
+        ),
+        (
+            "rounds.warmup.negatives",
+            "star",
+            "rounds.warmup.negatives: found 'star', expected one of bm25, none, official, random, warmup; add mine.star",
+        ),
+        ("rounds.warmup.init", "star", "rounds.warmup: needs itself: warmup -> star -> warmup"),
+        ("rounds.warmup.negatives", "warmup", "rounds.warmup: needs itself: warmup -> warmup"),
+        ("mine.ance", {"search": "embeddings"}, "mine.ance: no round ance; negatives are mined with a round: warmup, star"),
+        ("rounds.random", TRAINED, "rounds.random: the name random is reserved"),
+        (
+            "mix.m",
+            {"first": "bm25", "second": "star"},
+            "mix.m.second: found 'star', expected one of bm25, m, none, official, random, warmup; add mi",
+        ),
+        ("mix.warmup", {"first": "bm25", "second": "random"}, "mix.warmup: the name warmup is taken by mine.warmup"),
+        ("mix.m", {"first": "m", "second": "bm25"}, "mix.m: needs itself: mix.m -> mix.m"),
+        (
+            "mix.m",
+            {"first": "none", "second": "bm25"},
+            "mix.m: found {'first': 'none', 'second': 'bm25'}; value error, none holds no negatives",
+        ),
+        (
+            "teacher.t",
+            {"negatives": "nowhere", "reranker": "r"},
+            "teacher.t.negatives: found 'nowhere', expected one of bm25, none, official, ",
+        ),
+        (
+            "teacher.t",
+            {"negatives": "warmup", "reranker": "r"},
+            "teacher.t.reranker: found 'r', expected one of the entries of rerankers",
+        ),
+        (
+            "rerankers.r",
+            {"source": "x", "negatives": "star", "steps": 3},
+            "rerankers.r.negatives: found 'star', expected one of bm25, none,",
+        ),
+        ("rerankers.warmup", {"source": "x", "negatives": "none"}, "rerankers.warmup: the name warmup is taken by rounds.warmup"),
+        ("rerank.r", {"run": "star", "reranker": "r"}, "rerank.r.reranker: found 'r', expected"),
+        ("rescore.star", RESCORED, "rescore.star: the name star is taken by rounds.star"),
+        ("rescore.r", RESCORED | {"run": "nowhere"}, "rescore.r.run: found 'nowhere', expected one of bm25, star, warmup"),
+        ("rescore.r", RESCORED | {"round": "base"}, "rescore.r.round: found 'base', expected one of star, warmup"),
+        ("rescore.r", RESCORED | {"encoder": "costa"}, "rescore.r.encoder: found 'costa', expected one of star, warmup"),
+        (
+            "rescore.r",
+            RESCORED | {"encoder": "warmup"},
+            "rescore.r.encoder: found warmup, whose queries meet the vectors of warmup, expected star as in rescore.r.round",
+        ),
+        ("encoder.source", "data/encoders/warmup", "encoder.source: found data/encoders/warmup, an out of this project's stages; copy it"),
+        (
+            "dataset.source",
+            "parquet:./data/corpus",
+            "dataset.source: found parquet:./data/corpus, an out of this project's stages; copy it",
+        ),
+        ("teacher.t", {"negatives": "random", "reranker": "r"}, "teacher.t: found {'negatives': 'random', 'reranker': 'r'}"),
+        (
+            "rounds.warmup",
+            TRAINED | {"negatives": "none", "batch_queries": 1},
+            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'batch_queries': 1}; value error, one query a step and no",
+        ),
+        (
+            "rounds.warmup",
+            TRAINED | {"negatives": "none", "loss": "ranknet", "alpha": 0},
+            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'loss': 'ranknet', 'alpha': 0}; value error, alpha 0 weighs",
+        ),
+        ("mine.warmup.depth", 3, "rounds.star.hard_negatives: found 4, expected at most 3: mine.warmup.depth keeps ranks 1 to 3"),
+        (
+            "rounds.star.window",
+            [150, 160],
+            "rounds.star.hard_negatives: found 4, expected at most 0: mine.warmup.depth keeps ranks 1 to 100",
+        ),
+        ("rounds.star.window", [1, 3], "rounds.star: found {"),
+        ("rounds.warmup.window", [100, 140], "rounds.warmup.hard_negatives: found 2, expected at most 1: bm25.depth keeps ranks 1 to 100"),
+        ("rounds.warmup.loss", "kl", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): loss kl needs"),
+        ("rounds.warmup.sampling", "simans", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): sampling"),
+        ("rounds.warmup", {**TRAINED, **CARRIED}, "rounds.warmup.init: found 'base', no round; expected a round trained with adamw"),
+        (
+            "rounds.star",
+            {**CARRIED, "init": "warmup", "negatives": "bm25", "optimizer": "lamb"},
+            "rounds.star.init: found a round trained with adamw",
+        ),
+        (
+            "rounds.star",
+            {**CARRIED, "init": "warmup", "negatives": "bm25", "schedule_steps": 14},
+            "rounds.star.schedule_steps: found 14, expected the whole chain's steps, 15 at least",
+        ),
+        (
+            "rounds",
+            {
+                "b": {"init": "base", "negatives": "none", **CARRIED, "steps": 0},
+                "warmup": {**CARRIED, "init": "b", "negatives": "bm25", "hard_negatives": 2},
+            },
+            "rounds.b.init: found 'base', no round; expected a round trained with adamw, or optimizer_from: anew",
+        ),
+        (
+            "rounds",
+            {"warmup": {**CARRIED, "init": "below", "negatives": "bm25", "hard_negatives": 2}, "below": {**TRAINED, **CARRIED}},
+            "rounds.below.init: found 'base', no round; expected a round trained with adamw, or optimizer_from: anew",
+        ),
+        ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
+        ("rounds.star.speed", 1, "rounds.star.speed: unknown key"),
+        ("bm25.b", 2, "bm25.b: found 2"),
+        ("nonsense", {}, "nonsense: unknown key"),
+        ("dataset.source", "beer:x", "dataset.source: dataset 'beer:x': unknown kind"),
+        ("pretrain.costa.init", "cost", "pretrain.costa.init: found 'cost', expected one of base, costa, star, warmup"),
+        ("pretrain.costa.init", "costa", "pretrain.costa: needs itself: costa -> costa"),
+        ("pretrain.costa.temperature", 0, "pretrain.costa.temperature: found 0; input should be greater than 0"),
+        ("articles.source", "zim:wiki", "articles.source: articles 'zim:wiki': unknown kind 'zim'"),
+        ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
+        ("evaluate.depth", 50, "evaluate.depth: found 50, expected 100 at least, as R@100 in evaluate.measures asks"),
+        ("bm25.run_depth", 99, "bm25.run_depth: found 99, expected 100 at least, as R@100 in evaluate.measures asks"),
+        ("evaluate", IDENTICAL, "bm25.run_depth: found 1000, expected 1001 at least, as R@1000 in evaluate.measures asks"),
+        (
+            "evaluate.measures",
+            ["AP", "nDCG@10", "R(rel=2)@2000"],
+            "evaluate.depth: found 1000, expected 2000 at least, as R(rel=2)@2000 in evaluate.measures asks",
+        ),
+        ("adore", {"a": {"round": "strar", "negatives": "none"}}, "adore.a.round: found 'strar', expected one of star, warmup"),
+        ("adore", {"a": {"round": "base", "negatives": "none"}}, "adore.a.round: found 'base', expected one of star"),
+        ("adore", {"star": {"round": "warmup", "negatives": "none"}}, "adore.star: the name star is taken by rounds.star"),
+        ("adore", {"a": {"round": "warmup", "negatives": "star"} | LISTS}, "adore.a.negatives: found 'star', expected one of bm25, none"),
+        ("adore", {"a": {"round": "warmup", "negatives": "none", "cut": 0}}, "adore.a: found {'round'"),
+        ("study", {"s": {"round": "nowhere", "factories": ["Flat"]}}, "study.s.round: found 'nowhere', expected one of star"),
+        ("study", {"A": {"round": "warmup", "factories": ["Flat"]}}, "study.A: found the name 'A'"),
+        ("rounds", {}, "rounds: found {}"),
+        ("rounds.star", None, "rounds.star: found None"),
+    ],
+)
+def test_refusals(sections: dict[str, Any], key: str, value: Any, line: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        check(edited(sections, key, value))
+    assert str(refusal.value).startswith(f"params.yaml: {line}")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rounds.star.window", [97, 140]),
+        ("evaluate.depth", 100),
+        ("evaluate.relevance", {"dev": 1, "test": 2}),
+        ("rounds.star.negatives", "random"),
+        ("rounds.star.negatives", "none"),
+        ("rounds.star", {**CARRIED, "init": "warmup", "negatives": "warmup", "schedule_steps": 15}),
+        ("rounds.star", {"init": "warmup", "negatives": "warmup", "loss": "kl", "sampling": "simans"}),
+        ("rounds.star", {"init": "warmup", "negatives": "none", "steps": 0, "hard_negatives": 500}),
+        ("mix", {"m": {"first": "bm25", "second": "random"}, "n": {"first": "m", "second": "warmup"}}),
+    ],
+)
+def test_what_just_passes(sections: dict[str, Any], key: str, value: Any) -> None:
+    check(edited(sections, key, value))
+
+
+def test_a_cycle_through_a_mixture(sections: dict[str, Any]) -> None:
+    edited(sections, "mix.m", {"first": "warmup", "second": "bm25"})
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.warmup: needs itself: warmup -> mix.m -> warmup; let"):
+        check(edited(sections, "rounds.warmup.negatives", "m"))
+
+
+def test_a_cycle_through_a_teacher(sections: dict[str, Any]) -> None:
+    edited(sections, "rerankers.r", {"source": "x", "negatives": "star", "steps": 3})
+    edited(sections, "teacher.t", {"negatives": "warmup", "reranker": "r"})
+    edited(sections, "mine.star", {"search": "embeddings"})
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star: needs itself: star -> teacher.t -> rerankers.r -> star; let"):
+        check(edited(sections, "rounds.star.negatives", "t"))
+
+
+def test_cycles_through_a_query_tower(sections: dict[str, Any]) -> None:
+    sections["adore"] = {"a": {"round": "star", "negatives": "none"}}
+    sections["rounds"]["later"] = {"init": "a", "negatives": "warmup"}  # a round may start from one
+    check(sections)
+    sections["rounds"]["star"]["init"] = "later"
+    with pytest.raises(UserError, match=r"rounds.star: needs itself: star -> later -> a -> star"):
+        check(sections)
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "docs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_pass(recipe: Path, sections: dict[str, Any]) -> None:
+    for section, entries in read_yaml(recipe).items():
+        sections[section] = (sections[section] or {}) | entries
+    check(sections)
+
+
+def test_a_missing_section_and_a_missing_field(sections: dict[str, Any]) -> None:
+    del sections["rounds"]["star"]["init"]
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star.init: missing"):
+        check(sections)
+    del sections["bm25"]
+    with pytest.raises(UserError, match=r"^params.yaml: bm25: missing"):
+        check(sections)
+
+
+def test_a_name_in_two_sections_of_one_namespace() -> None:
+    with pytest.raises(UserError, match=r"^p: rounds.costa: the name costa is taken by pretrain.costa"):
+        check_names({"pretrain": {"costa": {}}, "rounds": {"costa": {}}}, "p")
+    with pytest.raises(UserError, match=r"^p: mix.warmup: the name warmup is taken by mine.warmup"):
+        check_names({"rounds": {"warmup": {}}, "mine": {"warmup": {}}, "mix": {"warmup": {}}}, "p")
+
+
+def test_a_name_twice_in_one_section(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text("rounds:\n  a: {}\n  a: {}\n")
+    with pytest.raises(UserError, match=rf"^{file}:\d+: not YAML"):
+        check_file(file)
+
+
+def test_cycles_are_found_exactly_where_there_are_some() -> None:
+    """Every graph of three names with up to two edges each, against the powers of its adjacency matrix."""
+    names = "abc"
+    choices = [list(edges) for size in range(3) for edges in itertools.combinations(names, size)]
+    for needs in itertools.product(choices, repeat=3):
+        graph = dict(zip(names, needs, strict=True))
+        reach = {(a, b) for a in names for b in graph[a]}
+        for _ in names:
+            reach |= {(a, d) for a, b in reach for c, d in reach if b == c}
+        cyclic = any((name, name) in reach for name in names)
+        path = find_cycle(graph)
+        assert bool(path) == cyclic, graph
+        if path:
+            assert path[0] == path[-1]
+            assert all(second in graph[first] for first, second in itertools.pairwise(path))
+
+
+def test_a_query_tower_may_rescore_with_the_vectors_of_its_round(sections: dict[str, Any]) -> None:
+    sections["adore"] = {"tower": {"round": "star", "negatives": "none"}}
+    edited(sections, "rescore.r", RESCORED | {"encoder": "tower"})
+    assert check(sections).rescore["r"].encoder == "tower"
+    edited(sections, "rescore.r.round", "warmup")
+    with pytest.raises(UserError, match=r"rescore\.r\.encoder: found tower, whose queries meet the vectors of star, expected warmup"):
+        check(sections)
+
+
+@pytest.mark.parametrize(("depths", "most"), [((100, 200), 200), ((10, 200), 21), ((200, 30), 61), ((10, 5), 11)])
+def test_a_mixture_ends_with_the_shorter_of_its_sources(sections: dict[str, Any], depths: tuple[int, int], most: int) -> None:
+    """Half of each: it holds twice the shorter one and, where that comes second, one more."""
+    sections["bm25"]["depth"], sections["mine"]["warmup"]["depth"] = depths
+    sections["mix"] = {"m": {"first": "bm25", "second": "warmup", "depth": 200}}
+    asking = {**TRAINED, "init": "warmup", "negatives": "m", "window": [1, 200]}
+    sections["rounds"] = {"warmup": TRAINED, "star": asking | {"hard_negatives": min(most, 200)}}
+    assert check(sections)
+    sections["rounds"]["star"]["hard_negatives"] = most + 1
+    with pytest.raises(UserError, match=r"hard_negatives"):
+        check(sections)

@@ -1,0 +1,254 @@
+"""data/source.json: content by digest, wherever it lies, and remembered while it is away."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flows.parameters.sources
+from flows.parameters.sources import changed_since, source_keys, write_source
+from tasks.core.stage.errors import UserError
+
+
+class Place:
+    """A project's folder with a small BEIR dataset and an encoder's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = folder / "data" / "source.json"
+        self.warnings: list[str] = []
+        (folder / "beir" / "qrels").mkdir(parents=True)
+        (folder / "beir" / "corpus.jsonl").write_text('{"_id": "d", "text": "t"}\n')
+        (folder / "beir" / "queries.jsonl").write_text('{"_id": "q", "text": "t"}\n')
+        (folder / "beir" / "qrels" / "test.tsv").write_text("q\td\t1\n")
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text("{}")
+
+    def write(self, dataset: str = "beir:beir", encoder: str = "model") -> dict[str, Any]:
+        Path("params.yaml").write_text(json.dumps({"dataset": {"source": dataset}, "encoder": {"source": encoder}}))
+        write_source(warn=self.warnings.append)
+        return json.loads(self.source.read_text())
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files whose content is read."""
+    names: list[str] = []
+    digest = flows.parameters.sources.file_digest
+
+    def spy(path: Path) -> str:
+        names.append(path.name)
+        return digest(path)
+
+    monkeypatch.setattr(flows.parameters.sources, "file_digest", spy)
+    return names
+
+
+def test_an_entry_holds_the_digests_of_its_files(place: Place) -> None:
+    entry = place.write()["dataset"]
+    assert entry["source"] == "beir:beir"
+    names = ["corpus.jsonl", "qrels/test.tsv", "queries.jsonl"]
+    assert entry["files"] == {name: hashlib.sha256(Path("beir", name).read_bytes()).hexdigest() for name in names}
+
+
+def test_a_digest_is_of_content_not_of_place(place: Place) -> None:
+    before = place.write()
+    Path("beir").rename("moved")
+    Path("model").rename("elsewhere")
+    after = place.write("beir:moved", f"{Path.cwd()}/elsewhere")
+    for kind in ("dataset", "encoder"):
+        assert after[kind]["digest"] == before[kind]["digest"]
+        assert after[kind]["source"] != before[kind]["source"]
+    Path("moved/corpus.jsonl").write_text('{"_id": "d", "text": "u"}\n')
+    changed = place.write("beir:moved", "elsewhere")
+    assert changed["dataset"]["digest"] != before["dataset"]["digest"]
+    assert changed["encoder"]["digest"] == before["encoder"]["digest"]
+    Path("moved/qrels/test.tsv").rename("moved/qrels/dev.tsv")
+    assert place.write("beir:moved", "elsewhere")["dataset"]["digest"] != changed["dataset"]["digest"]
+
+
+def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Place, read: list[str]) -> None:
+    place.write()
+    assert sorted(read) == ["config.json", "corpus.jsonl", "queries.jsonl", "test.tsv"]
+    written = place.source.stat().st_mtime_ns
+    read.clear()
+    place.write()
+    assert read == []
+    assert place.source.stat().st_mtime_ns == written
+    os.utime("beir/corpus.jsonl", ns=(1, 1))
+    place.write()
+    assert read == ["corpus.jsonl"], "a new time of change: read again, and found the same"
+    assert place.source.stat().st_mtime_ns == written
+
+
+def test_a_source_that_is_away_keeps_its_entry(place: Place) -> None:
+    before = place.write()
+    Path("other").mkdir()
+    shutil.copytree("beir", "other", dirs_exist_ok=True)
+    Path("other/corpus.jsonl").write_text('{"_id": "d", "text": "other"}\n')
+    other = place.write("beir:other")
+    shutil.rmtree("beir")
+    assert place.write() == before, "switched back while it is away"
+    assert "beir" in place.warnings[0]
+    assert place.write("beir:other") == other
+    assert len(place.warnings) == 1
+
+    shutil.rmtree(".retemper")  # a fresh clone: only source.json knows
+    shutil.rmtree("other")
+    assert place.write("beir:other") == other
+
+
+def test_a_source_that_is_there_and_malformed_is_not_away(place: Place) -> None:
+    before = place.write()
+    Path("beir/qrels/all.tsv").write_text("q\td\t1\n")
+    with pytest.raises(UserError, match=r"^beir/qrels/all.tsv: found qrels of no known split"):
+        place.write()
+    Path("beir/qrels/all.tsv").unlink()
+    Path("beir/corpus.jsonl").rename("corpus.jsonl")
+    with pytest.raises(UserError, match=r"^beir/corpus.jsonl: not there, expected"):
+        place.write()
+    assert place.warnings == []
+    shutil.rmtree("beir")
+    Path("beir").mkdir()  # a disk that is not mounted
+    assert place.write() == before
+    assert "found an empty folder" in place.warnings[0]
+    Path("model/config.json").unlink()
+    assert place.write() == before
+    assert "encoder model: found an empty folder" in place.warnings[2]
+
+
+def test_malformed_articles_are_told_and_have_no_digest(place: Place) -> None:
+    Path("wiki").mkdir()
+    Path("wiki/enwiki-20260101-pages-articles.xml").write_text("a")
+    sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": "dump:wiki"}}
+    Path("params.yaml").write_text(json.dumps(sections))
+    write_source(warn=place.warnings.append)
+    assert json.loads(place.source.read_text())["articles"]["digest"]
+    Path("wiki/enwiki-20260201-pages-articles.xml").write_text("b")
+    write_source(warn=place.warnings.append)
+    assert json.loads(place.source.read_text())["articles"]["digest"] == ""
+    assert "articles.source: wiki/enwiki-20260201-pages-articles.xml: holds articles of" in place.warnings[0]
+
+
+def test_a_source_never_seen_is_refused_and_nothing_is_written(place: Place) -> None:
+    before = place.write()
+    with pytest.raises(UserError, match=r"^nowhere: found nothing there"):
+        place.write("beir:nowhere")
+    with pytest.raises(UserError, match=r"encoder '\./nowhere'"):
+        place.write(encoder="./nowhere")
+    assert json.loads(place.source.read_text()) == before
+
+
+def test_a_source_without_files_is_known_by_its_id_and_its_reader(place: Place) -> None:
+    first, second = place.write("irds:vaswani")["dataset"], place.write("irds:cranfield")["dataset"]
+    assert first["files"] == {}
+    assert "ir_datasets" in first["packages"]
+    assert first["digest"] != second["digest"]
+    assert place.write("irds:vaswani")["dataset"] == first
+
+
+def test_rerankers_are_kept_by_name(place: Place) -> None:
+    plain = place.write(encoder="./model")
+    sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "./model"}, "rerankers": {"a": {"source": "./model"}}}
+    Path("params.yaml").write_text(json.dumps(sections))
+    write_source(warn=place.warnings.append)
+    written = place.source.read_text()
+    assert json.loads(written) == {**plain, "rerankers": {"a": plain["encoder"]}}
+    Path("model").rename("away")
+    write_source(warn=place.warnings.append)
+    assert place.source.read_text() == written
+    assert len(place.warnings) == 2
+    Path(".retemper/digests.json").unlink()
+    write_source(warn=place.warnings.append)
+    assert place.source.read_text() == written, "from the file itself"
+    Path("away").rename("model")
+    assert place.write(encoder="./model") == plain, "a removed one goes"
+
+
+def test_articles_have_an_entry_of_their_own_and_are_never_missed_before_they_are_needed(place: Place) -> None:
+    def write(source: str) -> dict[str, Any]:
+        sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": source}}
+        Path("params.yaml").write_text(json.dumps(sections))
+        write_source(warn=place.warnings.append)
+        found: dict[str, Any] = json.loads(place.source.read_text())["articles"]
+        return found
+
+    assert write("dump:wiki") == {"source": "dump:wiki", "digest": "", "files": {}, "packages": {}}
+    assert not place.warnings, "no pre-training may need them"
+    Path("wiki").mkdir()
+    Path("wiki/pages.xml.bz2").write_bytes(b"pages")
+    here = write("dump:wiki")
+    assert here["files"] == {"pages.xml.bz2": hashlib.sha256(b"pages").hexdigest()}
+    Path("wiki").rename("moved")
+    assert write("dump:wiki") == here, "away, but remembered"
+    assert "wiki" in place.warnings[0]
+    assert write("dump:moved")["digest"] == here["digest"]
+
+
+def test_every_key_that_names_a_source_is_listed() -> None:
+    sections = {
+        "dataset": {"source": "beir:../data"},
+        "encoder": {"source": "model"},
+        "articles": {"source": "jsonl:wiki"},
+        "rerankers": {"small": {"source": "../ce", "negatives": "none"}, "broken": None},
+        "train": {"source": "no section of that kind"},
+    }
+    named = {
+        "dataset.source": "beir:../data",
+        "encoder.source": "model",
+        "articles.source": "jsonl:wiki",
+        "rerankers.small.source": "../ce",
+    }
+    assert dict(source_keys(sections)) == named
+    assert source_keys({"dataset": {"source": "demo"}, "encoder": {"source": "model"}, "rerankers": None}) == [
+        ("dataset.source", "demo"),
+        ("encoder.source", "model"),
+    ]
+
+
+def hub(cache: Path, *more: str) -> None:
+    """The model org/model as huggingface_hub lays it out."""
+    snapshot = cache / "models--org--model/snapshots/0123"
+    for name in ("config.json", "model.safetensors", *more):
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).write_text(name)
+    (cache / "models--org--model/refs").mkdir(exist_ok=True)
+    (cache / "models--org--model/refs/main").write_text("0123")
+
+
+def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Downloaded when it is first named; kept where it is not here and known; the same whatever else somebody has of it."""
+    asked: list[str] = []
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "one"))
+    monkeypatch.setattr(flows.parameters.sources, "encoder_folder", lambda name: (asked.append(name), hub(tmp_path / "one")))
+    entry = place.write(encoder="org/model")["encoder"]
+    assert asked == ["org/model"] and sorted(entry["files"]) == ["config.json", "model.safetensors"]
+    assert place.write(encoder="org/model")["encoder"] == entry and asked == ["org/model"]
+    hub(tmp_path / "full", "pytorch_model.bin", "README.md")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "full"))
+    assert place.write(encoder="org/model")["encoder"] == entry
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))  # a colleague's fresh clone
+    shutil.rmtree(".retemper")
+    assert place.write(encoder="org/model")["encoder"] == entry and asked == ["org/model"]
+    assert changed_since(["encoder"]) == ""
+    assert "not on this machine yet; going on with what is remembered" in place.warnings[-1]
+
+
+def test_a_hugging_face_id_that_cannot_be_had(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(name: str) -> None:
+        raise UserError(f"encoder {name}: not on this machine and not to be downloaded")
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(flows.parameters.sources, "encoder_folder", offline)
+    with pytest.raises(UserError, match="not to be downloaded"):
+        place.write(encoder="org/model")
+    assert not place.source.exists()

@@ -1,0 +1,236 @@
+"""Real runs of a toy project: which stages run, together with which, and what is left when something ends before its time."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ALL = {"prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report"}
+PROBE = (
+    "import sys; from flows.cli.main import main; status = main(check=lambda: None); "
+    "print('MODULES', status, sorted({name.partition('.')[0] for name in sys.modules} & {'prefect', 'torch', 'transformers', 'dvc'}))"
+)
+
+
+def without_server(toy: Any) -> Any:
+    return type(toy)(toy.folder, {name: value for name, value in toy.environment.items() if name != "PREFECT_API_URL"})
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process does anything any more: one that nobody has reaped does not."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_what_runs_is_what_changed(served: Any, executed: Any, read_states: Any) -> None:
+    toy = without_server(served)
+    # Neither evaluation ends before the other has begun; the two trainings would overlap if they could.
+    served.acts(metrics__a="meet metrics/b", metrics__b="meet metrics/a", encoders__a="linger", encoders__b="linger")
+    first = served.run()
+    assert executed(first) == ALL, "and nothing that the report does not need"
+    times = served.times()
+    assert times["metrics/b"][0] < times["metrics/a"][1], "independent branches overlap"
+    assert times["metrics/a"][0] < times["metrics/b"][1]
+    (start_a, end_a), (start_b, end_b) = times["encoders/a"], times["encoders/b"]
+    assert end_a <= start_b or end_b <= start_a, "one stage at a time has the device"
+    served.acts()
+    report = (served.folder / "data/report").read_text()
+
+    again = toy.call("run", script=PROBE)
+    assert read_states(again.stdout) == dict.fromkeys(ALL, "Cached")
+    assert "MODULES 0 ['dvc']" in again.stdout, "where nothing has changed, Prefect is not imported"
+
+    served.rounds(a="1", b="2")
+    assert executed(served.run()) == {"train@b", "evaluate@b", "report"}
+    served.rounds(a="1", b="1")
+    assert executed(served.run()) == set(), "set back: from the run cache"
+
+    served.rounds(a="1", b="1", c="1")
+    assert executed(served.run()) == {"train@c", "evaluate@c", "report"}, "finished rounds stay finished"
+    served.rounds(a="1", b="1", first="two")
+    assert executed(served.run()) == ALL, "another data set"
+    assert not (served.folder / "data/metrics/c.json").exists(), "a removed round's metrics"
+    assert not (served.folder / "data/encoders/c").exists()
+    served.rounds(a="1", b="1")
+    assert executed(served.run()) == set(), "and back"
+    assert (served.folder / "data/report").read_text() == report
+
+    done = served.call("run", "--dry-run", "train")
+    assert done.stdout.splitlines() == ["0 stages may run (fewer, where outputs come out the same or are in the cache)"]
+    done = served.call("run", "trian@a")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "trian@a" in done.stderr
+    assert "train@a" in done.stderr
+
+
+def test_two_devices_at_once_stand_on_the_timeline(served: Any) -> None:
+    """Lag 1's two branches look like these: neither ends before the other has begun. The flow's times are the stages' own."""
+    served.acts(encoders__a="meet encoders/b", encoders__b="meet encoders/a")
+    toy = type(served)(served.folder, served.environment | {"CUDA_VISIBLE_DEVICES": "0,1"})
+    toy.run()
+    page = (toy.folder / ".retemper/logs/timeline.html").read_text()
+    spans = {span["stage"]: span for span in json.loads(re.findall(r'id="spans">(.*?)</script>', page)[0])}
+    assert set(spans) == ALL
+    assert {spans["train@a"]["device"], spans["train@b"]["device"]} == {"0", "1"}
+    assert spans["evaluate@a"]["device"] == ""
+    assert spans["train@a"]["start"] < spans["train@b"]["end"]
+    assert spans["train@b"]["start"] < spans["train@a"]["end"]
+    for name, stage in {"encoders/a": "train@a", "metrics/b": "evaluate@b"}.items():
+        began, ended = toy.times()[name]
+        assert spans[stage]["start"] <= began < ended <= spans[stage]["end"]
+    toy.rounds(a="1", b="2")
+    toy.run()
+    log = [json.loads(line) for line in (toy.folder / ".retemper/times.jsonl").read_text().splitlines()]
+    assert [line["made"] for line in log if "made" in line].count("train@a") == 1
+    assert [line["made"] for line in log if "made" in line].count("train@b") == 2
+    page = (toy.folder / ".retemper/logs/timeline.html").read_text()
+    assert "train@b" in page
+    assert "train@a" not in page, "cached: it did not work"
+
+
+def test_a_failed_stage_fails_what_comes_after_it_alone(served: Any, read_states: Any, executed: Any) -> None:
+    served.acts(encoders__a="fail")
+    done = served.call("run")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "retemper: corpus.tsv:7: found 2 columns, expected 3; add the tab"
+    wanted = {"prepare": "Ran", "train@a": "Failed", "train@b": "Ran", "evaluate@a": "Skipped", "evaluate@b": "Ran", "report": "Skipped"}
+    assert read_states(done.stdout) == wanted
+    assert "executed 3, cached 0, failed 1, skipped 2" in done.stdout
+
+    served.acts(encoders__a="crash")
+    done = served.call("run")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "retemper: train@a: failed with status 1; its log: .retemper/logs/train@a.log"
+    assert "RuntimeError: boom" in (served.folder / ".retemper/logs/train@a.log").read_text()
+    assert "Traceback" not in done.stderr
+
+    served.acts()
+    assert executed(served.run()) == {"train@a", "evaluate@a", "report"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any, executed: Any, number: signal.Signals) -> None:
+    toy = without_server(served) if number == signal.SIGKILL else served  # with a server of its own it takes longer
+    toy.acts(encoders__a="hang", encoders__b="hang")
+    run = toy.start("run", "train")
+    deadline = time.monotonic() + 90
+    at_work: list[Path] = []
+    while not at_work and time.monotonic() < deadline:
+        at_work = list((toy.folder / ".at_work").glob("encoders_*"))
+        time.sleep(0.05)
+    assert at_work
+    stage = int(at_work[0].read_text())
+    run.send_signal(number)
+    if number == signal.SIGINT:  # somebody signals all that is at work in the folder; who ends before the run hears of it has failed
+        with suppress(ProcessLookupError):
+            os.kill(stage, number)
+    killed = time.monotonic()
+    while time.monotonic() < killed + 1 and is_alive(stage):
+        time.sleep(0.01)
+    assert not is_alive(stage), "the stage is gone within a second"
+    output, errors = run.communicate(timeout=20)
+    assert run.returncode == (-9 if number == signal.SIGKILL else 128 + number)
+    if number != signal.SIGKILL:
+        stopped, resumed = errors.strip().splitlines()[-2:]
+        assert stopped.startswith("retemper: stopped in train@"), stopped
+        assert "finished stages are kept, and the same command goes on" in stopped
+        assert "last checkpoint" in resumed
+        assert "Traceback" not in output + errors
+    assert toy.gone(3), toy.processes()
+    assert not (toy.folder / "data/encoders").exists() or not list((toy.folder / "data/encoders").iterdir())
+
+    (toy.folder / ".dvc/tmp/rwlock").write_text('{"write": {"/')  # as a kill at the wrong moment leaves it
+    toy.acts()
+    assert executed(served.run("train")) == {"train@a", "train@b"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_dvc_process_takes_its_stage_with_it(served: Any, read_states: Any) -> None:
+    served.acts(encoders__a="hang")
+    run = served.start("run", "train@a")
+    stage = served.at_work("encoders/a")
+    parents = [stage]
+    while "flows.repository.dvc" not in Path(f"/proc/{parents[-1]}/cmdline").read_text():
+        parents.append(int(Path(f"/proc/{parents[-1]}/stat").read_text().rpartition(")")[2].split()[1]))
+    os.kill(parents[-1], signal.SIGKILL)
+    output, errors = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert read_states(output)["train@a"] == "Failed"
+    assert "train@a" in errors
+    assert not is_alive(stage)
+    assert served.gone(3), served.processes()
+
+
+def test_a_lock_file_that_a_kill_cut_short_is_mended(served: Any, executed: Any) -> None:
+    lock, memory = served.folder / "dvc.lock", served.folder / ".retemper/dvc.lock"
+    served.run("train")
+    before = lock.read_text()
+    served.run()
+    assert not memory.exists(), "nothing to mend after a run that ended well"
+    whole = lock.read_bytes()
+    for size in (len(whole) // 2 + 3, len(whole) - 20):
+        lock.write_bytes(whole[:size])
+        memory.write_text(before)  # as it stands while a run is at work
+        assert executed(served.run()) == set(), f"{size} bytes: what was finished is in the cache"
+        assert lock.read_bytes() == whole or set(lock.read_text().split()) == set(whole.decode().split())
+    lock.write_text("<<<<<<< mine\n" + before)
+    memory.write_text(before)
+    assert served.call("run").returncode == 2, "a conflict is the user's to settle"
+
+
+def test_without_any_server_set_up(toy: Any, executed: Any) -> None:
+    assert executed(toy.run("prepare")) == {"prepare"}
+    assert toy.gone(3), "the embedded server does not outlive the run"
+
+
+def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any) -> None:
+    remote = tmp_path / "remote"
+    served.command(sys.executable, "-m", "dvc", "remote", "add", "--default", "team", str(remote))
+    served.command("git", "commit", "--quiet", "-am", "a remote")
+    assert executed(served.run()) == ALL
+
+    def clone(name: str) -> Any:
+        folder = tmp_path / name
+        served.command("git", "clone", "--quiet", str(served.folder), str(folder))
+        shutil.copy(served.folder / "acts.json", folder)
+        return type(served)(folder, served.environment)
+
+    uncommitted = clone("uncommitted")  # no dvc.lock: nothing but the run cache says what was computed
+    assert not (uncommitted.folder / "dvc.lock").exists()
+    assert set(uncommitted.run().values()) == {"Cached"}
+    assert (uncommitted.folder / "data/report").read_text() == (served.folder / "data/report").read_text()
+
+    served.command("git", "add", "dvc.lock")
+    served.command("git", "commit", "--quiet", "-m", "computed")
+    committed = clone("committed")
+    started = without_server(committed).call("run")
+    assert started.returncode == 0, started.stderr
+    assert "executed 0, cached 6" in started.stdout
+    assert (committed.folder / "data/report").read_text() == (served.folder / "data/report").read_text()
+
+    shutil.rmtree(remote)
+    remote.write_text("a file where the remote should be")  # it is away
+    served.rounds(a="1", b="3")
+    done = served.call("run")
+    assert done.returncode == 0, done.stderr
+    assert "executed 3" in done.stdout
+    assert done.stderr.count("retemper: warning: remote team") >= 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_configured_server_that_is_away_is_told_in_one_line(finished: Any) -> None:
+    away = type(finished)(finished.folder, finished.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
+    done = away.call("run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "retemper: PREFECT_API_URL: no Prefect server answers there (ConnectError); start it, or unset it\n"

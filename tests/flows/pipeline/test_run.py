@@ -1,0 +1,103 @@
+"""What a run tidies up when it has ended, and how a retraining's goes on without its server."""
+
+from asyncio import CancelledError
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.pipeline import flow, run, server
+from flows.pipeline.plan import Plan
+from flows.process import locks
+from flows.process.display import Display, Outcome
+from flows.process.processes import Processes
+from flows.repository.graph import Graph, Stage
+from flows.retraining import retrain
+from tasks.core.stage.scratch import finish
+
+WHOLE = {"a": Outcome("Ran"), "b": Outcome("Cached")}
+
+
+def test_the_table_of_a_study_is_printed_by_every_run_that_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the stage itself where it runs, by the run where its table is there already, and never twice."""
+    monkeypatch.chdir(tmp_path)
+    graph = Graph({name: Stage(name, (), ()) for name in ("train@x", "study@x", "study@y")})
+    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False))
+    monkeypatch.setattr(run, "cache_folder", Path)
+    monkeypatch.setattr(run.team, "register_again", lambda *_: None)
+    for name in ("x", "z"):
+        (tmp_path / "data/studies" / name).mkdir(parents=True)
+        (tmp_path / "data/studies" / name / "table.md").write_text(f"| trained | served {name} |\n")
+    for state, times in {"Cached": 1, "Ran": 0}.items():
+        monkeypatch.setattr(run, "_execute", lambda *_, state=state: dict.fromkeys(graph.stages, Outcome(state)))
+        run.run(["study"])
+        said = capsys.readouterr().out
+        assert said.count("| trained | served x |") == times
+        assert "served z" not in said, "another study, not asked for"
+
+
+def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stage that was not asked for, or that Prefect did not come to, DVC may not have the outs yet."""
+    monkeypatch.chdir(tmp_path)
+    work = Path(".retemper/scratch/train/0")
+    work.mkdir(parents=True)
+    finish(work)
+    locks.remember()
+    plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(WHOLE), None, False)
+    monkeypatch.setattr(run, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(run, "cache_folder", Path)
+    monkeypatch.setattr(run.team, "register_again", lambda *_: None)
+
+    def end(targets: list[str], outcomes: dict[str, Outcome]) -> tuple[bool, bool]:
+        """Whether the finished work, and the memory of dvc.lock, are there afterwards."""
+        monkeypatch.setattr(run, "_execute", lambda *_: outcomes)
+        with suppress(run.StagesFailed):
+            run.run(targets)
+        return work.exists(), locks.BEFORE.exists()
+
+    assert end([], {}) == (True, True)
+    assert end([], {"a": Outcome("Ran")}) == (True, True)
+    assert end(["b"], WHOLE) == (True, False)
+    assert end([], WHOLE) == (False, False)
+
+
+@pytest.mark.parametrize("ended", [server.Away(ConnectionError()), CancelledError()], ids=["away", "its lease forgotten"])
+def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(
+    ended: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, str]] = []
+
+    def away(**_: Any) -> None:
+        raise ended
+
+    def started(_: Processes, __: Any, ___: Any, env: dict[str, str]) -> int:
+        given.append(env)
+        if len(given) == 1:
+            raise CancelledError  # Prefect's own comes late, in whatever the thread is at by then
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "run", away)
+    monkeypatch.setattr(Processes, "run", started)
+    for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/api")
+    retrain._run_pipeline(lambda: None, Processes(), Display())
+    assert len(given) == 2
+    assert {"PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"}.isdisjoint(given[0])
+    assert given[0]["PREFECT_HOME"]
+
+
+def test_a_slot_that_the_server_forgets_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+
+    def concurrency(name: str, **settings: Any) -> AbstractContextManager[None]:
+        given.append({"name": name, **settings})
+        return nullcontext()
+
+    monkeypatch.setattr(flow, "concurrency", concurrency)
+    monkeypatch.setenv("RETEMPER_DEVICE_LIMIT", "gpu-here")
+    with flow.shared_slot():
+        assert given == [{"name": "gpu-here", "occupy": 1, "strict": True, "raise_on_lease_renewal_failure": False}]

@@ -1,0 +1,164 @@
+"""DVC's output as it was seen (3.67), and who has the device."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from flows.pipeline import stage as stages
+from flows.pipeline.stage import Slots, Transcript, find_devices, run_stage
+from flows.process.processes import Processes
+from tasks.core.stage.errors import UserError
+
+RAN = """\
+Running stage 'train@a':
+> python -m tasks.train --name a
+> a line of its own
+epoch 1
+Updating lock file 'dvc.lock'
+
+To track the changes with git, run:
+
+	git add dvc.lock
+Use `dvc push` to send your updates to remote storage."""
+FAILED = """\
+Running stage 'train@a':
+> python -m tasks.train --name a
+retemper: corpus.tsv:7: bad
+ERROR: failed to reproduce 'train@a': failed to run: python -m tasks.train --name a, exited with 2"""
+MISSING = "ERROR: failed to reproduce 'train@a': missing data 'source': data/corpus"
+CHECKED_OUT = (0, "")  # what a failed stage made last time
+BUSY = "ERROR: failed to reproduce 'train@a': Unable to acquire lock. Most likely another DVC process is running"
+
+
+def read(text: str) -> tuple[Transcript, list[str]]:
+    transcript = Transcript()
+    return transcript, [own for line in text.splitlines() if (own := transcript.read(line)) is not None]
+
+
+def test_a_stage_that_ran() -> None:
+    transcript, own = read(RAN)
+    assert (transcript.ran, transcript.exited, own) == (True, None, ["> a line of its own", "epoch 1"])
+
+
+@pytest.mark.parametrize(
+    "line", ["Stage 'train@a' didn't change, skipping", "Stage 'train@a' is cached - skipping run, checking out outputs"]
+)
+def test_a_stage_that_need_not_run(line: str) -> None:
+    transcript, own = read(line)
+    assert (transcript.ran, own) == (False, [])
+
+
+def test_a_stage_that_failed() -> None:
+    transcript, own = read(FAILED)
+    assert (transcript.ran, transcript.exited, transcript.last_words) == (True, 2, "retemper: corpus.tsv:7: bad")
+    assert own == ["retemper: corpus.tsv:7: bad"]
+    transcript, _ = read(MISSING)
+    assert (transcript.ran, transcript.exited, transcript.busy) == (False, None, False)
+    assert transcript.errors == [MISSING.removeprefix("ERROR: ")]
+
+
+class Scripted(Processes):
+    """Answers with what DVC said once, in turn."""
+
+    def __init__(self, *answers: tuple[int, str]) -> None:
+        super().__init__()
+        self.answers = list(answers)
+
+    def run(self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None) -> int:
+        assert env is not None
+        assert command[-1] == "train@a"
+        if "checkout" in command:  # of what stood there before the stage failed
+            return 0
+        status, text = self.answers.pop(0)
+        for line in text.splitlines():
+            tell(line)
+        return status
+
+
+def test_how_a_stage_ended(tmp_path: Path) -> None:
+    def end(*answers: tuple[int, str]) -> tuple[str, int, str]:
+        outcome = run_stage("train@a", Scripted(*answers), lambda _: None, logs=tmp_path)
+        return outcome.state, outcome.status, outcome.problem
+
+    assert end((0, RAN)) == ("Ran", 0, "")
+    assert (tmp_path / "train@a.log").read_text() == RAN.replace("\n\n", "\n\n") + "\n"
+    assert end((0, "Stage 'train@a' didn't change, skipping")) == ("Cached", 0, "")
+    assert "epoch 1" in (tmp_path / "train@a.log").read_text(), "the log of the last real run is kept"
+    assert end((255, FAILED), CHECKED_OUT) == ("Failed", 2, "corpus.tsv:7: bad")
+    log = tmp_path / "train@a.log"
+    assert end((255, FAILED.replace("with 2", "with 1")), CHECKED_OUT) == ("Failed", 1, f"train@a: failed with status 1; its log: {log}")
+    assert (
+        end((255, FAILED.replace("with 2", "with -9")), CHECKED_OUT)[2]
+        == f"train@a: failed with status -9 (killed; out of memory?); its log: {log}"
+    )
+    lost = "ERROR: failed to transfer 'ab' - [Errno 28] No space left on device: 'x'\n"
+    assert end((0, RAN + "\n" + lost))[:2] == ("Failed", 2), "DVC ends with status 0 where its cache is full"
+    assert end((255, MISSING)) == ("Failed", 1, f"train@a: {MISSING.removeprefix('ERROR: ')}; its log: {log}")
+    assert end((255, BUSY), (255, BUSY), (0, RAN)) == ("Ran", 0, ""), "a lock that somebody held is asked for again"
+
+
+def test_a_device_is_one_stages_at_a_time() -> None:
+    slots, guard = Slots(["0", "1"]), threading.Lock()
+    at_work: set[str] = set()
+    most = 0
+
+    def work() -> None:
+        nonlocal most
+        with slots.take() as env:
+            device = env["CUDA_VISIBLE_DEVICES"]
+            with guard:
+                assert device not in at_work
+                at_work.add(device)
+                most = max(most, len(at_work))
+            time.sleep(0.02)
+            with guard:
+                at_work.remove(device)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 2
+    assert not at_work
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
+    assert find_devices() == ["2", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert find_devices() == [""], "one: the stage finds it by itself"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", "")
+    assert find_devices() == [""]
+    Path("runtime.yaml").write_text("threads: 1\nslots: 3\n")
+    assert find_devices() == ["", "", ""], "three at once on the CPU"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert find_devices() == ["2", "5"], "slots are for machines without"
+    Path("runtime.yaml").write_text("device: cpu\nslots: 2\n")
+    assert find_devices() == ["", ""], "no GPU takes part"
+    Path("runtime.yaml").write_text("device: cuda:1\n")
+    assert find_devices() == [""], "that one of both, which the stage finds by itself"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    Path("runtime.yaml").write_text("slots: many\n")
+    with pytest.raises(UserError, match=r"^runtime.yaml: slots: found 'many', expected 1 or more$"):
+        find_devices()
+
+
+def test_a_driver_that_hangs_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(stages, "ANSWER_SECONDS", 0.2)
+    assert find_devices() == [""]
+    assert "nvidia-smi has not answered in 0.2 s; stages run one at a time" in capsys.readouterr().err
+    tool.write_text("#!/bin/sh\nprintf '0\\n1\\n2\\n'\n")
+    assert find_devices() == ["0", "1", "2"]

@@ -1,0 +1,121 @@
+"""Locks: one run a folder, and what dead DVC processes left."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.process import locks
+from flows.process.locks import only_run, repair
+from tasks.core.stage.errors import UserError
+
+
+def test_a_second_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    lock = tmp_path / ".retemper" / "run.lock"
+    with only_run(lock):
+        with pytest.raises(UserError, match=rf"a run is at work in this folder \(process {os.getpid()}\)"), only_run(lock):
+            pass
+        assert lock.read_text() == str(os.getpid()), "a refused run leaves the name of the one at work"
+    with only_run(lock):
+        pass
+
+
+@pytest.fixture
+def rwlock(tmp_path: Path) -> Path:
+    path = tmp_path / ".dvc" / "tmp" / "rwlock"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def held(process: int) -> str:
+    return json.dumps({"write": {"/data/x": {"pid": process, "cmd": "dvc repro"}}, "read": {}})
+
+
+@pytest.mark.parametrize(
+    "content", ["", '{"write": {"/da', "[]", held(2**22 + 1), held(os.getpid())], ids=["empty", "cut", "list", "gone", "us"]
+)
+def test_a_stale_or_broken_record_is_removed(rwlock: Path, content: str) -> None:
+    """A process id may be another program's by now: ours is no DVC."""
+    rwlock.write_text(content)
+    assert repair(rwlock)
+    assert not rwlock.exists()
+
+
+def test_an_empty_record_or_none_is_left(rwlock: Path) -> None:
+    assert not repair(rwlock)
+    rwlock.write_text("{}")
+    assert not repair(rwlock)
+    assert rwlock.exists()
+
+
+def test_a_record_is_left_while_dvc_is_at_work_in_the_folder(rwlock: Path) -> None:
+    root = rwlock.parents[2]
+    rwlock.write_text("")
+    program = root / "dvc"
+    program.write_text("import time; print(flush=True); time.sleep(60)")
+    inner = root / ".retemper/sweep/tree-0"
+    (inner / ".dvc").mkdir(parents=True)
+    (root / "data").mkdir()
+    for folder, repaired in ((root, False), (root / "data", False), (root.parent, True), (inner, True)):
+        rwlock.write_text("")
+        dvc = subprocess.Popen([sys.executable, str(program)], cwd=folder, stdout=subprocess.PIPE)
+        assert dvc.stdout is not None
+        dvc.stdout.readline()
+        time.sleep(0.05)
+        assert repair(rwlock) is repaired
+        dvc.kill()
+        dvc.wait()
+
+
+@pytest.mark.parametrize("cut", ["", "stages:\n  a:\n    cm", "stages:\n  a"])
+def test_a_dvc_lock_that_was_cut_short_is_put_back(tmp_path: Path, cut: str) -> None:
+    lock, memory = tmp_path / "dvc.lock", tmp_path / "memory" / "dvc.lock"
+    lock.write_text("stages: {}\n")
+    assert not locks.restore(lambda: False, lock, memory), "no run was cut"
+    locks.remember(lock, memory)
+    lock.write_text(cut)
+    assert locks.restore(lambda: True, lock, memory)
+    assert lock.read_text() == "stages: {}\n"
+    assert not locks.restore(lambda: True, lock, memory), "it is whole"
+    assert not locks.restore(lambda: False, lock, memory), "nothing to put back"
+    lock.write_text("stages: []\n")
+    assert locks.restore(lambda: False, lock, memory), "whole, but DVC cannot read it"
+    lock.write_text("<<<<<<< mine\n")
+    assert not locks.restore(lambda: False, lock, memory), "a conflict is the user's"
+    locks.forget(memory)
+    assert not memory.exists()
+
+
+def test_a_first_run_that_was_cut_leaves_no_dvc_lock(tmp_path: Path) -> None:
+    lock, memory = tmp_path / "dvc.lock", tmp_path / "dvc.lock.before"
+    locks.remember(lock, memory)
+    assert not locks.restore(lambda: False, lock, memory), "killed before there was one"
+    lock.write_text("schema: '2.0'\nstag")
+    assert locks.restore(lambda: False, lock, memory)
+    assert not lock.exists()
+
+
+def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
+    lock = finished.folder / "dvc.lock"
+    text = lock.read_text()
+    memory = finished.folder / ".retemper/dvc.lock"
+    memory.write_text("")
+    (finished.folder / "dvc.yaml").write_text("stages:\n  prepare:\n    cmds: no such key\n")
+    done = finished.call("run")
+    assert done.returncode == 2
+    assert "dvc.yaml" in done.stderr
+    assert "cut short" not in done.stderr
+    assert lock.read_text() == text
+    finished.command("git", "checkout", "--quiet", "dvc.yaml")
+    for cut in (text[: len(text) // 2], text.replace("  prepare:", "  prepare: 7\n  was:")):
+        lock.write_text(cut)
+        memory.write_text(text)
+        finished.call("run", "--dry-run")
+        assert lock.read_text() == cut, "a dry run mends nothing"
+    assert "cut short" in finished.call("run").stderr
+    assert lock.read_text() == text

@@ -1,0 +1,138 @@
+"""Commands that never outlive us."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.process.processes import Processes, Stopped, environment
+
+SLEEPERS = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep({seconds})"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+
+
+def alive(process: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def gone(process: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(process) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not alive(process)
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+def test_output_comes_line_by_line_and_the_status_is_the_commands() -> None:
+    lines: list[tuple[float, str]] = []
+    script = "import sys, time; print('one'); print('two', file=sys.stderr); time.sleep(0.5); print('half\\rwhole'); sys.exit(7)"
+    assert Processes().run(python(script), lambda line: lines.append((time.monotonic(), line))) == 7
+    assert [line for _, line in lines] == ["one", "two", "half", "whole"]
+    assert lines[2][0] - lines[0][0] > 0.4, "as they come, not at the end"
+
+
+def test_a_killed_command_and_one_that_is_not_there() -> None:
+    assert Processes().run(python("import os; os.kill(os.getpid(), 9)"), print) == 137
+    lines: list[str] = []
+    assert Processes().run(["no-such-command"], lines.append) == 127
+    assert "no-such-command" in lines[0]
+
+
+def test_commands_see_our_python_and_an_empty_stdin() -> None:
+    lines: list[str] = []
+    command = ["python", "-c", "import sys; print(sys.prefix); print(repr(sys.stdin.read()))"]
+    assert Processes().run(command, lines.append, environment(EXTRA="1")) == 0
+    assert lines == [sys.prefix, "''"]
+
+
+def test_a_signal_that_meets_a_destructor_stops_without_a_traceback() -> None:
+    script = """
+import os, signal
+from flows.process.processes import Processes, Stopped, stopping_on_signals
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+processes = Processes()
+with stopping_on_signals(processes):
+    last = Last()
+    del last
+    try:
+        processes.start(["true"])
+    except Stopped:
+        print("nothing more is started", flush=True)
+"""
+    done = subprocess.run(python(script), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("nothing more is started\n", "\nretemper: stopped\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+class TestNothingIsLeft:
+    def test_of_a_command_that_ends(self) -> None:
+        lines: list[str] = []
+        started = time.monotonic()
+        Processes().run(python(SLEEPERS.format(seconds=0)), lines.append)
+        assert time.monotonic() - started < 10, "its child held the pipe open, and we did not wait for that"
+        assert gone(int(lines[0]), 1)
+
+    def test_of_a_command_that_is_stopped(self) -> None:
+        processes, begun, lines = Processes(), threading.Event(), []
+
+        def tell(line: str) -> None:
+            lines.append(line)
+            begun.set()
+
+        thread = threading.Thread(target=lambda: processes.run(python(SLEEPERS.format(seconds=60)), tell))
+        thread.start()
+        assert begun.wait(20)
+        started = time.monotonic()
+        processes.stop()
+        thread.join(5)
+        assert time.monotonic() - started < 1
+        assert gone(int(lines[0]), 0.5)
+        with pytest.raises(Stopped):
+            processes.run(["true"], print)
+
+    def test_of_a_command_that_will_not_listen(self) -> None:
+        processes, begun = Processes(), threading.Event()
+        status: list[int] = []
+        thread = threading.Thread(target=lambda: status.append(processes.run(python(STUBBORN), lambda _: begun.set())))
+        thread.start()
+        assert begun.wait(20)
+        started = time.monotonic()
+        processes.stop()
+        thread.join(5)
+        assert time.monotonic() - started < 1.2
+        assert status == [137]
+
+    @pytest.mark.parametrize("victim", ["owner", "tether", "both"])
+    def test_when_we_are_killed(self, victim: str) -> None:
+        inner = [sys.executable, "-c", SLEEPERS.format(seconds=60)]
+        script = f"from flows.process.processes import Processes; Processes().run({inner!r}, lambda line: print(line, flush=True))"
+        root = str(Path(__file__).resolve().parents[3])
+        owner = subprocess.Popen(python(script), stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root})
+        assert owner.stdout is not None
+        grandchild = int(owner.stdout.readline())
+        child = int(Path(f"/proc/{grandchild}/stat").read_text().rpartition(")")[2].split()[1])
+        tether = os.getpgid(grandchild)
+        assert tether not in (os.getpgid(0), owner.pid)
+        if victim == "both":
+            owner.send_signal(signal.SIGSTOP)  # it does nothing about the tether's death
+        os.kill(owner.pid if victim == "owner" else tether, signal.SIGKILL)
+        assert gone(child, 2)
+        if victim == "both":  # the command is gone; a stage then ends by itself (tasks.core.stage.entry)
+            os.kill(grandchild, signal.SIGKILL)
+            owner.kill()
+        assert gone(grandchild, 2)
+        assert gone(tether, 2)
+        owner.wait(10)

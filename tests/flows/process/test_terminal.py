@@ -1,0 +1,79 @@
+"""A run as a person sees it: on a terminal of its own, whose Ctrl-C goes to the foreground group."""
+
+import os
+import pty
+import re
+import select
+import sys
+import time
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+class Terminal:
+    """A program in the foreground of a pseudo-terminal."""
+
+    def __init__(self, toy: Any, *arguments: str) -> None:
+        self.text = ""
+        self.pid, self._screen = pty.fork()
+        if self.pid == 0:
+            os.chdir(toy.folder)
+            script = "import sys; from flows.cli.main import main; sys.exit(main(check=lambda: None))"
+            os.execve(sys.executable, [sys.executable, "-c", script, *arguments], toy.environment | {"COLUMNS": "60", "TERM": "xterm"})
+
+    def read(self, seconds: float, until: str = "\\Z.") -> bool:
+        """Take in what is shown until a pattern is; False where that does not come, or the program ends."""
+        deadline = time.monotonic() + seconds
+        while not re.search(until, self.text):
+            if time.monotonic() > deadline:
+                return False
+            if select.select([self._screen], [], [], 0.1)[0]:
+                try:
+                    self.text += os.read(self._screen, 4096).decode()
+                except OSError:  # the program has let go of its terminal
+                    return False
+        return True
+
+    def press(self, key: str) -> None:
+        os.write(self._screen, key.encode())
+
+    def end(self) -> int:
+        """The exit status (128 + signal, if killed)."""
+        self.read(60)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        os.close(self._screen)
+        return code if code >= 0 else 128 - code
+
+
+CTRL_C = "\x03"
+
+
+@pytest.mark.parametrize("presses", [1, 3])
+def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: int) -> None:
+    served.acts(encoders__a="hang")
+    terminal = Terminal(served, "run", "train@a")
+    assert terminal.read(120, "train@a +> half way"), terminal.text
+    assert terminal.read(5, "train@a +> at work\r\n\x1b\\[1A\x1b\\[J"), "the line in passing is taken off again"
+    pressed = time.monotonic()
+    terminal.press(CTRL_C)
+    if presses > 1:
+        assert terminal.read(20, "retemper: stopped"), "the moment when a second one used to meet Python's own handler"
+        for _ in range(presses - 1):
+            terminal.press(CTRL_C)
+            time.sleep(0.2)
+    assert terminal.end() == 130, terminal.text
+    assert time.monotonic() - pressed < 4  # one, where the machine is not busy
+    assert "Traceback" not in terminal.text
+    assert terminal.text.count("retemper: ") == 2, terminal.text
+    assert "retemper: stopped in train@a; finished stages are kept, and the same command goes on" in terminal.text
+    assert served.gone(3), served.processes()
+
+
+def test_a_log_is_quiet(served: Any) -> None:
+    done = served.call("run", "train@a")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert " > " not in done.stdout

@@ -1,0 +1,91 @@
+"""A cache file damaged by hand: detected, taken from the workspace, fetched or computed again, never used."""
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.repository import cache
+
+
+def damage(path: Path, keep_size: bool = True) -> None:
+    """Change a cached file's bytes, mode and all, as an editor with the right to do so would."""
+    path.chmod(0o644)
+    path.write_text("x" * path.stat().st_size if keep_size else "y")
+    path.chmod(0o444)
+
+
+def cached(toy: Any, out: str) -> Path:
+    """The one cached file with the content of `out`."""
+    digest = hashlib.md5((toy.folder / out).read_bytes()).hexdigest()
+    return Path(toy.folder / ".dvc/cache/files/md5" / digest[:2] / digest[2:])
+
+
+def whole(toy: Any) -> bool:
+    wrong: list[Path] = []
+    count, _ = cache.verify(toy.folder / ".dvc/cache/files/md5", wrong.append)
+    assert count
+    return not wrong
+
+
+def test_damage_in_the_cache_alone_is_mended_from_the_workspace(finished: Any) -> None:
+    encoder = cached(finished, "data/encoders/a")
+    text = encoder.read_text()
+    damage(encoder)
+    done = finished.call("run")
+    assert done.returncode == 0, done.stderr
+    assert "executed 0" in done.stdout
+    assert "data/encoders/a: its copy in the cache was damaged or gone; put there again" in done.stderr
+    assert encoder.read_text() == text
+    assert whole(finished)
+
+
+@pytest.mark.parametrize("out", ["data/encoders/a", "data/metrics/a.json"])
+def test_damage_that_was_checked_out_is_computed_again(finished: Any, executed: Callable[..., set[str]], out: str) -> None:
+    """Plain DVC takes the damaged file for whole; the next run does not."""
+    text = (finished.folder / out).read_text()
+    damage(cached(finished, out))
+    (finished.folder / out).unlink()
+    finished.command(sys.executable, "-m", "dvc", "checkout", out)
+    assert (finished.folder / out).read_text() == "x" * len(text), "this is what DVC does"
+    stage = {"data/encoders/a": "train@a", "data/metrics/a.json": "evaluate@a"}[out]
+    assert executed(finished.run()) == {stage}
+    assert (finished.folder / out).read_text() == text
+    assert whole(finished)
+
+
+def test_damage_in_an_earlier_result_is_not_restored(finished: Any, executed: Callable[..., set[str]]) -> None:
+    first = cached(finished, "data/encoders/b")
+    text = first.read_text()
+    finished.rounds(a="1", b="3")
+    finished.run()
+    damage(first, keep_size=False)
+    finished.rounds(a="1", b="2")
+    assert executed(finished.run()) == {"train@b"}, "computed again; what comes after it is in the cache"
+    assert (finished.folder / "data/encoders/b").read_text() == text
+    assert whole(finished)
+
+
+def test_damage_is_fetched_again_where_there_is_a_remote(finished: Any, tmp_path: Path, executed: Callable[..., set[str]]) -> None:
+    finished.command(sys.executable, "-m", "dvc", "remote", "add", "--default", "team", str(tmp_path / "remote"))
+    finished.command(sys.executable, "-m", "dvc", "remote", "modify", "team", "verify", "true")
+    finished.run()  # pushes
+    text = (finished.folder / "data/encoders/a").read_text()
+    damage(cached(finished, "data/encoders/a"))
+    (finished.folder / "data/encoders/a").unlink()
+    assert executed(finished.run()) == set()
+    assert (finished.folder / "data/encoders/a").read_text() == text
+
+    # and damage in the remote is not taken over
+    encoder = cached(finished, "data/encoders/a")
+    damage(tmp_path / "remote" / "files" / "md5" / encoder.parent.name / encoder.name)
+    encoder.unlink()
+    (finished.folder / "data/encoders/a").unlink()
+    assert executed(finished.run()) == {"train@a"}
+    assert (finished.folder / "data/encoders/a").read_text() == text
+    assert whole(finished)
+    shutil.rmtree(tmp_path / "remote")

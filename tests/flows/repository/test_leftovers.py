@@ -1,0 +1,73 @@
+"""What an earlier graph made is deleted; what nobody made here is not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.repository import leftovers
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("metrics/a.json", "metrics/b.json", "encoders/a/model", "encoders/b/model", "corpus/documents", "elsewhere/b.json"):
+        Path("data", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("data", name).write_text(name)
+
+
+def outs(*names: str) -> list[Path]:
+    return [Path.cwd() / "data" / name for name in ("corpus", *names)]
+
+
+def files() -> set[str]:
+    return {path.relative_to("data").as_posix() for path in Path("data").rglob("*") if path.is_file()}
+
+
+def test_outs_of_a_removed_round_go_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    both = outs("metrics/a.json", "metrics/b.json", "encoders/a", "encoders/b")
+    warnings: list[str] = []
+    assert leftovers.remove(both, warnings.append) == []
+    assert set(json.loads(Path(".retemper/outs.json").read_text())) == {path.relative_to(Path.cwd()).as_posix() for path in both}
+    Path("data/encoders/.b.partial").mkdir()
+    Path("data/encoders/.b.partial/half").write_text("half")
+    Path("data/encoders/.gitignore").write_text("/a")
+    deleted = leftovers.remove(outs("metrics/a.json", "encoders/a"), warnings.append)
+    assert {path.as_posix() for path in deleted} == {"data/metrics/b.json", "data/encoders/b", "data/encoders/.b.partial"}
+    assert files() == {"metrics/a.json", "encoders/a/model", "encoders/.gitignore", "corpus/documents", "elsewhere/b.json"}
+    assert warnings == []
+    assert capsys.readouterr().out == ""
+
+
+def test_what_a_killed_stage_had_half_written_goes() -> None:
+    Path("data/encoders/.a.partial").mkdir()
+    Path("data/encoders/.a.partial/half").write_text("half")
+    Path("data/metrics/.a.json.partial").write_text("half")
+    Path("data/encoders/.somebody.partial").write_text("not an out's")
+    before = files() - {"encoders/.a.partial/half", "metrics/.a.json.partial"}
+    leftovers.remove_unfinished(outs("metrics/a.json", "encoders/a", "encoders/b"))
+    assert files() == before
+
+
+def test_what_dvc_lock_knows_goes_too() -> None:
+    Path("dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  evaluate@b:\n    cmd: x\n    outs:\n    - path: data/metrics/b.json\n      md5: 0\n"
+    )
+    assert leftovers.remove(outs("metrics/a.json"), print) == [Path("data/metrics/b.json")]
+
+
+def test_somebodys_own_files_stay_with_a_warning() -> None:
+    Path("data/encoders/mine").mkdir()
+    Path("data/encoders/mine/model").write_text("precious")
+    warnings: list[str] = []
+    assert leftovers.remove(outs("encoders/a", "encoders/b"), warnings.append) == []
+    assert Path("data/encoders/mine/model").read_text() == "precious"
+    assert len(warnings) == 1
+    assert warnings[0].startswith("data/encoders/mine: no stage makes it")
+
+
+def test_an_out_inside_a_folder_of_outs_keeps_the_folder() -> None:
+    warnings: list[str] = []
+    assert leftovers.remove(outs("encoders/a/model", "encoders/b"), warnings.append) == []
+    assert "encoders/a/model" in files()
+    assert warnings == []

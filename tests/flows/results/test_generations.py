@@ -1,0 +1,197 @@
+"""Models whose parts, or whose figures, are of different generations, by a dvc.lock."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.experiments import store
+from flows.pipeline import run
+from flows.pipeline.plan import Plan
+from flows.process.display import Outcome
+from flows.repository.graph import Graph, Stage
+from flows.results import search
+from flows.results.generations import outdated, present, unfit
+from flows.results.metrics import read_metrics
+from flows.retraining.champion import record_of
+from flows.retraining.tree import git
+from tasks.core.stage.errors import UserError
+
+DEPS = {
+    "prepare": [],
+    "tokenize": ["data/corpus"],
+    "base": [],
+    "pretrain@costa": ["data/encoders/base"],
+    "train@star": ["data/encoders/costa", "data/tokens/documents"],
+    "train@other": ["data/encoders/base"],
+    "encode@star": ["data/tokens/documents", "data/encoders/star"],
+    "index@star": ["data/embeddings/star", "data/encoders/star"],
+    "evaluate@star": ["data/encoders/star", "data/embeddings/star", "data/corpus/qrels"],
+    "evaluate@other": ["data/encoders/other"],
+    "adore@tower": ["data/encoders/star", "data/embeddings/star"],
+    "evaluate_adore@tower": ["data/encoders/tower", "data/indexes/tower"],
+}
+OUTS = {
+    "prepare": ["data/corpus"],
+    "tokenize": ["data/tokens"],
+    "base": ["data/encoders/base"],
+    "adore": ["data/encoders/", "data/indexes/"],
+}
+OUTS |= {"pretrain": ["data/encoders/"], "train": ["data/encoders/"], "encode": ["data/embeddings/"], "index": ["data/indexes/"]}
+FIGURES = {name: {"dev": {"nDCG@10": value}} for name, value in {"star": 0.9, "tower": 0.8, "other": 0.7}.items()}
+
+
+def entry(name: str, **anew: str) -> dict[str, Any]:
+    """A stage of the lock; `anew`: other digests than the first ones, by path."""
+    stage, _, model = name.partition("@")
+    outs = [f"{out}{model}" if out.endswith("/") else out for out in OUTS.get(stage, [f"data/metrics/{model}.json"])]
+    params = {"params.yaml": {"adore.tower": {"round": "star", "negatives": "none"}}} if stage == "adore" else {}
+    deps, made = ([{"path": path, "md5": anew.get(path, f"first {path}")} for path in paths] for paths in (DEPS[name], outs))
+    return {"cmd": "x", "params": params, "deps": deps, "outs": made}
+
+
+def lock(*stages: str, **anew: str) -> dict[str, Any]:
+    """The lock after a whole run and one of `stages` alone, which has made `anew`, or read it."""
+    return {name: entry(name, **(anew if name in stages else {})) for name in DEPS}
+
+
+STAR = {"data/encoders/star": "anew"}
+
+
+@pytest.mark.parametrize(
+    ("found", "model", "told", "measured"),
+    [
+        (lock(), "star", "", ""),
+        (lock("train@star", **STAR), "star", "encode@star has read another data/encoders/star", "encode@star"),
+        (lock("train@star", **STAR), "tower", "encode@star has read another data/encoders/star", "encode@star"),
+        (lock("train@star", **STAR), "other", "", ""),
+        (lock("encode@star", **{"data/embeddings/star": "anew"}), "star", "index@star has read another data/embeddings/star", "index@star"),
+        (lock("train@star", "encode@star", **STAR), "star", "index@star has read another data/encoders/star", "index@star"),
+        (lock("train@star", "encode@star", "index@star", **STAR), "star", "", "evaluate@star"),
+        (
+            lock("train@star", "encode@star", "index@star", **STAR),
+            "tower",
+            "adore@tower has read another data/encoders/star",
+            "adore@tower",
+        ),
+        (lock("adore@tower", **{"data/encoders/tower": "anew"}), "tower", "", "evaluate_adore@tower"),
+        (lock("prepare", **{"data/corpus": "anew"}), "star", "tokenize has read another data/corpus", "tokenize"),
+        (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), "star", "", ""),  # star's own parts are of one generation
+        ({"train@star": entry("train@star")}, "star", "", ""),
+        ({}, "star", "", ""),
+    ],
+)
+def test_parts_of_a_model_that_do_not_belong_together(found: dict[str, Any], model: str, told: str, measured: str) -> None:
+    assert unfit(found, model).startswith(told) and bool(unfit(found, model)) == bool(told)
+    assert unfit(found, model, measured=True).partition(" ")[0] == measured
+
+
+@pytest.mark.parametrize(
+    ("found", "left"),
+    [
+        (lock(), {"star", "tower", "other"}),
+        (lock("train@star", **STAR), {"other"}),
+        (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), {"other"}),
+        (lock("base", **{"data/encoders/base": "anew"}), set()),
+        (lock("prepare", **{"data/corpus": "anew"}), {"other"}),  # the tokens of star's training are of the old one
+        (lock("adore@tower", **{"data/encoders/tower": "anew"}), {"star", "other"}),
+        ({}, {"star", "tower", "other"}),
+    ],
+)
+def test_figures_of_what_has_been_replaced_are_left_out(found: dict[str, Any], left: set[str]) -> None:
+    kept, note = present(FIGURES, found)
+    assert set(kept) == left
+    assert all((f"{model} (measured before the present " in note) == (model not in left) for model in FIGURES)
+    assert {name for name in outdated(found) if name.startswith("evaluate")} == {
+        f"evaluate{'_adore' * (model == 'tower')}@{model}" for model in set(FIGURES) - left
+    }
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A whole run, after which star was trained anew and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    root = Path(__file__).resolve().parents[3]
+    (tmp_path / "params.yaml").write_text((root / "params.yaml").read_text())
+    (tmp_path / "dvc.lock").write_text(json.dumps({"stages": lock("train@star", **STAR)}))
+    for model, splits in FIGURES.items():
+        (tmp_path / "data/indexes" / model).mkdir(parents=True)
+        (tmp_path / "data/metrics").mkdir(exist_ok=True)
+        (tmp_path / "data/metrics" / f"{model}.json").write_text(json.dumps(splits))
+    return tmp_path
+
+
+def test_a_search_refuses_the_new_encoder_over_the_old_vectors(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    class Done:
+        returncode = 0
+
+    monkeypatch.setattr(search.subprocess, "run", lambda command, **_: commands.append(command) or Done())
+    for model in ("star", None):
+        with pytest.raises(UserError, match=r"^dvc\.lock: model star: encode@star has read another data/encoders/star .* retemper run"):
+            search.search("words", 3, model)
+    assert search.search("words", 3, "other") == 0
+    (project / "dvc.lock").write_text(json.dumps({"stages": lock("train@star", "encode@star", "index@star", **STAR)}))
+    assert search.search("words", 3, "star") == 0
+    with pytest.raises(UserError, match="model star: evaluate@star has read another"):  # chosen by a figure of another's
+        search.search("words", 3, None)
+    assert len(commands) == 2
+
+
+def test_such_a_pair_is_not_crowned(project: Path) -> None:
+    git(project, "init", "--quiet")
+    git(project, "add", "dvc.lock")
+    git(project, "commit", "--quiet", "-m", "half a run")
+    commit = git(project, "rev-parse", "HEAD")
+    assert "encoder" in record_of(project, commit, "other")["digests"]
+    with pytest.raises(UserError, match=rf"^{commit[:12]}: dvc\.lock: model star: encode@star has read another data/encoders/star"):
+        record_of(project, commit, "star")
+
+
+def test_the_table_of_a_run_leaves_old_figures_out(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that dvc.lock tells of, and those that the run was to measure and has not."""
+    metric = (project / "data/metrics/other.json").absolute()
+    graph = Graph({"train@other": Stage("train@other", (), ()), "evaluate@other": Stage("evaluate@other", ("train@other",), (metric,))})
+    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False))
+    monkeypatch.setattr(run, "cache_folder", Path)
+    monkeypatch.setattr(run.team, "register_again", lambda *_: None)
+    monkeypatch.setattr(run, "_execute", lambda *_: dict.fromkeys(graph.stages, Outcome("Cached")))
+    run.run(["evaluate@other"])
+    said = capsys.readouterr().out
+    assert "other  dev     0.7000" in said and "0.9000" not in said and "0.8000" not in said
+    assert "left out: star (measured before the present data/encoders/star was made), tower (" in said
+    monkeypatch.setattr(run, "_execute", lambda *_: {"train@other": Outcome("Failed", problem="boom")})
+    with pytest.raises(run.StagesFailed):
+        run.run(["evaluate@other"])
+    said = capsys.readouterr().out
+    assert "0.7000" not in said and "left out: other (evaluate@other: skipped)" in said
+
+
+def test_an_experiment_has_no_figures_of_before(project: Path) -> None:
+    """The baseline's entry stays in dvc.lock where a sweep's targets do not need the model."""
+    git(project, "init", "--quiet")
+    cache = project / "cache"
+    for model, splits in FIGURES.items():
+        file = cache / "files/md5/fi" / f"rst data/metrics/{model}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(splits))
+    git(project, "add", "dvc.lock", "params.yaml")
+    git(project, "commit", "--quiet", "-m", "x")
+    assert set(store.read("x", "HEAD", "", cache).metrics) == {"other"}
+
+
+def test_a_training_alone_makes_its_models_figures_old(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the dvc.lock that DVC itself writes."""
+    monkeypatch.chdir(toy.folder)
+    toy.command(sys.executable, "-m", "dvc", "repro", "report")
+    assert set(present(read_metrics())[0]) == {"a", "b"} and not present(read_metrics())[1]
+    toy.rounds(a="9", b="1")
+    toy.command(sys.executable, "-m", "dvc", "repro", "--single-item", "train@a")
+    found, note = present(read_metrics())
+    assert set(found) == {"b"}
+    assert note == "left out: a (measured before the present data/encoders/a was made)"

@@ -1,0 +1,124 @@
+"""Batches united with a data set, against a plain dictionary; what is refused."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.retraining.intake import take_in, unite
+from flows.retraining.promotion import Intake
+from tasks.core.stage.errors import UserError
+
+
+def beir(
+    folder: Path, documents: dict[str, str], queries: dict[str, str] | None = None, dev: dict[tuple[str, str], int] | None = None
+) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    for name, records in (("corpus", documents), ("queries", queries or {})):
+        if records:
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps({"_id": i, "text": text}) + "\n" for i, text in records.items()))
+    if dev:
+        lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{doc}\t{grade}" for (query, doc), grade in dev.items())]
+        (folder / "qrels/dev.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def read(file: Path) -> dict[str, str]:
+    return {record["_id"]: record["text"] for record in map(json.loads, file.read_text().splitlines())}
+
+
+def test_the_union_is_by_id_and_the_later_wins(tmp_path: Path) -> None:
+    batches = [
+        ({"d1": "one", "d2": "two"}, {"q1": "what"}, {("q1", "d1"): 1, ("q1", "d2"): 0}),
+        ({"d2": "TWO", "d3": "three"}, {"q2": "who"}, {("q1", "d2"): 2, ("q2", "d3"): 1}),
+        ({"d1": "ONE"}, {}, {}),
+    ]
+    folders = [beir(tmp_path / str(number), *batch) for number, batch in enumerate(batches)]
+    corpus = folders[1] / "corpus.jsonl"
+    (folders[1] / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    corpus.unlink()
+    out, stamp = tmp_path / "out", tmp_path / "stamp.json"
+    unite(folders, out, stamp)
+    documents: dict[str, str] = {}
+    judged: dict[tuple[str, str], int] = {}
+    for docs, _, dev in batches:
+        documents |= docs
+        judged |= dev
+    assert read(out / "corpus.jsonl") == documents
+    assert list(read(out / "corpus.jsonl")) == ["d1", "d2", "d3"], "in the order of first appearance"
+    assert read(out / "queries.jsonl") == {"q1": "what", "q2": "who"}
+    lines = (out / "qrels/dev.tsv").read_text().splitlines()
+    assert lines[0] == "query-id\tcorpus-id\tscore"
+    assert {(q, d): int(grade) for q, d, grade in (line.split("\t") for line in lines[1:])} == judged
+    assert {path.name for path in out.iterdir()} == {"corpus.jsonl", "queries.jsonl", "qrels"}
+
+    before = (out / "corpus.jsonl").stat().st_mtime_ns
+    unite(folders, out, stamp)
+    assert (out / "corpus.jsonl").stat().st_mtime_ns == before, "nothing new: nothing is done"
+    with (folders[2] / "corpus.jsonl").open("a") as corpus_file:
+        corpus_file.write('{"_id": "d4", "text": "four"}\n')
+    unite(folders, out, stamp)
+    assert read(out / "corpus.jsonl") == documents | {"d4": "four"}
+
+
+def test_splits_of_other_names_and_byte_order_marks(tmp_path: Path) -> None:
+    folders = [
+        beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1}),
+        beir(tmp_path / "1", {"d2": "two"}, dev={("q1", "d2"): 1}),
+    ]
+    (folders[1] / "qrels/dev.tsv").rename(folders[1] / "qrels/validation.tsv")
+    (folders[1] / "qrels/dev.tsv~").write_text("an editor's")
+    corpus = folders[1] / "corpus.jsonl"
+    corpus.write_text(corpus.read_text(), encoding="utf-8-sig")
+    unite(folders, tmp_path / "out", tmp_path / "stamp.json")
+    assert {path.name for path in (tmp_path / "out/qrels").iterdir()} == {"dev.tsv"}
+    assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines()[1:] == ["q1\td1\t1", "q1\td2\t1"]
+    assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one", "d2": "two"}
+    (folders[1] / "qrels/val.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    with pytest.raises(UserError, match=r"1/qrels/validation.tsv: val.tsv stands beside it"):
+        unite(folders, tmp_path / "out", tmp_path / "stamp.json")
+    (folders[1] / "qrels/val.tsv").rename(folders[1] / "qrels/all.tsv")
+    with pytest.raises(UserError, match=r"1/qrels/all.tsv: found qrels of no known split"):
+        unite(folders, tmp_path / "out", tmp_path / "stamp.json")
+
+
+def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tree").mkdir()
+    monkeypatch.chdir(tmp_path / "tree")
+    project = tmp_path / "project"
+    beir(project / "base", {"d1": "one"})
+    assert take_in(Intake(), "beir:base", project) == f"beir:{project / 'base'}"
+    assert take_in(Intake(), "irds:a/b", project) == "irds:a/b"
+    assert take_in(Intake(), "demo", project) == "demo"
+    rule = Intake(inbox="inbox")
+    with pytest.raises(UserError, match=r"intake.inbox: .*inbox: no such folder"):
+        take_in(rule, "beir:base", project)
+    beir(project / "inbox/.002", {"d9": "half"})
+    assert take_in(rule, "beir:base", project) == f"beir:{project / 'base'}", "nothing has come that is complete"
+    beir(project / "inbox/001", {"d2": "two"})
+    assert take_in(rule, "beir:base", project) == f"beir:{tmp_path / 'tree/.retemper/dataset'}"
+    assert read(tmp_path / "tree/.retemper/dataset/corpus.jsonl") == {"d1": "one", "d2": "two"}
+    with pytest.raises(UserError, match="append needs a data set in BEIR form"):
+        take_in(rule, "demo", project)
+    beir(project / "inbox/002", {"d3": "three"})
+    assert take_in(Intake(inbox="inbox", mode="replace"), "demo", project) == f"beir:{project / 'inbox/002'}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("corpus.jsonl", '{"_id": "d1"}\n{"text": 1}\n', "corpus.jsonl:2: found no JSON object with _id"),
+        ("corpus.jsonl", "[]\n", "corpus.jsonl:1: found no JSON object with _id"),
+        ("corpus.jsonl", "{\n", "corpus.jsonl:1: found no JSON object with _id"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "dev.tsv:2: found 1 columns"),
+    ],
+)
+def test_a_line_that_is_none_is_refused_and_nothing_is_left(tmp_path: Path, name: str, text: str, said: str) -> None:
+    folder = beir(tmp_path / "batch", {"d0": "zero"})
+    (folder / name).write_text(text)
+    with pytest.raises(UserError) as refusal:
+        unite([folder], tmp_path / "out", tmp_path / "stamp")
+    assert said in str(refusal.value)
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".out*"))

@@ -1,0 +1,386 @@
+"""Real retrainings of a toy project (conftest): real git, DVC and Prefect, a source that grows, failures, kills, inboxes."""
+
+import errno
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from flows.pipeline.run import StagesFailed
+from flows.process.display import Display
+from flows.process.processes import Processes
+from flows.retraining import champion, retrain
+from flows.retraining import tree as retraining_tree
+from tasks.core.stage.errors import UserError
+
+
+@pytest.fixture
+def served(retraining: Any, server_url: str) -> Any:
+    """The project, with the session's Prefect server set."""
+    retraining.environment["PREFECT_API_URL"] = server_url
+    return retraining
+
+
+def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
+    project = served
+    remote = project.folder.parent / "remote.git"
+    project.git("init", "--quiet", "--bare", str(remote))
+    project.git("remote", "add", "origin", str(remote))
+    (project.folder / "params.yaml").write_text((project.folder / "params.yaml").read_text() + "# a dirty tree\n")
+    head, before = project.git("rev-parse", "HEAD"), project.git("status", "--porcelain")
+    assert project.retrain() == "retraining promoted: a is the first champion"
+    first = project.champion()
+    assert first
+    assert (first.number, first.model, first.cause, first.replaced) == (1, "a", "first", None)
+    assert first.metrics["dev"]["nDCG@10"] == pytest.approx(0.5 + 0.0095)
+    assert project.git("rev-parse", "HEAD") == head, "nobody's branch has moved"
+    assert project.git("status", "--porcelain") == before, "nobody's tree has changed"
+    assert not (project.folder / "data/corpus").exists()
+
+    assert project.retrain().startswith("retraining unchanged: a is champion/1 itself")
+    assert project.champion() == first
+
+    project.add(*[0.9] * 10)
+    assert project.retrain().startswith(
+        "retraining promoted: a against champion/1: nDCG@10 +0.2000 on dev (20 queries), lower bound +0.2000"
+    )
+    second = project.champion()
+    assert second
+    assert (second.number, second.replaced, second.previous, second.cause) == (2, 1, 1, "promoted")
+    assert second.digests["encoder"] != first.digests["encoder"]
+    assert second.data["digest"] != first.data["digest"]
+
+    project.add(*[0.0] * 20)
+    assert project.retrain().startswith("retraining refused: a against champion/2: nDCG@10 -0.3500 on dev")
+    assert project.champion() == second
+
+    tip = project.git("rev-parse", "retemper/retraining")
+    assert project.git("ls-remote", str(remote), "refs/heads/*").split()[0] == tip, "branch and tags are pushed"
+    assert len(project.git("ls-remote", str(remote), "refs/tags/champion/?").splitlines()) == 2
+    assert project.git("log", "-1", "--format=%an %ae", tip) == "retemper retemper@localhost", "no identity is needed"
+    files = project.git("ls-tree", "-r", "--name-only", second.commit).splitlines()
+    assert {"dvc.lock", "params.yaml", "data/source.json", "retraining.json", "dvc.yaml"} <= set(files)
+    lock = YAML(typ="safe").load(project.git("show", f"{second.commit}:dvc.lock"))
+    assert {out["md5"] for out in lock["stages"]["train@a"]["outs"]} >= {second.digests["encoder"]}
+    entries = json.loads(project.call("champion", "--history", "--json")[0])
+    assert [entry["result"] for entry in entries] == ["promoted", "unchanged", "promoted", "refused"]
+    assert [entry["champion"] for entry in entries] == [1, 1, 2, 2]
+
+    clone = project.folder.parent / "clone"
+    project.git("clone", "--quiet", str(remote), str(clone), "--branch", "retemper/retraining")
+    assert champion.current(clone) == second, "the lineage is the team's"
+
+    out, _ = project.call("champion", "rollback")
+    assert out.startswith("champion/3: a, nDCG@10 0.5095 on dev (rollback)")
+    third = project.champion()
+    assert third
+    assert (third.digests, third.commit) == (first.digests, first.commit)
+    assert "champion/3 is the first; there is nothing to go back to" in project.call("champion", "rollback", status=2)[1]
+    champion.choose(project.folder, "champion/2")
+    champion.choose(project.folder, "a")
+    now = project.champion()
+    assert now
+    assert (now.number, now.commit) == (5, tip), "the model of the last retraining"
+    assert now.digests["encoder"] not in (first.digests["encoder"], second.digests["encoder"])
+    champion.choose(project.folder, f"{second.commit}:a")
+    project.call("champion", "export", "served")
+    assert json.loads((project.folder / "served/encoder/model").read_text()) == pytest.approx(0.7)
+    assert (project.folder / "served/index").read_text() == "index of a"
+    assert json.loads((project.folder / "served/champion.json").read_text())["number"] == 6
+    for wanted, word in (("nobody", "no encoder nobody, expected one of a"), ("nowhere:a", "no commit nowhere")):
+        with pytest.raises(UserError, match=word):
+            champion.choose(project.folder, wanted)
+    with pytest.raises(UserError, match="not empty"):
+        champion.export(project.folder, project.folder / "served")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> None:
+    project = served
+    project.retrain()
+    first = project.champion()
+    project.add(*[0.9] * 10)
+    project.act("fail")
+    out, errors = project.call("retrain", status=1)
+    assert out.splitlines()[-1] == "retraining failed: corpus.jsonl:7: found nothing, expected a number; mend it"
+    assert "Traceback" not in errors
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        project.act("hang")
+        run = project.start("retrain")
+        project.at_work()
+        with pytest.raises(UserError, match="a run is at work in this folder"):
+            retrain.retrain(project.folder)
+        run.send_signal(number)
+        run.wait(timeout=20)
+        assert project.gone(3), project.processes()
+        assert project.champion() == first
+    folder = project.folder / retraining_tree.FOLDER
+    git_folder = Path(retraining_tree.git(folder, "rev-parse", "--absolute-git-dir"))
+    (git_folder / "index.lock").touch()  # as a kill may leave them
+    (project.folder / ".git" / f"{retraining_tree.BRANCH}.lock").touch()
+    (folder / "params.yaml").write_text("cut sho")
+    project.act("")
+    assert project.retrain().startswith("retraining promoted")
+    entries = json.loads(project.call("champion", "history", "--json")[0])
+    assert [entry["result"] for entry in entries] == ["promoted", "failed", "stopped", "killed", "promoted"]
+    shutil.rmtree(folder / ".dvc")
+    (folder / ".git").unlink()  # half of a worktree
+    assert project.retrain().startswith("retraining unchanged")
+
+
+def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
+    project = served
+    inbox = project.folder.parent / "inbox"
+    (inbox / ".unfinished").mkdir(parents=True)
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\npromotion: {rule: better, metric: nDCG@10}\n")
+    project.commit()
+    secret = "http://127.0.0.1:9/secret-path"
+    out, errors = project.call("retrain", RETEMPER_WEBHOOK=secret)
+    assert "RETEMPER_WEBHOOK: not notified of promoted (URLError)" in errors
+    assert "secret-path" not in out + errors
+    (inbox / "001").mkdir()
+    project.add(*[0.7] * 10, folder=inbox / "001")  # the same ids: each document has changed
+    assert "nDCG@10 +0.2000" in project.retrain()
+    project.call("champion", "rollback")
+    assert project.retrain() == "retraining refused: a is champion/2, which was taken back by hand; champion/3 stays"
+    (project.folder / "retraining.yaml").write_text("promotion: {rule: bettr}\n")
+    project.commit()
+    assert project.retrain(status=1).startswith("retraining failed: retraining.yaml.promotion.rule: found 'bettr'")
+    project.git("checkout", "--quiet", "--detach")
+    assert "nowhere: no such commit" in project.call("retrain", "--follow", "nowhere", status=1)[0]
+    assert project.retrain(status=1).startswith("retraining failed: retraining.yaml"), "a detached HEAD is followed as well"
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device"),
+        (UserError("beir:x: not there;\n give access"), "beir:x: not there; give access"),
+        (StagesFailed(["train@a: failed with status 1"], 1), "train@a: failed with status 1"),
+        (RuntimeError("surprise"), "RuntimeError: surprise"),
+    ],
+)
+def test_whatever_goes_wrong_is_one_line_of_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, said: str
+) -> None:
+    def work(*_: Any) -> Any:
+        note = json.loads((tmp_path / retrain.AT_WORK).read_text())
+        assert note["result"] == "killed", "what the next run finds, should this one be killed"
+        raise problem
+
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(retrain, "_work", work)
+    monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: told.append((event, text)))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    ended = retrain.retrain(tmp_path)
+    assert (ended.result, ended.reason) == ("failed", said)
+    assert told == [("failed", f"{tmp_path.name}: retraining failed: {said}")]
+    assert [entry.reason for entry in retrain.read_history(tmp_path)] == [said]
+    assert not (tmp_path / retrain.AT_WORK).exists()
+    assert capsys.readouterr().out.splitlines()[-1] == f"retraining failed: {said}"
+
+
+def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retraining_tree, "prepare", lambda *_: (_ for _ in ()).throw(UserError("no")))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".retemper").mkdir()
+    dead = retrain.Ended("1", "killed", "killed half-way", "2026-01-01T00:00:00+00:00")
+    (tmp_path / retrain.AT_WORK).write_text(json.dumps(asdict(dead)))
+    (tmp_path / retrain.HISTORY).write_text('{"id": "0", "resu\n')  # a full disk
+    retrain.retrain(tmp_path)
+    assert [entry.result for entry in retrain.read_history(tmp_path)] == ["killed", "failed"]
+    (tmp_path / retrain.AT_WORK).write_text('{"id": ')
+    retrain.retrain(tmp_path)
+    assert [entry.result for entry in retrain.read_history(tmp_path)] == ["killed", "failed", "failed"]
+
+
+@pytest.mark.heavy
+def test_the_champion_is_measured_by_the_real_stages(
+    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The toy's stages take any argument; these are the project's own, on the tiny corpus."""
+    root = Path(__file__).resolve().parents[3]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    shutil.copy(root / "params.yaml", tmp_path)
+    (tmp_path / ".retemper").mkdir()
+    (tmp_path / "data").mkdir()
+    shutil.copytree(tiny_corpus.records, tmp_path / "data/corpus")
+    base = [sys.executable, "-m", "tasks.base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer"]
+    subprocess.run(base, check=True, capture_output=True)
+    monkeypatch.setattr(champion, "get_out", lambda _project, _commit, _path, out: shutil.copytree("base", out))
+    own = (root / "params.yaml").read_text().replace("document_length: 64", "document_length: 16")
+    monkeypatch.setattr(champion, "show", lambda *_: own)
+    now = champion.Champion(7, "a", "set", "", commit="0" * 40)
+    measured = retrain.evaluate_champion(tmp_path, now, "", Processes(), Display())
+    found = retrain.values(retrain.SCRATCH / "runs", "nDCG@10", measured)
+    assert set(found) == set(tiny_corpus.queries["dev"])
+    assert measured["dev"]["nDCG@10"] == pytest.approx(sum(found.values()) / len(found))
+    tokens = json.loads((retrain.SCRATCH / "tokens/documents/meta.json").read_text())
+    assert 16 in tokens.values(), "with its own token settings"
+
+
+def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", **more: Any) -> champion.Champion:
+    return champion.Champion(
+        number, "a", cause, "now", digests={"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}, **more
+    )
+
+
+def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
+    first, second = crowned(1, "first", "e1"), crowned(2, "promoted", "e2")
+    back = crowned(3, "rollback", "e1")
+
+    def old(champions: list[champion.Champion], candidate: champion.Champion) -> int | None:
+        found = champion.taken_back(champions, candidate.digests)
+        return found.number if found else None
+
+    assert old([first, second, back], second) == 2
+    assert old([first, second, back], crowned(0, "", "e2", "c2")) == 2, "the same encoder over new data is still the one"
+    assert old([first, second, back, crowned(4, "data", "e1", "c2")], crowned(0, "", "e2", "c2")) == 2
+    assert old([first, second, back], crowned(0, "", "e3")) is None
+    assert old([first, second, back], crowned(0, "", "e1", "c2")) is None, "new data under the present model"
+    assert old([first, second, back], back) is None
+    assert old([first, second, crowned(3, "promoted", "e1")], second) is None, "nobody's hand"
+    data = crowned(2, "data", "e1", "c2")
+    assert old([first, data, back], data) == 2
+    assert old([], first) is None
+
+
+@pytest.mark.parametrize(
+    ("encoder", "corpus", "champions", "result", "said"),
+    [
+        ("e1", "c1", [("first", "e1", "c1")], "unchanged", "a is champion/1 itself"),
+        ("e1", "c2", [("first", "e1", "c1")], "promoted", "a is champion/1, its corpus or index is new"),
+        (
+            "e2",
+            "c1",
+            [("first", "e1", "c1"), ("promoted", "e2", "c1"), ("rollback", "e1", "c1")],
+            "refused",
+            "which was taken back by hand",
+        ),
+        ("e2", "c2", [("first", "e1", "c1")], "refused", "a against champion/1: https://***@host is away"),
+    ],
+)
+def test_what_is_done_without_a_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str, corpus: str, champions: Any, result: str, said: str
+) -> None:
+    """A pipeline that made `encoder` over `corpus`; the last one cannot be compared, the checkout at the end fails."""
+    monkeypatch.chdir(tmp_path)
+    outs = {"data/encoders/a": encoder, "data/indexes/a": f"{encoder}{corpus}", "data/corpus": corpus}
+    lock = {"stages": {"all": {"outs": [{"path": path, "md5": digest} for path, digest in outs.items()]}}}
+    Path("dvc.lock").write_text(json.dumps(lock))
+    Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
+    there = [crowned(number, *one) for number, one in enumerate(champions, 1)]
+    made: list[champion.Champion] = []
+
+    def git(_: Path, *words: str) -> str:
+        if words[0] == "checkout":
+            raise retraining_tree.GitFailed("no room")
+        return ""
+
+    def not_comparable(*_: Any) -> Any:
+        raise retrain.NotComparable("champion/1: https://me:secret@host is away")
+
+    monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
+    monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
+    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_: "a")
+    monkeypatch.setattr(champion, "read_champions", lambda _: there)
+    monkeypatch.setattr(champion, "record_of", lambda *_: {})
+    monkeypatch.setattr(champion, "crown", lambda _, new, *__: made.append(new))
+    monkeypatch.setattr(retrain, "evaluate_champion", not_comparable)
+    monkeypatch.setattr(retraining_tree, "git", git)
+    monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
+    monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
+    begun = retrain.Ended("1", "killed", "", "now")
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    ended = retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
+    assert ended.result == result
+    assert said in ended.reason
+    assert "secret" not in ended.reason
+    assert [one.cause for one in made] == (["data"] if result == "promoted" else [])
+
+
+def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text("evaluate: {}\n")
+    monkeypatch.chdir(tmp_path)
+    own = "adore: {a: {round: star, index: PQ8}}\nevaluate: {}\n"
+    commands: list[list[str]] = []
+
+    def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+        out.mkdir(parents=True)
+        if "indexes" in path:
+            (out / "index.faiss").touch()
+
+    class Recording(Processes):
+        def run(self, command: list[str], *_: Any, **__: Any) -> int:
+            commands.append(command)
+            Path("metrics.json").write_text("{}")
+            return 0
+
+    monkeypatch.setattr(champion, "get_out", get_out)
+    monkeypatch.setattr(champion, "show", lambda *_: own)
+    now = crowned(1, "first", "e1")
+    retrain.evaluate_champion(tmp_path, now, "c1", Recording(), Display())
+    assert commands[-1][commands[-1].index("--index") + 1] == "index"
+    with pytest.raises(retrain.NotComparable, match="champion/1: it was trained with an index of its own, which is of another corpus"):
+        retrain.evaluate_champion(tmp_path, now, "c2", Recording(), Display())
+    own = "adore: {}\nevaluate: {}\n"
+    retrain.evaluate_champion(tmp_path, now, "c2", Recording(), Display())
+    assert "--index" not in commands[-1]
+
+
+def test_an_exported_query_tower_comes_with_its_rounds_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        (out / ("index.faiss" if path == "data/indexes/star" else "index.json")).write_text('{"round": "star"}')
+        asked.append((path, out))
+
+    asked: list[tuple[str, Path]] = []
+    monkeypatch.setattr(champion, "get_out", get_out)
+    monkeypatch.setattr(champion, "current", lambda _: crowned(1, "first", "e1"))
+    champion.export(tmp_path, tmp_path / "served")
+    assert (tmp_path / "served/index/index.faiss").exists()
+    ids = [(f"data/tokens/documents/{name}", tmp_path / "served/index" / name) for name in ("ids.parquet", "owners.npy")]
+    assert asked[-2:] == ids, "what its rows stand for"
+
+
+def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, tree = tmp_path / "project", tmp_path / "project/tree"
+    (project / "ce").mkdir(parents=True)
+    tree.mkdir()
+    monkeypatch.chdir(tree)
+    lines = [
+        "dataset: {source: demo}",
+        "encoder: {source: some/model}",
+        "articles: {source: 'dump:wiki'}",
+        "rerankers: {s: {source: ./ce}}",
+    ]
+    Path("params.yaml").write_text("\n".join([*lines, ""]))
+    retrain._take_in(retrain.promotion.Intake(), project)
+    found = YAML(typ="safe").load(Path("params.yaml").read_text())
+    assert found["dataset"]["source"] == "demo"
+    assert found["encoder"]["source"] == "some/model"
+    assert found["articles"]["source"] == f"dump:{project / 'wiki'}"
+    assert found["rerankers"]["s"]["source"] == str(project / "ce")
+
+
+def test_a_worktree_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = retrain.locks.only_run(tmp_path / "run.lock")
+    held.__enter__()
+    monkeypatch.setattr(retrain.time, "sleep", lambda _: held.__exit__(None, None, None))
+    retrain._wait_for(tmp_path / "run.lock")
+    with retrain.locks.only_run(tmp_path / "run.lock"):
+        monkeypatch.setattr(retrain, "WAIT_SECONDS", -1)
+        with pytest.raises(UserError, match="a run is at work"):
+            retrain._wait_for(tmp_path / "run.lock")

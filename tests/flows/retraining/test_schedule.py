@@ -1,0 +1,290 @@
+"""Schedules: what is refused, and the real thing: a lasting server, a cron of one minute, a kill, a worse corpus, restarts."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows.pipeline import server
+from flows.retraining import schedule
+from flows.retraining.schedule import Schedule
+from tasks.core.stage.errors import UserError
+
+
+def test_refusals(retraining: Any) -> None:
+    for arguments, line in (
+        (("--cron", "every day"), '--cron "every day": expected a cron expression'),
+        (("--cron", "* * * * *", "--timezone", "Mars/Base"), "--timezone Mars/Base: expected a name such as"),
+        (("--interval", "0"), "--interval 0: expected at least 1 second"),
+        (("--interval", "60", "--pool", "gpus"), "--pool needs a Prefect server"),
+    ):
+        errors = retraining.call("serve", *arguments, status=2)[1]
+        assert len(errors.splitlines()) == 1, errors
+        assert line in errors
+    errors = retraining.call("serve", "--interval", "60", status=2, RETEMPER_WEBHOOK="ftp://secret")[1]
+    assert "RETEMPER_WEBHOOK: expected an address" in errors
+    assert "secret" not in errors
+    errors = retraining.call("serve", "--interval", "60", status=2, PREFECT_API_URL="http://127.0.0.1:9/api")[1]
+    assert errors.splitlines()[-1].startswith("retemper: PREFECT_API_URL: no Prefect server answers there")
+
+
+def test_a_block_or_a_pool_that_is_none(retraining: Any, server_url: str) -> None:
+    known = {"PREFECT_API_URL": server_url}
+    errors = retraining.call("serve", "--interval", "60", status=2, RETEMPER_NOTIFY_BLOCK="slack-webhook/nobody", **known)[1]
+    assert errors == "retemper: RETEMPER_NOTIFY_BLOCK: slack-webhook/nobody: no such block on the Prefect server, " + (
+        "expected KIND/NAME; make it on its page\n"
+    )
+    assert "--pool nowhere: no such work pool" in retraining.call("serve", "--interval", "60", "--pool", "nowhere", status=2, **known)[1]
+
+
+def test_a_lasting_server_keeps_its_port(tmp_path: Path) -> None:
+    memory = tmp_path / "home" / "port"
+    port = server._port(memory)
+    assert server._port(memory) == port
+    memory.write_text("no port")
+    assert server._port(memory) > 0
+
+
+def test_a_lasting_server_keeps_leases_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "client"))
+    monkeypatch.setattr(server.Processes, "start", lambda *_: None)
+    lock = server.LASTING / "concurrency_leases/expirations.lock"  # of a server that was killed
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    env = server.Server(lasting=True)._env
+    assert not lock.exists()
+    storage = import_module(env["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]).ConcurrencyLeaseStorage
+    assert storage.__module__.endswith("filesystem")
+    assert Path(env["PREFECT_HOME"]) == tmp_path / server.LASTING
+    assert "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE" not in server.Server()._env
+
+
+def test_an_interval_is_counted_from_one_moment_for_ever() -> None:
+    (first,), (second,) = (schedule._times(Schedule("n", None, 604800, "UTC", "HEAD")) for _ in range(2))
+    assert first.anchor_date == second.anchor_date == datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def test_the_time_zone_and_the_branch(monkeypatch: pytest.MonkeyPatch, retraining: Any) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    assert schedule.local_timezone() == "Europe/Berlin"
+    monkeypatch.delenv("TZ")
+    assert schedule.local_timezone()
+    assert schedule.followed(retraining.folder) == "main"
+    retraining.git("checkout", "--quiet", "--detach")
+    assert schedule.followed(retraining.folder) == retraining.git("rev-parse", "HEAD")
+    empty = retraining.folder.parent / "empty"
+    empty.mkdir()
+    subprocess.run(["git", "init", "--quiet"], cwd=empty, check=True)
+    with pytest.raises(UserError, match="has no commit"):
+        schedule.followed(empty)
+
+
+def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = []
+    for place in ("one/toy", "two/toy"):
+        (tmp_path / place).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / place)
+        names.append(schedule.default_name())
+    assert len(set(names)) == 2
+    assert all(name.startswith("toy-") for name in names)
+    there = SimpleNamespace(work_pool_name=None, tags=[schedule.mark()])
+    client = SimpleNamespace(read_deployment_by_name=lambda _: there)
+    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: nullcontext(client))
+    schedule.refuse_others("n", schedule.mark())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="retemper-retraining/n: this deployment is of another folder"):
+        schedule.refuse_others("n", schedule.mark())
+    there.work_pool_name, there.tags = "gpus", [schedule.mark(machine="")]
+    with pytest.raises(UserError, match="the workers of pool gpus run this deployment"):
+        schedule.refuse_others("n", schedule.mark())
+    schedule.refuse_others("n", schedule.mark(machine=""), pool=True)
+
+
+class Served:
+    """`retemper serve` at work, its output, and its server's API."""
+
+    def __init__(self, project: Any, *arguments: str) -> None:
+        self.project, self.lines = project, list[str]()
+        self.process = project.start("serve", *arguments)
+        self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stdout.readline, "")), daemon=True)
+        self.reader.start()
+
+    def said(self, pattern: str, seconds: float) -> str:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if found := re.search(pattern, "".join(self.lines)):
+                return found[0]
+            assert self.process.poll() is None, "".join(self.lines) + self.process.stderr.read()
+            time.sleep(0.2)
+        raise AssertionError(f"{pattern} was not said:\n" + "".join(self.lines))
+
+    @property
+    def url(self) -> str:
+        return self.said(r"http://127.0.0.1:\d+", 400) + "/api"
+
+    def ask(self, path: str, **query: Any) -> Any:
+        request = urllib.request.Request(
+            self.url + path, json.dumps(query).encode() if query else None, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def runs(self) -> list[tuple[str, str]]:
+        """Name and message of the state of every retraining that has begun, in their order."""
+        flows = self.ask("/flow_runs/filter", flows={"name": {"any_": ["retemper-retraining"]}}, sort="EXPECTED_START_TIME_ASC")
+        begun = [run["state"] for run in flows if run["state"]["type"] != "SCHEDULED"]
+        return [(state["name"], state["message"] or "") for state in begun]
+
+    def stop(self, number: int) -> float:
+        """Seconds that the stop took; nothing may be left."""
+        self.process.send_signal(number)
+        started = time.monotonic()
+        assert self.process.wait(timeout=20) == (0 if number != signal.SIGKILL else -9)
+        took = time.monotonic() - started
+        assert self.project.gone(2.5), self.project.processes()
+        return took
+
+
+def ancestors(process: int) -> list[tuple[int, str]]:
+    """Process ids and command lines, from `process` upwards."""
+    found = []
+    while process > 1:
+        found.append((process, Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()))
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+@contextmanager
+def serving(project: Any, *arguments: str) -> Iterator[Served]:
+    served = Served(project, *arguments)
+    try:
+        yield served
+    finally:
+        served.process.kill()
+        served.process.wait()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)  # eight minutes of a cron at least, and the machine may be busy
+def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) -> None:
+    project = retraining
+    every_minute = ("--cron", "* * * * *")
+    with serving(project, *every_minute) as served:
+        served.said("retraining promoted: a is the first champion", 600)
+        first = project.champion()
+        assert first.number == 1
+        project.add(*[0.9] * 10)
+        project.act("hang")
+        stage = project.at_work(400)
+        above = ancestors(stage)
+        runner = next(place for place, (_, command) in enumerate(above) if "flows.retraining.schedule" in command)
+        run = above[runner - 1][0]
+        os.kill(run, signal.SIGKILL)  # half-way
+        assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 3), "the stage is gone with it"
+        assert project.champion() == first
+        project.act("")
+        served.said("retraining promoted: a against champion/1", 600)
+        second = project.champion()
+        assert (second.number, second.replaced) == (2, 1)
+        project.add(*[0.0] * 20)
+        served.said("retraining refused: a against champion/2", 600)
+        assert project.champion() == second
+        assert project.wait_until(lambda: "Refused" in dict(served.runs()), 60)
+        states = served.runs()
+        told = [name for name, _ in states if name in ("Promoted", "Crashed", "Refused")]
+        assert told == ["Promoted", "Crashed", "Promoted", "Refused"]
+        url, deployments = served.url, served.ask("/deployments/filter", limit=10)
+        keys = {artifact["key"] for artifact in served.ask("/artifacts/filter", limit=200)}
+        assert {"retraining", "report", "metrics"} <= keys
+        print("\n".join(served.lines), states, keys)
+        assert served.stop(signal.SIGTERM) < 2
+
+    with serving(project, *every_minute) as served:
+        assert served.url == url, "the page has kept its address"
+        served.said("serving retemper-retraining", 400)
+        assert [one["id"] for one in served.ask("/deployments/filter", limit=10)] == [one["id"] for one in deployments]
+        assert served.runs()[: len(states)] == states, "the history has outlived the server"
+        project.add(*[2.0] * 40)
+        project.act("hang")
+        project.at_work(400)
+        served.stop(signal.SIGKILL)  # the whole of it, with a run at work
+        assert project.champion() == second
+    project.act("")
+
+    with serving(project, *every_minute) as served:
+        served.said("1 killed runs are marked Crashed", 400)
+        assert [name for name, _ in served.runs()].count("Running") == 0
+        served.said("retraining promoted: a against champion/2", 600)
+        assert project.champion().number == 3
+        print(served.runs(), served.stop(signal.SIGINT))
+    history = json.loads(project.call("champion", "history", "--json")[0])
+    results = [entry["result"] for entry in history if entry["result"] != "unchanged"]
+    assert results == ["promoted", "killed", "promoted", "refused", "killed", "promoted"]
+    assert len(project.git("tag", "--list", "champion/*").splitlines()) == 3
+
+
+POOL = """
+import sys
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, WorkPoolCreate
+from prefect.workers.process import ProcessWorker
+with get_client(sync_client=True) as client:
+    template = ProcessWorker.get_default_base_job_template()
+    client.create_work_pool(WorkPoolCreate(name="retraining", type="process", base_job_template=template))
+    client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpu-here", limit=1))
+"""
+TRIGGER = """
+import sys
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    for name in sys.argv[1:]:
+        client.create_flow_run_from_deployment(client.read_deployment_by_name(f"retemper-retraining/{name}").id)
+"""
+
+
+@pytest.mark.heavy
+def test_two_workers_share_a_pool_and_a_device(retraining: Any, server_url: str) -> None:
+    """Two clones stand for two projects of a team, two workers for two machines with one device between them."""
+    first = retraining
+    first.environment["PREFECT_API_URL"] = server_url
+    first.act("linger")
+    folder = first.folder.parent / "other"
+    first.git("clone", "--quiet", str(first.folder), str(folder))
+    second = type(first)(folder, first.source, first.environment)
+
+    def python(*arguments: str) -> None:
+        subprocess.run([sys.executable, *arguments], env=first.environment, cwd=first.folder, check=True, capture_output=True, timeout=300)
+
+    python("-c", POOL)
+    for project, name in ((first, "one"), (second, "two")):
+        out, _ = project.call("serve", "--cron", "0 3 * * 1", "--pool", "retraining", "--name", name)
+        assert out.startswith(f"retemper-retraining/{name} is deployed to pool retraining")
+    python("-c", TRIGGER, "one", "two")
+    worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "retraining", "--limit", "1", "--name"]
+    env = first.environment | {"RETEMPER_DEVICE_LIMIT": "gpu-here"}
+    workers = [subprocess.Popen([*worker, name], env=env, cwd=first.folder.parent, start_new_session=True) for name in ("w1", "w2")]
+    file = first.folder.parent / "times"
+    try:  # not until both have a champion: the clone asks the other for its own
+        assert first.wait_until(lambda: file.exists() and len(file.read_text().splitlines()) == 2, 900)
+    finally:
+        for process in workers:  # all is done; asked to end (SIGTERM), a worker may take minutes
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    times = sorted(tuple(map(float, line.split())) for line in file.read_text().splitlines())
+    (_, end), (start, _) = times
+    assert end <= start, "one at a time had the device"

@@ -1,0 +1,159 @@
+"""What garbage collection keeps (branches, tags, experiments, working trees) and what it takes; never during a run."""
+
+import hashlib
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.process import locks
+from flows.repository import cache as integrity
+from flows.team import gc
+from tasks.core.stage.errors import UserError
+
+
+def digest(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished.run()  # which pushes
+    branch = "retemper/retraining"
+    finished.command("git", "checkout", "--quiet", "-b", branch)
+    finished.command("git", "add", "dvc.lock")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    finished.command("git", "tag", "-a", "champion/1", "-m", "first")
+    finished.command("git", "checkout", "--quiet", "-")
+    finished.command("git", "branch", "--quiet", "-D", branch)
+    (finished.folder / "dvc.lock").write_text("")  # checkout has taken it
+    (finished.folder / "dvc.lock").unlink()
+    old = digest(finished.folder / "data/encoders/b")
+    finished.rounds(a="1", b="3")
+    assert "train@b" in executed(finished.run())
+    cache = finished.folder / ".dvc/cache/files/md5"
+    runs = finished.folder / ".dvc/cache/runs"
+    assert integrity.object_path(cache, old).exists()
+
+    def gc(*options: str) -> str:
+        done = finished.call("gc", *options)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    assert "would go: 0 objects" in gc("--dry-run")
+    finished.command("git", "tag", "-d", "champion/1")
+    young = gc("--dry-run", "--remote", "team")
+    assert "remote team: would go: 0 objects" in young, "colleagues push before they commit"
+    assert "3 more objects" in young
+    foreign = tmp_path / "remote/files/md5/upload.tmp"
+    foreign.write_text("another program's")
+    told = gc("--dry-run", "--remote", "team", "--days", "0")
+    assert "data/encoders/b" in told
+    assert "3 objects" in told
+    assert "3 recorded runs" in told
+    assert "no git remote: only this clone's" in told
+    assert integrity.object_path(cache, old).exists(), "a dry run removes nothing"
+    before = len(list(runs.glob("*/*/*")))
+    gc("--remote", "team", "--days", "0")
+    assert finished.call("verify", "--remote", "team").returncode == 0
+    assert foreign.exists(), "what is not named like an object is neither garbage nor damaged"
+    for root in (cache, tmp_path / "remote/files/md5"):
+        assert not integrity.object_path(root, old).exists()
+        assert integrity.object_path(root, digest(finished.folder / "data/encoders/b")).exists()
+    assert len(list(runs.glob("*/*/*"))) == before - 3, "no record is left of runs whose outs are gone"
+    assert len(list((tmp_path / "remote/runs").glob("*/*/*"))) == before - 3
+    assert executed(finished.run()) == set()
+    finished.rounds(a="1", b="2")
+    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
+
+
+def test_not_while_a_run_is_at_work(finished: Any) -> None:
+    import sys
+
+    script = "from flows import locks\nwith locks.only_run():\n    print('held', flush=True)\n    input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=finished.folder,
+        env=finished.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    done = finished.call("gc")
+    holder.kill()
+    holder.wait()
+    assert done.returncode == 2
+    assert "a run is at work in this folder" in done.stderr
+    assert locks.RUN_LOCK.name == "run.lock"
+
+
+def test_after_a_kill_that_cut_dvc_lock_short_nothing_goes(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    entry = "schema: '2.0'\nstages:\n  train:\n    cmd: x\n    outs:\n    - path: data/x\n      hash: md5\n      md5: {}\n"
+    (tmp_path / locks.BEFORE).parent.mkdir()
+    (tmp_path / locks.BEFORE).write_text(entry.format("before"))
+    lock = tmp_path / locks.DVC_LOCK
+    for cut in ("", entry[:30], entry[:44], entry.format("no")[:-1]):
+        lock.write_text(cut)
+        with pytest.raises(UserError, match=r"dvc\.lock: cut short"):
+            gc.find_needs([], [tmp_path])
+    lock.write_text(entry.format("now"))
+    assert gc.find_needs([], [tmp_path]).oids == {"before", "now"}
+
+
+def test_a_folders_files_are_needed_with_it() -> None:
+    needs = gc.Needs()
+    needs.add({"train": {"outs": [{"path": "data/x", "md5": "aa.dir"}, {"path": "data/y", "md5": "bb"}]}})
+    needs.names["cc.dir"] = "an earlier data/z"
+    contents = {"aa.dir": {"one": "11", "two": "22"}, "cc.dir": {"three": "33", "two": "22"}}
+    assert gc.with_contents(needs, lambda oid: contents.get(oid, {})) == {"aa.dir", "bb", "11", "22"}
+    assert needs.names["33"] == "an earlier data/z/three"
+
+
+@pytest.mark.parametrize("entry", [{}, {"outs": None}, {"outs": [{"path": "x"}]}])
+def test_entries_without_digests_need_nothing(entry: dict[str, Any]) -> None:
+    assert list(gc.outs(entry)) == []
+
+
+def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path) -> None:
+    """Whatever their names, and though the working tree has none of them."""
+
+    def git(*words: str) -> None:
+        author = ["-c", "user.name=toy", "-c", "user.email=toy@example.com"]
+        subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "--quiet", "--initial-branch=main")
+    project = tmp_path / "project"
+    (project / ".dvc").mkdir(parents=True)
+    (project / "params.yaml").write_text("")
+    (tmp_path / "beside.dvc").write_text("outs: [{path: x, md5: beside}]\n")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "empty")
+    for branch, name in (("added", "völlig.dvc"), ("below", "inner folder/x.dvc"), ("locked", "inner/dvc.lock"), ("exp", "e.dvc")):
+        git("checkout", "--quiet", "-b", branch, "main")
+        (project / name).parent.mkdir(exist_ok=True)
+        outs = f"outs: [{{path: x, md5: {branch}}}]"
+        (project / name).write_text(f"stages: {{a: {{{outs}}}}}\n" if name.endswith("lock") else f"{outs}\n")
+        git("add", ".")
+        git("commit", "--quiet", "-m", branch)
+    git("tag", "-a", "v1", "-m", "v1", "added")
+    git("update-ref", "refs/exps/aa/bb/name", "exp")
+    git("checkout", "--quiet", "main")
+    git("branch", "--quiet", "-D", "added", "exp")
+    for stash in ("first", "second"):
+        (project / "stashed.dvc").write_text(f"outs: [{{path: x, md5: {stash}}}]\n")
+        git("add", ".")
+        git("stash")
+    git("tag", "blob", "HEAD:beside.dvc")  # a tag need not be of a commit
+    (project / "größe.dvc").write_text("outs: [{path: x, md5: here}]\n")
+    needs = gc.find_needs([project], [project])
+    assert needs.oids == {"added", "below", "locked", "exp", "here", "first", "second"}
+    assert needs.without == ["refs/heads/main", "refs/tags/blob"]
+    git("checkout", "--quiet", "below")
+    (project / "inner folder/x.dvc").write_text("a line")
+    with pytest.raises(UserError, match=r"x\.dvc: not a file of dvc add"):
+        gc.find_needs([], [project])

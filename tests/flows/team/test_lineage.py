@@ -1,0 +1,93 @@
+"""Lineage from dvc.lock and git: parents, code by commit, what is stale or uncommitted."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.repo import Repo
+
+from flows.team import lineage
+from tasks.core.stage.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def here(finished: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(finished.folder)
+    for name, value in finished.environment.items():
+        if name.startswith(("GIT_", "DVC_")):
+            monkeypatch.setenv(name, value)
+    return finished
+
+
+@pytest.mark.usefixtures("here")
+def test_what_made_a_model() -> None:
+    first = subprocess.run(["git", "rev-list", "--max-parents=0", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    found = lineage.trace("b")
+    assert found.artifact == "data/encoders/b"
+    assert (found.revision, found.committed) == ("working tree", False)
+    assert [step.stage for step in found.steps] == ["prepare", "train@b"]
+    train = found.steps[-1]
+    assert train.parents == ("prepare",)
+    assert train.params == {"rounds.b": {"value": 2}}
+    assert [(file.path, file.made_by, file.note) for file in train.inputs] == [("data/corpus", "prepare", "")]
+    assert [(file.path, file.commit) for file in found.steps[0].code] == [("step.py", first)]
+    assert train.cached, "the run cache knows when"
+    assert found.metrics["dev"]["nDCG@10"] == 0.5
+    assert "its dvc.lock is uncommitted" in lineage.as_text(found)
+    assert "<h1>Lineage of data/encoders/b</h1>" in lineage.as_html(found)
+
+    report = lineage.trace("data/report")
+    assert sorted(step.stage for step in report.steps) == ["evaluate@a", "evaluate@b", "prepare", "report", "train@a", "train@b"]
+    assert report.steps[-1].parents == ("evaluate@a", "evaluate@b"), "parts of the folder that it reads"
+    with pytest.raises(UserError, match="no such model, metric or path; models: a, b"):
+        lineage.trace("zebra")
+
+
+def test_as_a_revision_has_it_and_code_that_was_never_committed(here: Any) -> None:
+    with pytest.raises(UserError, match=r"no dvc\.lock"):
+        lineage.trace("b", "HEAD")
+    text = Path("dvc.lock").read_text()
+    here.command("git", "add", "dvc.lock")
+    here.command("git", "commit", "--quiet", "-m", "computed")
+    here.command("git", "tag", "-a", "champion/1", "-m", "first")
+    here.command("git", "checkout", "--quiet", "--detach")
+    here.command("git", "rm", "--quiet", "--cached", "dvc.lock")
+    here.command("git", "commit", "--quiet", "-m", "gone")
+    tagged = lineage.trace("b", "champion/1")
+    assert tagged.committed
+    assert (
+        tagged.revision == subprocess.run(["git", "rev-parse", "champion/1^{}"], capture_output=True, text=True, check=True).stdout.strip()
+    )
+    assert tagged.digest == lineage.trace("b").digest
+    lock = text.replace(text[text.index("path: step.py") :].split("md5: ")[1].split("\n")[0], "0" * 32)
+    Path("dvc.lock").write_text(
+        lock.replace("path: data/corpus\n      hash: md5\n      md5: 2", "path: data/corpus\n      hash: md5\n      md5: 3")
+    )
+    assert lineage.trace("b").steps[0].code[0].note == "uncommitted"
+    with pytest.raises(UserError, match="git knows none of that name"):
+        lineage.trace("b", "nowhere")
+
+
+def test_a_removed_round_made_nothing(reduced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reduced.folder)
+    for revision in (None, "HEAD"):
+        assert [step.stage for step in lineage.trace("data/report", revision).steps] == ["evaluate@a", "report"]
+        with pytest.raises(UserError, match="no such model, metric or path"):
+            lineage.trace("data/metrics/b.json", revision)
+
+
+def test_the_digest_of_a_folder_is_dvcs(tmp_path: Path) -> None:
+    """The oracle: `dvc add` of the project's own core."""
+    folder = tmp_path / "repo"
+    shutil.copytree(ROOT / "tasks" / "core", folder / "core", ignore=shutil.ignore_patterns("__pycache__"))
+    with Repo.init(str(folder), no_scm=True) as repo:
+        added = repo.add(str(folder / "core"))[0].outs[0].hash_info.value
+    files = {path.relative_to(folder / "core").as_posix(): lineage.file_md5(path) for path in (folder / "core").rglob("*.py")}
+    assert lineage.folder_digest(files) == added
+    listed = json.loads((folder / ".dvc/cache/files/md5" / added[:2] / added[2:]).read_text())
+    assert lineage.listing(folder / ".dvc/cache/files/md5", added) == {entry["relpath"]: entry["md5"] for entry in listed}

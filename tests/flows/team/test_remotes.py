@@ -1,0 +1,339 @@
+"""Remotes and shared cache folders: what is written where, what is refused and undone; ten clones at once over one remote."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from flows.process import locks
+from flows.process.processes import ending_signals
+from flows.repository import cache as integrity
+from flows.team import remotes, sync
+from flows.team.verify import verify_remote
+from tasks.core.stage.errors import UserError
+
+DVC = (sys.executable, "-m", "dvc")
+
+
+@pytest.fixture
+def here(toy: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A toy project as the current folder, without settings of the user's."""
+    monkeypatch.chdir(toy.folder)
+    for name in ("DVC_GLOBAL_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, toy.environment[name])
+    return Path(toy.folder)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    config, local = Path(".dvc/config").read_bytes(), Path(".dvc/config.local").exists()
+    with pytest.raises(SystemExit) as stopped:
+        main.main(arguments)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert len(error.splitlines()) == 1, error
+    assert (Path(".dvc/config").read_bytes(), Path(".dvc/config.local").exists()) == (config, local), "nothing was changed"
+    return error
+
+
+def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["remote", "add", "team", str(tmp_path / "remote"), "--option", "type=copy"]) == 0
+    assert stat.S_IMODE((tmp_path / "remote").stat().st_mode) == 0o2775
+    assert list((tmp_path / "remote").iterdir()) == [], "the probe is taken away"
+    config = (here / ".dvc/config").read_text()
+    assert all(
+        line in config for line in ("remote = team", f"url = {tmp_path / 'remote'}", "verify = true", "shared = group", "type = copy")
+    )
+    assert not (here / ".dvc/config.local").exists()
+    assert main.main(["remote", "add", "team", str(tmp_path / "remote")]) == 0, "once more is fine"
+    assert f"remote team is {tmp_path / 'remote'}; retemper remote remove team first" in refused(
+        capsys, "remote", "add", "team", str(tmp_path / "other")
+    )
+    assert main.main(["remote", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"team  {tmp_path / 'remote'}  (runs share by it)"
+    assert main.main(["remote", "remove", "team"]) == 0
+    assert "team" not in (here / ".dvc/config").read_text()
+    assert "no remote team, expected one of none" in refused(capsys, "remote", "remove", "team")
+
+
+def test_a_remotes_name_is_in_small_letters_as_dvc_reads_it(here: Path, tmp_path: Path) -> None:
+    assert main.main(["remote", "add", "Team", str(tmp_path / "remote")]) == 0
+    assert "remote = team" in (here / ".dvc/config").read_text()
+    assert remotes.remotes() == [("team", str(tmp_path / "remote"), True)]
+    config = (here / ".dvc/config").read_text()
+    (here / ".dvc/config").write_text(config.replace("remote = team", "remote = Team"))  # of an earlier version
+    assert main.main(["remote", "remove", "TEAM"]) == 0
+    assert "eam" not in (here / ".dvc/config").read_text()
+
+
+def test_a_remote_that_was_not_verified_is_undone_at_a_signal(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (here / ".dvc/config").read_bytes()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        monkeypatch.setattr(remotes, "probe", lambda *_, number=number: os.kill(os.getpid(), number))
+        inherited = signal.signal(number, signal.SIG_DFL)  # nohup, if the tests run under it, has SIGHUP ignored
+        try:
+            assert main.main(["remote", "add", "team", str(tmp_path / "remote")]) == 128 + number
+            assert (here / ".dvc/config").read_bytes() == before
+            assert signal.getsignal(number) is signal.SIG_DFL
+        finally:
+            signal.signal(number, inherited)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # by nohup
+    assert signal.SIGHUP not in ending_signals()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_remote_that_is_away_or_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "away is not there; make it, or is it not mounted?" in refused(
+        capsys, "remote", "add", "team", str(tmp_path / "away" / "remote")
+    )
+    (tmp_path / "file").write_text("")
+    assert "found a file, expected a folder" in refused(capsys, "remote", "add", "team", str(tmp_path / "file"))
+    for arguments in (["remote", "add", "team"], ["cache", "share"]):
+        assert "~nobodyatall is not there; make it" in refused(capsys, *arguments, "~nobodyatall/x")
+    assert "key=value" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "port")
+    assert "extra keys not allowed" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "colour=blue")
+    if not team_has("dvc_gs"):
+        assert "gs:// needs DVC's plug-in; pip install 'dvc[gs]'" in refused(capsys, "remote", "add", "team", "gs://bucket/path")
+
+
+def team_has(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.usefixtures("here")
+def test_a_folder_without_permission_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "remote").mkdir(mode=0o555)
+    assert "cannot be written and read" in refused(capsys, "remote", "add", "team", str(tmp_path / "remote"))
+
+
+def test_secrets_stay_out_of_git_and_of_messages(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "remote", "add", "team", "https://me:hunter2@localhost/cache")
+    assert "the URL holds a password" in error
+    assert "hunter2" not in error
+    monkeypatch.setattr(remotes, "probe", lambda *_: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "password=-: expected the value" in refused(capsys, "remote", "add", "team", "s3://bucket/path", "--option", "password=-")
+    monkeypatch.setattr("sys.stdin", io.StringIO("asked\n"))
+    options = ["secret_access_key=hunter2", "access_key_id=me", "endpointurl=http://localhost:1", "session_token=-"]
+    assert main.main(["remote", "add", "team", "s3://bucket/path", *(part for option in options for part in ("--option", option))]) == 0
+    assert "hunter2" not in (here / ".dvc/config").read_text() + capsys.readouterr().out
+    assert "endpointurl = http://localhost:1" in (here / ".dvc/config").read_text()
+    assert "session_token = asked" in (here / ".dvc/config.local").read_text()
+    assert "secret_access_key = hunter2" in (here / ".dvc/config.local").read_text()
+    assert stat.S_IMODE((here / ".dvc/config.local").stat().st_mode) == 0o600
+    ignored = subprocess.run(["git", "check-ignore", "-q", ".dvc/config.local"], cwd=here, check=False)
+    assert ignored.returncode == 0
+    assert main.main(["remote", "remove", "team"]) == 0
+    assert "hunter2" not in (here / ".dvc/config.local").read_text()
+
+
+def test_a_secret_is_refused_where_git_would_take_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / ".dvc/.gitignore").write_text("/tmp\n/cache\n")
+    error = refused(capsys, "remote", "add", "team", "s3://bucket/path", "--option", "secret_access_key=hunter2")
+    assert "git does not ignore it" in error
+    assert "hunter2" not in error
+
+
+def test_a_shared_cache_takes_what_is_there_and_links_are_safe(
+    finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+) -> None:
+    cache = tmp_path / "cache"
+    done = finished.call("cache", "share", str(cache))
+    assert done.returncode == 0, done.stderr
+    assert not (finished.folder / ".dvc/cache").exists()
+    notes = [json.loads(note.read_text()) for note in (cache / "projects").iterdir()]
+    assert notes == [{"folder": str(finished.folder)}]
+    assert stat.S_IMODE((cache / "files/md5").stat().st_mode) == 0o2775
+    finished.rounds(a="1", b="3")
+    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}, "the rest is there"
+    assert (finished.folder / "data/encoders/b").stat().st_nlink > 1 or (finished.folder / "data/encoders/b").is_symlink(), "links"
+    finished.rounds(a="1", b="4")
+    finished.run()
+    finished.rounds(a="1", b="3")
+    assert executed(finished.run()) == set()
+    wrong: list[Path] = []
+    assert integrity.verify(cache / "files/md5", wrong.append)[0] > 8
+    assert wrong == [], "no stage wrote into a file that the cache holds"
+
+
+@pytest.mark.heavy
+def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
+    """Each changes a round in its own way and all push and pull at the same time; nothing is lost or damaged."""
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished.command("git", "add", ".dvc/config", "dvc.lock")
+    finished.command("git", "commit", "--quiet", "-m", "a remote, and what was computed")
+    assert executed(finished.run()) == set()
+    clones = []
+    for number in range(10):
+        folder = tmp_path / f"clone{number}"
+        finished.command("git", "clone", "--quiet", str(finished.folder), str(folder))
+        clone = type(finished)(folder, finished.environment)
+        clone.rounds(a="1", b=str(100 + number // 2))  # two of each, so that the same is pushed twice at once
+        clones.append((clone, clone.start("run")))
+    for clone, process in clones:
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, out + err
+        assert "Traceback" not in err
+        assert "damaged" not in err
+        assert clone.folder.joinpath("data/encoders/b").read_text().startswith(clone.folder.joinpath("params.yaml").read_text()[-5:-2])
+    wrong: list[Path] = []
+    assert integrity.verify(tmp_path / "remote/files/md5", wrong.append)[0] >= 5 * 3
+    assert wrong == []
+    for clone, _ in clones[:2]:
+        status = subprocess.run(
+            [*DVC, "status", "prepare", "train", "evaluate", "report"],
+            cwd=clone.folder,
+            env=clone.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "up to date" in status.stdout
+    everyone = clones[0][0]
+    shutil.rmtree(everyone.folder / ".dvc/cache")
+    shutil.rmtree(everyone.folder / "data/encoders")
+    for number in range(5):  # what anybody has computed is nobody's to compute again
+        everyone.rounds(a="1", b=str(100 + number))
+        assert executed(everyone.run()) == set()
+
+
+def test_only_the_clones_own_cache_is_moved(here: Path, tmp_path: Path) -> None:
+    kept = here / ".dvc/cache/files/md5/ab" / ("c" * 30)
+    kept.parent.mkdir(parents=True)
+    kept.write_text("of everybody")
+    theirs = tmp_path / "theirs"
+    shutil.move(here / ".dvc/cache", theirs)
+    (tmp_path / "link").symlink_to(theirs)
+    kept = theirs / kept.relative_to(here / ".dvc/cache")
+    (here / ".dvc/cache").symlink_to(theirs)
+    assert "stays as it is" in remotes.share(tmp_path / "new"), "a link to what others may use"
+    assert kept.read_text() == "of everybody"
+    remotes.share(theirs)
+    assert "0 objects moved" in remotes.share(tmp_path / "link"), "one folder by two names"
+    assert kept.read_text() == "of everybody"
+    assert "stays as it is" in remotes.share(tmp_path / "new")
+    assert kept.read_text() == "of everybody"
+    (here / ".dvc/cache").unlink()
+    (here / ".dvc/cache").mkdir()
+    for place in (here / ".dvc/cache/shared", here):
+        with pytest.raises(UserError, match="this clone's own cache"):
+            remotes.share(place)
+
+
+def test_a_shared_cache_is_not_collected_while_a_project_cannot_be_seen(finished: Any, tmp_path: Path) -> None:
+    assert finished.call("cache", "share", str(tmp_path / "cache")).returncode == 0
+    (tmp_path / "away/.dvc").mkdir(parents=True)
+    remotes.register(tmp_path / "cache", tmp_path / "away")
+    (tmp_path / "away").rename(tmp_path / "moved")
+    done = finished.call("gc")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    note = next(note for note in (tmp_path / "cache/projects").iterdir() if "away" in note.read_text())
+    assert str(note) in done.stderr
+    shutil.rmtree(tmp_path / "cache/projects")
+    (tmp_path / "cache/projects").mkdir()
+    finished.run()
+    assert remotes.registered(tmp_path / "cache") == [finished.folder], "every run notes it again"
+
+
+def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", closed)
+    with pytest.raises(UserError, match="no permission, so a run may be at work there"), locks.only_run_in([tmp_path]):
+        pass
+
+
+def test_what_is_sent_is_the_groups_and_what_was_not_sent_before_goes_too(here: Path, tmp_path: Path, toy: Any) -> None:
+    """Records of runs in folders that a colleague can write to, and the outs of a dvc.lock that another one has replaced."""
+    cache = tmp_path / "cache"
+    remotes.share(cache)
+    remotes.add("team", str(tmp_path / "remote"), [])
+    whole = put(cache, b"text"), put(cache, b"more")
+    gone = "0" * 32
+    lists = [
+        put(cache, json.dumps([{"md5": oid, "relpath": name} for name, oid in files]).encode(), ".dir")
+        for files in ([("a", whole[0]), ("b", whole[1])], [("a", whole[0]), ("c", gone)])
+    ]
+    outs = "".join(f"    - {{path: data/{oid[:4]}, hash: md5, md5: {oid}}}\n" for oid in (*lists, "1" * 32))
+    unpushed = here / sync.UNPUSHED / "x.lock"
+    unpushed.parent.mkdir(parents=True)
+    unpushed.write_text(f"schema: '2.0'\nstages:\n  train:\n    cmd: x\n    outs:\n{outs}")
+    record = Path("runs/ab", "ab" + "c" * 62, "d" * 64)
+    (cache / record).parent.mkdir(parents=True)
+    (cache / record).write_text("cmd: x\n")
+    shutil.rmtree(here / "data")
+
+    def call(command: str) -> None:
+        script = f"import os, sys; os.umask(0o027); from flows.repository.dvc import main; sys.exit(main(['{command}']))"
+        done = toy.call(script=script)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "failed to transfer" not in done.stderr
+
+    call("push")
+    shutil.rmtree(cache / "runs")
+    call("runs")
+    for root in (cache, tmp_path / "remote"):
+        assert (root / record).exists()
+        folders = [folder for folder in (root / record).parents if folder.is_relative_to(root)]
+        assert {oct(stat.S_IMODE(folder.stat().st_mode) & 0o2070) for folder in folders} == {"0o2070"}
+    sent = {integrity.object_id(path) for path in integrity.objects(tmp_path / "remote/files/md5")}
+    assert sent == {*whole, lists[0]}, "no listing without what it lists"
+
+
+def test_what_is_damaged_on_a_remote_is_sent_again(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A file of a folder: DVC's push alone believes the folder's listing on the remote."""
+    remote = tmp_path / "remote"
+    remotes.add("team", str(remote), [])
+    (here / "folder").mkdir()
+    for name in ("a", "b"):
+        (here / "folder" / name).write_text(name)
+    subprocess.run([*DVC, "add", "--quiet", "folder"], check=True, env=os.environ | {"DVC_NO_ANALYTICS": "1"})
+
+    def push() -> dict[str, bytes]:
+        subprocess.run([sys.executable, "-m", "flows.repository.dvc", "push"], check=True)
+        return {integrity.object_id(path): path.read_bytes() for path in integrity.objects(remote / "files/md5")}
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    sent = push()
+    assert len(sent) == 3
+    (damaged,) = (path for path in integrity.objects(remote / "files/md5") if path.read_text() == "a")
+    damaged.chmod(0o644)
+    damaged.write_text("x")
+    sync.PUSHED.parent.mkdir(exist_ok=True)
+    sync.PUSHED.write_text("{}")
+    capfd.readouterr()
+    assert verify_remote("team") == 1
+    out, err = capfd.readouterr()
+    assert (len(err.splitlines()), "3 objects, 0.0 MB read, 1 damaged" in out) == (2, True)
+    assert not sync.PUSHED.exists(), "the next run pushes, though it computes nothing"
+    assert push() == sent
+    assert verify_remote("team") == 0
+    damaged.unlink()
+    assert verify_remote("team") == 1, "gone by other means: its listing hides that as well"
+    assert push() == sent
+
+
+def put(cache: Path, content: bytes, kind: str = "") -> str:
+    """Place an object in a cache; its digest."""
+    oid = hashlib.md5(content).hexdigest() + kind
+    path = integrity.object_path(cache / "files/md5", oid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o444)
+    return oid
