@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
     options = build_parser().parse_args(arguments)
     try:
         with _interrupted_by_signals(), one_line_errors():
-            from flows.pipeline.plan import project_folder
+            from flows.repository.project import project_folder
 
             project_folder()
             status = int(options.work(options, check))

@@ -11,11 +11,12 @@ from flows.experiments.evaluate import remove_abandoned
 from flows.parameters.sources import STANDS
 from flows.process.display import Display, text_table
 from flows.process.processes import Processes, environment, stopping_on_signals
-from flows.repository.cache import listing
+from flows.repository.cache import cache_folder, listing
+from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET
-from flows.repository.lock import LOCK, Lock, commit_of, git, of_graph, parse_lock, read_blob, read_lock
+from flows.repository.lock import LOCK, Lock, commit_of, of_graph, parse_lock, read_blob, read_lock
 from flows.repository.worktree import equip
-from flows.team.lineage import ancestors, cache_folder
+from flows.team.lineage import ancestors
 from tasks.core.stage.errors import UserError
 
 RUN = (sys.executable, "-m", "flows.cli", "run")

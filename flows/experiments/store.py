@@ -5,7 +5,6 @@ refs (refs/exps/exec), so two that end at once would spoil each other's, and it 
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,10 +14,11 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from flows.process.display import text_table
-from flows.repository.cache import object_path
-from flows.repository.lock import LOCK, git, of_graph, parse_lock, read_blob
+from flows.repository.cache import cache_folder, object_path
+from flows.repository.git import git
+from flows.repository.lock import LOCK, of_graph, parse_lock, read_blob
+from flows.repository.worktree import code_files
 from flows.results.generations import outdated
-from flows.team.lineage import cache_folder
 
 PARAMS = "params.yaml"
 REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/([^/]+)")
@@ -46,11 +46,11 @@ def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]
     path = str((tree / index).absolute())
     Path(path).unlink(missing_ok=True)
     try:
-        git("read-tree", baseline, folder=tree, GIT_INDEX_FILE=path)
-        git("add", "--update", ".", folder=tree, GIT_INDEX_FILE=path)
+        git("read-tree", baseline, folder=tree, env={"GIT_INDEX_FILE": path})
+        git("add", "--update", ".", folder=tree, env={"GIT_INDEX_FILE": path})
         there = [file for file in [*code_files(tree), *files] if (tree / file).exists()]
-        git("add", "--force", "--", *there, ":(exclude,glob)**/__pycache__/**", folder=tree, GIT_INDEX_FILE=path)
-        content = git("write-tree", folder=tree, GIT_INDEX_FILE=path)
+        git("add", "--force", "--", *there, ":(exclude,glob)**/__pycache__/**", folder=tree, env={"GIT_INDEX_FILE": path})
+        content = git("write-tree", folder=tree, env={"GIT_INDEX_FILE": path})
     finally:
         Path(path).unlink(missing_ok=True)
     message = f"retemper: experiment {name}\n\n{INPUTS}{inputs}\n"
@@ -133,11 +133,3 @@ def _text(one: Experiment, key: str) -> str:
 def _figure(one: Experiment, split: str, model: str, measure: str) -> str:
     value = one.metrics.get(model, {}).get(split, {}).get(measure)
     return f"{value:.4f}" if isinstance(value, int | float) else ""
-
-
-def code_files(root: Path) -> list[str]:
-    """What the graph reads of git: params.yaml, dvc.yaml and the code deps of its stages."""
-    graph = YAML(typ="safe", pure=True).load((root / "dvc.yaml").read_text(encoding="utf-8")) or {}
-    deps = {dep for stage in graph.get("stages", {}).values() for dep in stage.get("do", stage).get("deps", []) if isinstance(dep, str)}
-    plain = sorted(dep for dep in deps if "${" not in dep and (root / dep).exists() and not dep.startswith(f"data{os.sep}"))
-    return [PARAMS, "dvc.yaml", *plain]

@@ -25,7 +25,7 @@ from flows.process.display import Display
 from flows.process.processes import Processes, Stopped, environment, stopping_on_signals
 from flows.repository.dvc import TURNS
 from flows.repository.lock import LOCK, commit_of
-from flows.repository.worktree import Changes, carry_changes, equip, make_worktree, read_changes
+from flows.repository.worktree import Changes, carry_changes, code_files, equip, make_worktree, read_changes
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, write_text
 from tasks.core.stage.params import read_yaml, validate
@@ -253,7 +253,7 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, ro
         raise UserError(f"point {point.name}: {error}") from None
     finally:
         scratch.unlink(missing_ok=True)
-    for name in store.code_files(root)[1:]:
+    for name in code_files(root)[1:]:
         for file in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
             total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())
     total.update(described.read_bytes() if described.exists() else b"")

@@ -1,25 +1,19 @@
 """What a run has to do: everything that is settled before the first stage runs, and without Prefect."""
 
 import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.process import locks
 from flows.process.processes import Processes
 from flows.repository import cache, leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status
+from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.team import sync
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
-KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # by git, so a merge may leave its marks in them
-CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -77,75 +71,3 @@ def make_plan(
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
     return Plan(graph, graph.downstream_of(status), remote, reached)
-
-
-@contextmanager
-def repository() -> Iterator[Any]:
-    """DVC's view of the current folder."""
-    from dvc.repo import Repo
-
-    repo = Repo()
-    try:
-        yield repo
-    finally:
-        repo.close()
-
-
-def lock_is_readable(lock: Path = LOCK) -> bool:
-    """Whether dvc.lock, whatever else is wrong, is one."""
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from voluptuous import Invalid
-
-    try:
-        COMPILED_LOCKFILE_SCHEMA(read_yaml(lock))
-    except (UserError, Invalid):
-        return False
-    return True
-
-
-@contextmanager
-def dvc_errors() -> Iterator[None]:
-    """DVC's refusals as a user's mistake: one line."""
-    from dvc.exceptions import DvcException
-
-    try:
-        yield
-    except DvcException as error:
-        place, remedy = (LOCK, "; take the last one that was whole: git checkout dvc.lock") if LOCK.name in str(error) else (GRAPH, "")
-        try:
-            read_yaml(place)  # knows the line
-        except UserError as fault:
-            raise UserError(f"{fault}{remedy}") from error
-        cause = error.__cause__
-        detail = f" ({cause})" if cause and str(cause) not in str(error) else ""
-        raise UserError(f"{place}: {error}{detail}{remedy}") from error
-
-
-def project_folder() -> None:
-    """UserError where the current folder is no project, or cannot be written."""
-    here = Path.cwd()
-    for name in ("dvc.yaml", "params.yaml", ".dvc"):
-        if not Path(name).exists():
-            raise UserError(f"{here}: no {name} here; run retemper in the project's folder")
-    for path in map(Path, ("data", ".retemper")):
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{here / path}: found a file, expected a folder; move it away")
-    for path in KEPT:
-        refuse_conflict(path)
-    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
-        raise UserError(f"{here}: not in a git repository, expected one (DVC needs it); run git init")
-    if not os.access(here, os.W_OK) or (Path("data").exists() and not os.access("data", os.W_OK)):
-        raise UserError(f"{here}: no permission to write here; run as its owner, or copy the project")
-    if sys.platform == "win32":
-        raise UserError("Windows: process groups are needed; run in WSL")
-
-
-def refuse_conflict(path: Path) -> None:
-    """UserError where a merge left its marks in `path`, or it is no text at all."""
-    try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
-    if mark := CONFLICT.search(text):
-        line = text.count("\n", 0, mark.start()) + 1
-        raise UserError(f"{path}:{line}: found the mark of a merge conflict; keep one side (git checkout --ours {path} takes ours whole)")

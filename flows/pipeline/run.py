@@ -12,10 +12,10 @@ from flows.process import locks
 from flows.process.display import Display, Outcome, summary, text_table
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository import leftovers
+from flows.repository.cache import cache_folder
 from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.team import remotes, sync
-from flows.team.lineage import cache_folder
 from tasks.core.stage.errors import FULL, UserError
 from tasks.core.stage.scratch import remove_finished
 

@@ -151,3 +151,11 @@ def _mend_file(cache_: Any, fs: Any, path: Path, oid: str, warn: Warn) -> None:
     elif not whole:
         warn(f"{path}: its copy in the cache was damaged or gone; put there again")
         cache_.add(str(path), fs, oid)
+
+
+def cache_folder() -> Path:
+    """The cache of this clone, without opening DVC's view of the graph."""
+    from dvc.config import Config
+
+    folder = Config.from_cwd()["cache"].get("dir")
+    return Path(folder) if folder else Path(".dvc/cache")

@@ -20,8 +20,10 @@ import tasks
 from flows.parameters.sources import SOURCE, STANDS, changed_since
 from flows.repository.cache import by_content, listing, object_path
 from flows.repository.lock import read_lock
-from flows.team.sync import UNPUSHED
 from tasks.core.stage.entry import BEGUN
+
+UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
+
 
 SCRATCH = Path(".retemper")
 TURNS = "RETEMPER_TURNS"  # names a folder: of runs that share it and a cache, one computes a stage, the others wait and take its outs

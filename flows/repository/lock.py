@@ -1,48 +1,19 @@
 """dvc.lock as git has it: of any revision, branch, tag or experiment, and of the working trees."""
 
-import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from flows.repository.git import git
 from tasks.core.stage.errors import UserError
 
 LOCK = "dvc.lock"
-GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install` the status of git checkout is its hook's
-NOBODY = {  # who commits where git knows no identity, and where nobody's hand does
-    f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
-}
 
 Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, params, outs
-
-
-def git(*arguments: str, folder: Path | None = None, check: bool = True, text: str | None = None, **env: str) -> str:
-    """Output of a git command, without its last newline. UserError with git's own first line where it fails and `check`."""
-    done = subprocess.run(
-        [*GIT, *arguments],
-        cwd=folder,
-        env={**os.environ, **identity(), **env},
-        input=None if text is None else text.encode("utf-8", "surrogateescape"),
-        capture_output=True,
-        check=False,
-    )
-    out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may hold any bytes, and \r\n
-    if check and done.returncode:
-        lines = told.strip().splitlines() or ["no message"]
-        raise UserError(f"git {arguments[0]}: {lines[-1].removeprefix('fatal: ')}")
-    return out.removesuffix("\n")
-
-
-@cache
-def identity() -> dict[str, str]:
-    """Environment with which a commit can be made: nothing where git has an identity already."""
-    known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode == 0
-    return {} if known else NOBODY
 
 
 def commit_of(revision: str, folder: Path | None = None) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.experiments.store import code_files
+from ruamel.yaml import YAML
+
 from flows.parameters.sources import source_keys
-from flows.repository.lock import LOCK, git
-from flows.retraining.tree import is_worktree, share_settings
+from flows.repository.git import GitFailed, git
+from flows.repository.lock import LOCK
 from tasks.core.stage.params import read_yaml
 
 SOURCE = "data/source.json"
@@ -77,3 +78,43 @@ def equip(tree: Path, own_cache: bool = False) -> None:
                 there.parent.mkdir(parents=True, exist_ok=True)
                 there.unlink(missing_ok=True)
                 there.symlink_to(place.resolve())
+
+
+def code_files(root: Path) -> list[str]:
+    """What the graph reads of git: params.yaml, dvc.yaml and the code deps of its stages."""
+    graph = YAML(typ="safe", pure=True).load((root / "dvc.yaml").read_text(encoding="utf-8")) or {}
+    deps = {dep for stage in graph.get("stages", {}).values() for dep in stage.get("do", stage).get("deps", []) if isinstance(dep, str)}
+    plain = sorted(dep for dep in deps if "${" not in dep and (root / dep).exists() and not dep.startswith(f"data{os.sep}"))
+    return ["params.yaml", "dvc.yaml", *plain]
+
+
+def is_worktree(root: Path, common: Path) -> bool:
+    """Whether `root` (resolved) is a working tree, whole enough for git, of the repository whose git folder is `common`."""
+    if not (root / ".git").is_file():
+        return False
+    try:
+        shown = git("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir", folder=root).splitlines()
+    except (GitFailed, OSError):
+        return False
+    return [Path(line).resolve() for line in shown] == [root, common.resolve()]
+
+
+def share_settings(project: Path, folder: Path, own_cache: bool = False) -> None:
+    """Give a worktree the project's DVC settings that git does not carry: its cache, local settings, where folder remotes are."""
+    from dvc.config import Config
+    from dvc.repo import Repo
+
+    with Repo(str(project)) as repo:
+        cache = repo.cache.local_cache_dir
+        local = Config(str(project / ".dvc"), validate=False).load_one("local")
+        urls = {name: remote["url"] for name, remote in repo.config["remote"].items() if Path(remote.get("url", "")).is_absolute()}
+    (folder / ".dvc/config.local").unlink(missing_ok=True)
+    settings = Config(str(folder / ".dvc"), validate=False)
+    with settings.edit("local", validate=False) as edited:
+        edited.update(local)
+        edited.setdefault("cache", {}).pop("dir", None)
+        if not own_cache:
+            edited["cache"]["dir"] = cache
+        for name, url in urls.items():
+            edited.setdefault("remote", {}).setdefault(name, {})["url"] = url
+    (folder / ".dvc/config.local").chmod(0o600)

@@ -17,9 +17,10 @@ from typing import Any
 
 from flows.process.display import text_table
 from flows.process.processes import environment
-from flows.repository.lock import NOBODY, Lock, of_graph, parse_lock
+from flows.repository.git import NOBODY, git
+from flows.repository.lock import Lock, of_graph, parse_lock
 from flows.results import generations
-from flows.retraining.tree import BRANCH, TAGS, ZERO, fetch, git, move, push, resolve
+from flows.retraining.tree import BRANCH, TAGS, ZERO, fetch, move, push, resolve
 from flows.team.sync import DVC
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import read_json
@@ -47,7 +48,7 @@ def read_champions(project: Path) -> list[Champion]:
     """Every champion there was, by number; UserError for a tag that holds no record."""
     form = "%(refname:strip=3)%00%(*objectname)%00%(contents:body)%01"
     found = []
-    for entry in git(project, "for-each-ref", f"--format={form}", TAGS.rstrip("/")).split("\x01"):
+    for entry in git("for-each-ref", f"--format={form}", TAGS.rstrip("/"), folder=project).split("\x01"):
         number, _, rest = entry.strip("\n").partition("\0")
         if not number.isdigit():
             continue
@@ -76,7 +77,7 @@ def crown(project: Path, champion: Champion, branch: tuple[str, str | None] | No
     stamp = f"{int(datetime.now(UTC).timestamp())} +0000"
     tagger = f"{NOBODY['GIT_COMMITTER_NAME']} <{NOBODY['GIT_COMMITTER_EMAIL']}> {stamp}"
     body = f"object {champion.commit}\ntype commit\ntag champion/{champion.number}\ntagger {tagger}\n\n{message}"
-    tag = git(project, "mktag", text=body)
+    tag = git("mktag", text=body, folder=project)
     moves = [f"update {BRANCH} {branch[0]} {branch[1] or ZERO}"] if branch else []
     move(project, [*moves, f"create {TAGS}{champion.number} {tag}"])
     return champion
@@ -151,9 +152,9 @@ def outs_of(stages: Lock) -> dict[str, str]:
 
 def show(folder: Path, commit: str, name: str) -> str | None:
     """A file of the project in `commit`, None where it has none."""
-    if not git(folder, "ls-tree", commit, "--", name):
+    if not git("ls-tree", commit, "--", name, folder=folder):
         return None
-    return git(folder, "show", f"{commit}:./{name}")
+    return git("show", f"{commit}:./{name}", folder=folder)
 
 
 def choose(project: Path, wanted: str) -> Champion:

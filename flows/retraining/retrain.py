@@ -28,6 +28,7 @@ from flows.pipeline.plan import check_parameters
 from flows.process import locks
 from flows.process.display import Display
 from flows.process.processes import Processes, environment, stopping_on_signals
+from flows.repository.git import GitFailed, git
 from flows.repository.lock import read_lock
 from flows.results import metrics
 from flows.retraining import champion, intake, notify, promotion
@@ -163,8 +164,8 @@ def _work(
         champion.crown(tree.root, new, (commit, tree.tip))
     else:
         retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
-    with contextlib.suppress(retraining_tree.GitFailed):  # all is done; the next run checks out anew
-        retraining_tree.git(tree.root, "checkout", "--quiet", "--force", "--detach", commit)
+    with contextlib.suppress(GitFailed):  # all is done; the next run checks out anew
+        git("checkout", "--quiet", "--force", "--detach", commit, folder=tree.root)
     return replace(ended, commit=commit)
 
 
@@ -308,8 +309,8 @@ def read_history(project: Path) -> list[Ended]:
     known = {entry["id"] for entry in local}
     shared = []
     if retraining_tree.resolve(project, retraining_tree.BRANCH):
-        for commit in retraining_tree.git(
-            project, "rev-list", "--first-parent", "--reverse", retraining_tree.BRANCH, "--", retraining_tree.RECORD
+        for commit in git(
+            "rev-list", "--first-parent", "--reverse", retraining_tree.BRANCH, "--", retraining_tree.RECORD, folder=project
         ).split():
             entry = json.loads(champion.show(project, commit, retraining_tree.RECORD) or "{}")
             if entry and entry["id"] not in known:

@@ -24,6 +24,7 @@ from typing import Any
 from flows.pipeline.server import Away, Server, is_configured, set_environment
 from flows.process import locks
 from flows.process.processes import Processes, ending_signals, environment
+from flows.repository.git import GitFailed, git
 from flows.retraining import notify, tree
 from flows.retraining.promotion import read_retraining
 from tasks.core.stage.errors import UserError
@@ -254,8 +255,8 @@ def followed(project: Path) -> str:
     commit = tree.resolve(project, "HEAD")
     if commit is None:
         raise UserError(f"{project}: the repository has no commit; commit the project first")
-    with suppress(tree.GitFailed):
-        return tree.git(project, "symbolic-ref", "--short", "HEAD")
+    with suppress(GitFailed):
+        return git("symbolic-ref", "--short", "HEAD", folder=project)
     return commit
 
 

@@ -13,11 +13,12 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from flows.pipeline.plan import lock_is_readable, repository
 from flows.process import locks
 from flows.process.display import text_table
 from flows.repository.cache import listing, object_id, objects, remote_id
-from flows.repository.lock import Lock, git, is_of_dvc, locks_of_references, parse_of_dvc, read_lock, worktrees
+from flows.repository.git import git
+from flows.repository.lock import Lock, is_of_dvc, locks_of_references, parse_of_dvc, read_lock, worktrees
+from flows.repository.project import lock_is_readable, repository
 from flows.team import remotes as team
 from flows.team.sync import reason
 from tasks.core.stage.errors import UserError

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flows.repository.cache import file_md5, listing, object_path
-from flows.repository.lock import LOCK, Lock, commit_of, git, is_committed, of_graph, parse_lock, read_blob, read_lock
+from flows.repository.cache import cache_folder, file_md5, listing, object_path
+from flows.repository.git import git
+from flows.repository.lock import LOCK, Lock, commit_of, is_committed, of_graph, parse_lock, read_blob, read_lock
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_text
 
@@ -243,14 +244,6 @@ def _read(lock: Lock, makers: Mapping[str, str], path: str, objects: Path) -> di
 
 def _overlap(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
-
-
-def cache_folder() -> Path:
-    """The cache of this clone, without opening DVC's view of the graph."""
-    from dvc.config import Config
-
-    folder = Config.from_cwd()["cache"].get("dir")
-    return Path(folder) if folder else Path(".dvc/cache")
 
 
 def as_text(found: Lineage) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.pipeline.plan import repository
 from flows.repository.cache import objects
 from flows.repository.lock import worktrees
+from flows.repository.project import repository
 from flows.team.sync import remedy
 from tasks.core.sources.datasets import local_path
 from tasks.core.stage.errors import UserError

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.processes import Processes
-from flows.team.lineage import cache_folder
+from flows.repository.cache import cache_folder
+from flows.repository.dvc import UNPUSHED
 from tasks.core.stage.errors import redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.repository.dvc"]
 PUSHED = Path(".retemper/pushed.json")
-UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
 LOCK = Path("dvc.lock")
 LOST = "failed to transfer"  # to the cache or the remote: DVC says so, and ends with status 0
 # What S3, ssh and others call a refusal, however DVC wraps it.

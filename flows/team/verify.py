@@ -5,9 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from flows.pipeline.plan import repository
 from flows.process import locks
 from flows.repository import cache
+from flows.repository.project import repository
 from flows.team.sync import PUSHED, reason
 from tasks.core.stage.errors import UserError
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from tasks.adore.params import QuerySide
+from tasks.core.stage.draws import batch_places
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs
 from tasks.core.tables.parquet import count_rows
-from tasks.core.text.tokens import Ints, Tokens
-from tasks.core.training.loop import batch_places
+from tasks.core.text.tokens import Tokens
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.exact import Floats, exact_search, finite_block
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.stage.errors import UserError
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 
 RESIDENT = 2 << 30  # bytes of vectors that are kept in a CPU's memory; a GPU keeps what fills half of what it has free
 GPU_SHARDS = 64  # at a time: a product of 4,096 rows is less work for a GPU than its launches

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.core.retrieval.exact import Floats
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 
 Bools = npt.NDArray[np.bool_]
 BestRows = Callable[[int, Ints], Ints]  # of a query (its place in the batch), the best passage's row of each of some documents

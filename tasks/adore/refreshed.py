@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tasks.core.stage.files import new_file
 from tasks.core.stage.scratch import seal, sealed
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 from tasks.core.training.loop import CHECKPOINT, checkpoint_step
 
 Ordinals = npt.NDArray[np.int32]

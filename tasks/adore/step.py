@@ -18,10 +18,12 @@ from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.encode import encode
 from tasks.core.retrieval.exact import QUERY_BLOCK, rows_needed
 from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
-from tasks.core.text.tokens import Ints, Tokens
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
-from tasks.core.training.loop import Metrics, draw_seed
+from tasks.core.training.loop import Metrics
 
 UNRANKED = ("refreshed", "random", "given")
 

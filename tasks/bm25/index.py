@@ -11,7 +11,8 @@ from tasks.bm25.params import BM25
 from tasks.bm25.postings import invert, write_pairs
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json, write_json
-from tasks.core.tables.parquet import StoredIds, write_table
+from tasks.core.tables.ids import StoredIds
+from tasks.core.tables.parquet import write_table
 
 IDS = pa.schema([("id", pa.string())])
 

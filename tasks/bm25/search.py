@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.bm25.index import id_order
-from tasks.core.tables.parquet import StoredIds
+from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.schemas import RANKED
 
 Ints = npt.NDArray[np.int64]

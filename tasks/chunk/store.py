@@ -13,9 +13,9 @@ from tasks.chunk.sentences import sentences
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import Progress
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.text.chunks import OFFSETS, PLACE, SENTENCES
-from tasks.core.text.tokens import IDS
 
 Sentence = tuple[list[int], list[int | None]]  # token ids, and of a long one the word that each token belongs to
 SENTENCES_AT_ONCE = 4096

@@ -17,8 +17,8 @@ from tasks.core.stage.files import folder_digest, new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import ROOT, code_digest
-from tasks.core.tables.parquet import StoredIds
-from tasks.core.text.tokens import Ints, open_tokens
+from tasks.core.tables.ids import Ints, StoredIds
+from tasks.core.text.tokens import open_tokens
 from tasks.encode.params import Encode
 from tasks.encode.reuse import encode_touched, known_rows, row_digests
 from tasks.encode.shards import ShardStore, boundaries, shard_digest

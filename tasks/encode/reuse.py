@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.core.retrieval.embeddings import Block
-from tasks.core.text.tokens import Ints, Tokens
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
 from tasks.encode.shards import ShardStore
 
 PROBES = 32

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tasks.core.retrieval.embeddings import Block
 from tasks.core.stage.files import new_file
-from tasks.core.tables.parquet import StoredIds
-from tasks.core.text.tokens import Ints, Tokens
+from tasks.core.tables.ids import Ints, StoredIds
+from tasks.core.text.tokens import Tokens
 
 MEAN_ROWS = 4096
 LISTED = 64  # shards between two lookings through the store, of which a corpus has thousands

@@ -12,8 +12,9 @@ from tasks.core.retrieval.exact import Floats, rows_needed
 from tasks.core.retrieval.faiss_search import open_index, search_indexed
 from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
 from tasks.core.stage.devices import choose_device, read_runtime
-from tasks.core.tables.parquet import BATCH_ROWS, StoredIds
-from tasks.core.text.tokens import Ints, open_tokens
+from tasks.core.tables.ids import Ints, StoredIds
+from tasks.core.tables.parquet import BATCH_ROWS
+from tasks.core.text.tokens import open_tokens
 from tasks.evaluate.params import Evaluate
 
 

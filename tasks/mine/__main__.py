@@ -16,10 +16,11 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.judgments import relevant_pairs
-from tasks.core.tables.parquet import StoredIds, write_table
+from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import Ints, open_tokens
+from tasks.core.text.tokens import open_tokens
 from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 from tasks.mine.pieces import Pieces

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from tasks.core.retrieval.exact import QUERY_BLOCK, Floats
 from tasks.core.retrieval.faiss_search import index_scores
+from tasks.core.tables.ids import Ints
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import Ints
 
 
 def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, owners: npt.NDArray[np.int32]) -> Floats:

@@ -9,10 +9,10 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import track
+from tasks.core.tables.ids import read_ids
 from tasks.core.tables.judgments import relevant_pairs
 from tasks.core.tables.parquet import count_rows, write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import read_ids
 from tasks.mix.interleave import Source, Table, mixture, random_source
 from tasks.mix.params import Mix
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.core.stage.draws import draw_seed, epoch_order
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
-from tasks.core.text.tokens import Ints
-from tasks.core.training.loop import draw_seed, epoch_order
 from tasks.pretrain.masking import hide
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.spans import draw_spans

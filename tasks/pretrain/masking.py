@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 from tasks.pretrain.words import Bools, Vocabulary
 
 MASKED, RANDOM = 0.8, 0.1  # of the tokens to predict; the rest stays as it is

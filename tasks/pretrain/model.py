@@ -12,11 +12,11 @@ from transformers import AutoConfig, AutoModel
 from tasks.core.models.bi_encoder import Encoder, Head, Shape, Towers, load_towers, read_shape
 from tasks.core.models.mlm_head import MLMHead, load_head
 from tasks.core.models.projector import make_projector
+from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokenizer import longest_text
-from tasks.core.training.loop import draw_seed
 from tasks.pretrain.params import Pretrain, Scratch
 
 WEIGHTS, HEAD = 11, 12  # streams of draws

@@ -6,7 +6,7 @@ T spans of each of the G granularities: S = G T spans a text.
 
 import numpy as np
 
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.words import Vocabulary, whole_words
 

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.stage.draws import draw_seed
+from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
-from tasks.core.text.tokens import Ints, cut_by_budget
-from tasks.core.training.loop import Metrics, draw_seed
+from tasks.core.text.tokens import cut_by_budget
+from tasks.core.training.loop import Metrics
 from tasks.pretrain.batches import Batch, draw_batch
 from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
 from tasks.pretrain.model import Pretrainer, similar, span_means

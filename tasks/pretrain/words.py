@@ -8,7 +8,7 @@ import numpy.typing as npt
 from bm25s.stopwords import STOPWORDS_EN_PLUS
 
 from tasks.core.stage.errors import UserError
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 
 Bools = npt.NDArray[np.bool_]
 STOPWORDS = frozenset(STOPWORDS_EN_PLUS)  # NLTK's English list, 179 words

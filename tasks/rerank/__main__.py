@@ -14,12 +14,12 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import track
+from tasks.core.tables.ids import ordinals
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.tables.trec import best_first, ranked_batch, read_run
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import Texts, corpus_texts, query_texts
-from tasks.core.text.tokens import ordinals
 from tasks.rerank.params import Rerank
 
 

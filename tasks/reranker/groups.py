@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs
 from tasks.core.tables.parquet import count_rows
-from tasks.core.text.tokens import Ints
-from tasks.core.training.loop import batch_places, draw_seed
 from tasks.reranker.params import Reranker
 
 

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.cross_encoder import CrossEncoder
+from tasks.core.stage.draws import draw_seed
 from tasks.core.text.mapped import Texts
-from tasks.core.training.loop import draw_seed
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
 

@@ -18,10 +18,11 @@ from tasks.core.stage.devices import choose_device, hardware, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
+from tasks.core.tables.ids import Ints, ordinals
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.tables.trec import best_first, ranked_batch, read_run
-from tasks.core.text.tokens import Ints, open_tokens, ordinals
+from tasks.core.text.tokens import open_tokens
 from tasks.rescore.params import Rescore
 
 BLOCK = 1024  # queries whose lists are Python objects at a time

@@ -15,9 +15,9 @@ from tasks.core.retrieval.queries import query_tower
 from tasks.core.stage.devices import choose_device, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.parquet import StoredIds
+from tasks.core.tables.ids import StoredIds, ordinals
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens, ordinals
+from tasks.core.text.tokens import open_tokens
 
 WIDTH = 110  # of a printed text
 

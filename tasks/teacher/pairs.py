@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.tables.ids import ordinals
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import ordinals
 
 Floats = npt.NDArray[np.float32]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import seal, sealed
-from tasks.core.text.tokens import ordinals
+from tasks.core.tables.ids import ordinals
 
 PIECE = 8192  # pairs
 TEXT = 2**24  # characters of their texts at once: what a tokenizer makes of them takes some 20 times as much

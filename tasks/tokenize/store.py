@@ -11,8 +11,8 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.batching import joined
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
-from tasks.core.text.tokens import IDS
 
 Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
 

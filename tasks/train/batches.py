@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs
 from tasks.core.tables.parquet import count_rows, read_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import Ints, Tokens
-from tasks.core.training.loop import Schedule, batch_places, draw_seed
+from tasks.core.text.tokens import Tokens
+from tasks.core.training.loop import Schedule
 from tasks.train.params import Round
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]

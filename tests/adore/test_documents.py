@@ -14,8 +14,8 @@ from tasks.adore.documents import Centroids, Compressed, Exact
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.faiss_build import build
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.tokens import IDS
 
 ROWS, WIDTH = 300, 8
 CPU = torch.device("cpu")

@@ -21,10 +21,11 @@ from tasks.core.retrieval.encode import encode
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, folder_digest, write_json
 from tasks.core.stage.scratch import remove_finished
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import IDS, open_tokens
+from tasks.core.text.tokens import open_tokens
 
 QUERIES, DOCUMENTS, DEPTH, STEPS = 24, 170, 12, 9
 CPU = torch.device("cpu")

@@ -18,8 +18,8 @@ from tasks.core.retrieval.faiss_build import build, recall, set_effort, training
 from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.tokens import IDS
 from tasks.index.params import Index
 
 WIDTH = 16

@@ -18,9 +18,9 @@ from tasks.core.retrieval.embeddings import Manifest, write_manifest
 from tasks.core.retrieval.faiss_search import index_scores
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokens import IDS
 from tasks.mine import guard
 
 QUERIES, DOCUMENTS, WIDTH = 9, 40, 128

@@ -11,9 +11,9 @@ import pytest
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokens import IDS
 from tasks.mix.interleave import interleave
 
 QUERIES = [f"q{n}" for n in (3, 1, 2, 0)]

@@ -15,9 +15,9 @@ import torch
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Manifest, write_manifest
 from tasks.core.stage.files import write_json
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import IDS
 
 OWNERS = [0, 0, 1, 2, 2, 2, 3, 4, 5, 5]
 

@@ -14,9 +14,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tasks.core.stage.files import folder_digest
 from tasks.core.stage.scratch import remove_finished
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import IDS
 from tasks.teacher import pieces
 
 Row = tuple[str, str, int, float]

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.judgments import DocumentLists, lists_of
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokens import IDS, Tokens
+from tasks.core.text.tokens import Tokens
 from tasks.train.batches import TrainingSet, draw_batch, read_training_set, sampled_queries, steps_of
 from tasks.train.params import Round
 from tasks.train.step import batch_loss, best_passage

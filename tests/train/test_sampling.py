@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.judgments import lists_of
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokens import IDS, Tokens
+from tasks.core.text.tokens import Tokens
 from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of, seen_before
 from tasks.train.params import Round
 

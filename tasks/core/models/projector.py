@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from tasks.core.models.bi_encoder import Head, Towers
+from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
-from tasks.core.training.loop import draw_seed
 
 HEADS = {"linear": "linear", "nonlinear": "tanh"}  # the head of an encoder by the kind of projector
 STREAM = 13  # of draws

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, read_json, write_json
-from tasks.core.text.tokens import read_ids
+from tasks.core.tables.ids import read_ids
 
 Block = npt.NDArray[np.floating]
 

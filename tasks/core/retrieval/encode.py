@@ -12,7 +12,8 @@ import torch
 
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.packed import PAD, Packed
-from tasks.core.text.tokens import Ints, Tokens, cut_by_budget
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens, cut_by_budget
 
 Vectors = npt.NDArray[np.float32]
 

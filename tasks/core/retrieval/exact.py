@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import torch
 
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import Ints
 
 Floats = npt.NDArray[np.float32]
 

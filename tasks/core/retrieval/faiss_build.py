@@ -17,7 +17,7 @@ from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.exact import Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 
 TIE = 1e-6  # relative difference of two fp32 scores that are the same
 

@@ -12,7 +12,7 @@ from tasks.core.retrieval.exact import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress, track
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 
 CHECKED = 64  # random queries whose scores are compared with the index's own
 TOLERANCE = 1e-3  # of the largest score

@@ -19,7 +19,8 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.text.tokens import Ints, Tokens
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
 
 PAD = 16  # tokens
 INNER_ROWS = 512  # of the inner activations held at a time, for each thread: they stay in its cache

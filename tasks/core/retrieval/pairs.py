@@ -4,7 +4,7 @@ import numpy as np
 
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Floats
-from tasks.core.text.tokens import Ints
+from tasks.core.tables.ids import Ints
 
 
 def embedded_scores(queries_QD: Floats, embeddings: Embeddings, query: Ints, document: Ints) -> Floats:

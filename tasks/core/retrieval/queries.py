@@ -15,7 +15,8 @@ from tasks.core.retrieval.exact import MARGIN, QUERY_BLOCK, Floats, Ids, exact_s
 from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
-from tasks.core.text.tokens import Ints, Tokens
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
 
 HELD = 2**23  # search results in memory at a time, 12 bytes each: a CPU computes far longer than it reads the corpus
 HELD_GPU = 2**25  # a GPU is the faster of the two, so it reads less often: 0.4 GB

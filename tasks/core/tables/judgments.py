@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints, ordinals
 from tasks.core.tables.parquet import count_rows, read_batches, read_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokens import Ints, ordinals
 
 Floats = npt.NDArray[np.float32]
 GROUP = 2**22  # rows; all ids of the corpus pass by once a group

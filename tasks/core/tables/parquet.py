@@ -1,11 +1,9 @@
 """Parquet in and out, a batch at a time; a file is whole or absent."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -60,29 +58,3 @@ def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
     """The whole of a Parquet file of `schema`, for tables that fit in memory (queries, qrels)."""
     selected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     return pa.Table.from_batches(read_batches(path, schema, columns), selected)
-
-
-@dataclass(frozen=True)
-class StoredIds:
-    """The `id` column of a Parquet file, left there: of a corpus's ids only those that are asked for are held."""
-
-    path: Path
-
-    def __len__(self) -> int:
-        return int(pq.read_metadata(self.path).num_rows)
-
-    def slice(self, start: int, count: int) -> pa.Array:
-        """Ids `start` to `start + count`, fewer at the end."""
-        return self.take(pa.array(np.arange(start, min(start + count, len(self)))))
-
-    def take(self, wanted: pa.Array) -> pa.Array:
-        """The ids at the ordinals `wanted`, in their order; only the row groups that these stand in are read."""
-        unique, places = np.unique(wanted.to_numpy(zero_copy_only=False).astype(np.int64), return_inverse=True)
-        parts = [pa.array([], pa.string())]
-        with pq.ParquetFile(self.path) as file:
-            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
-            firsts = np.searchsorted(unique, np.concatenate([[0], ends]))  # of each group's wanted ones
-            for group in np.flatnonzero(np.diff(firsts)).tolist():
-                here = unique[firsts[group] : firsts[group + 1]] - (ends[group - 1] if group else 0)
-                parts.append(file.read_row_group(group, columns=["id"])["id"].combine_chunks().take(pa.array(here)))
-        return pa.concat_arrays(parts).take(pa.array(places))

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.core.stage.errors import UserError
-from tasks.core.text.tokens import Ints, Tokens, open_tokens
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens, open_tokens
 
 SENTENCES, OFFSETS = "sentences.bin", "sentence_offsets.npy"
 PLACE = np.dtype(np.uint16)  # so a row is shorter than 65,536 tokens

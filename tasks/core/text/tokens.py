@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
-from tasks.core.tables.parquet import read_table
+from tasks.core.tables.ids import Ints, read_ids
 
 if TYPE_CHECKING:  # two CPU seconds, for stages that want no more than ids
     import torch
-
-IDS = pa.schema([("id", pa.string())])
-ID_BATCH = 2**20
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -90,29 +84,6 @@ def open_tokens(folder: Path) -> Tokens:
         raise UserError(f"{folder / 'owners.npy'}: {len(owners)} rows, expected {len(offsets) - 1}; run tokenize again")
     flat: npt.NDArray[np.generic] = np.memmap(flat_path, dtype=dtype, mode="r") if size else np.empty(0, dtype=dtype)
     return Tokens(flat, offsets, owners, folder, **texts)
-
-
-def read_ids(path: Path) -> pa.Array:
-    """The `id` column of a Parquet file of ids, as one array."""
-    return read_table(path, IDS)["id"].combine_chunks()
-
-
-def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
-    """The ordinal of each id of `needed` in the ids of a Parquet file, -1 where it is not there; ids are read a part at a time."""
-    unique = needed.dictionary_encode().unify_dictionaries()
-    if not unique.num_chunks:
-        return np.empty(0, dtype=np.int64)
-    wanted = unique.chunk(0).dictionary
-    found = np.full(len(wanted), -1, dtype=np.int64)
-    start = 0
-    for batch in pq.ParquetFile(path).iter_batches(ID_BATCH, columns=["id"]):
-        place = pc.index_in(wanted, value_set=batch["id"])
-        here = place.is_valid().to_numpy(zero_copy_only=False)
-        found[here] = place.drop_null().to_numpy() + start
-        start += batch.num_rows
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in unique.chunks])
-    rows: Ints = found[codes]
-    return rows
 
 
 def cut_by_budget(lengths: Ints, budget: int) -> list[Ints]:

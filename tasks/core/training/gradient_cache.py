@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.text.tokens import Ints, Tokens, cut_by_budget
-from tasks.core.training.loop import draw_seed
+from tasks.core.stage.draws import draw_seed
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens, cut_by_budget
 
 Loss = Callable[..., tuple[torch.Tensor, dict[str, float]]]
 

@@ -11,10 +11,8 @@ import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from dvclive import Live
 from safetensors import SafetensorError, safe_open
@@ -24,7 +22,6 @@ from torch import nn
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file, read_json, write_json
 from tasks.core.stage.progress import Progress
-from tasks.core.text.tokens import Ints
 from tasks.core.training.cpu_dropout import CheapDropout
 from tasks.core.training.optimizers import linear_schedule
 
@@ -46,34 +43,6 @@ class Schedule:
     clip: float
     first: int = 0
     total: int | None = None
-
-
-def draw_seed(*key: int) -> int:
-    """One 63-bit seed from (seed, step, ...): a splitmix64 chain, so nearby keys give unrelated draws."""
-    state = 0
-    for part in key:
-        state = (state ^ (part & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 31
-    return state >> 1
-
-
-@lru_cache(maxsize=2)  # drawn once an epoch: a corpus of millions would cost every step a permutation
-def epoch_order(total: int, seed: int, epoch: int) -> Ints:
-    """The order of 0..total-1 in an epoch, [total], read-only."""
-    order: Ints = np.random.default_rng(draw_seed(seed, 1, epoch)).permutation(total)
-    order.flags.writeable = False
-    return order
-
-
-def batch_places(total: int, size: int, seed: int, step: int) -> Ints:
-    """Which of 0..total-1 are the batch of step `step`, [size]: a new permutation each epoch, the next one where an epoch ends.
-
-    The last batch of an epoch is so filled from the next, and every batch is full.
-    """
-    epoch, place = np.divmod(np.arange(step * size, (step + 1) * size), total)
-    return np.concatenate([epoch_order(total, seed, e)[place[epoch == e]] for e in np.unique(epoch).tolist()])
 
 
 def fit(

@@ -9,10 +9,10 @@ import pytest
 
 from tasks.core.stage.errors import UserError
 from tasks.core.tables import judgments
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_groups, ranked_lists, relevant_pairs
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokens import IDS
 
 Row = tuple[str, str, int, float]
 

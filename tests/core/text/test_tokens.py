@@ -10,8 +10,9 @@ import pytest
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
-from tasks.core.tables.parquet import StoredIds, write_table
-from tasks.core.text.tokens import IDS, Tokens, cut_by_budget, open_tokens, ordinals
+from tasks.core.tables.ids import IDS, StoredIds, ordinals
+from tasks.core.tables.parquet import write_table
+from tasks.core.text.tokens import Tokens, cut_by_budget, open_tokens
 
 
 def folder(path: Path, rows: list[list[int]], owners: list[int] | None = None) -> Path:

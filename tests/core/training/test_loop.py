@@ -8,20 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
-from tasks.core.training.loop import (
-    CHECKPOINT,
-    Schedule,
-    batch_places,
-    checkpoint_step,
-    draw_seed,
-    fit,
-    load_state,
-    read_state,
-    save_state,
-    state_tensors,
-)
+from tasks.core.training.loop import CHECKPOINT, Schedule, checkpoint_step, fit, load_state, read_state, save_state, state_tensors
 from tasks.core.training.optimizers import make_optimizer
 
 STEPS = 12

@@ -15,6 +15,7 @@ from flows.experiments import store
 from flows.experiments.sweep import Point, inputs, read_points, sweep
 from flows.repository import lock, worktree
 from flows.repository.cache import object_path
+from flows.repository.git import git
 from tasks.core.stage.errors import UserError
 
 SWEEP = """
@@ -116,7 +117,7 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     monkeypatch.chdir(toy.folder)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
         monkeypatch.setenv(name, toy.environment[name])
-    commit, place = lock.git("rev-parse", "HEAD"), Path(".retemper/sweep/tree-0")
+    commit, place = git("rev-parse", "HEAD"), Path(".retemper/sweep/tree-0")
     hook = Path(".git/hooks/post-checkout")  # as `dvc install` makes it; git checkout then ends with its status
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nexit 1\n")
@@ -128,7 +129,7 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     assert (tree / "step.py").read_text() == (toy.folder / "step.py").read_text()
     (tree / ".git").write_text("gitdir: nowhere\n")
     worktree.make_worktree(place, commit)
-    assert lock.git("status", "--short", folder=tree) == ""
+    assert git("status", "--short", folder=tree) == ""
     for setting in ("diff.noprefix=true", "diff.external=false", "color.ui=always"):
         toy.command("git", "config", *setting.split("="))
     toy.rounds(a="5", b="6")
@@ -162,7 +163,7 @@ def test_an_experiment_holds_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPa
         Path(name).write_text("")
     Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, code]"))
     commit = store.save(Path.cwd(), lock.commit_of("HEAD"), "x", "", [])
-    stored = lock.git("ls-tree", "-r", "--name-only", commit, "code").splitlines()
+    stored = git("ls-tree", "-r", "--name-only", commit, "code").splitlines()
     assert stored == ["code/__init__.py", "code/deep/b.py"]
 
 

@@ -11,12 +11,12 @@ from flows.experiments import store
 from flows.pipeline import run
 from flows.pipeline.plan import Plan
 from flows.process.display import Outcome
+from flows.repository.git import git
 from flows.repository.graph import Graph, Stage
 from flows.results import search
 from flows.results.generations import outdated, present, unfit
 from flows.results.metrics import read_metrics
 from flows.retraining.champion import record_of
-from flows.retraining.tree import git
 from tasks.core.stage.errors import UserError
 
 DEPS = {

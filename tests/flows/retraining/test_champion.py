@@ -6,11 +6,11 @@ import pytest
 
 from flows.process.display import Display
 from flows.process.processes import Processes
+from flows.repository.git import git
 from flows.repository.lock import parse_lock
 from flows.retraining import champion, retrain
 from flows.retraining import tree as retraining_tree
 from flows.retraining.champion import digests_of, outs_of, record_of
-from flows.retraining.tree import git
 from tasks.core.stage.errors import UserError
 
 LOCK = """
@@ -42,14 +42,14 @@ def test_an_empty_lock() -> None:
 
 def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> None:
     """DVC keeps its entry in dvc.lock, but nothing would make its index again."""
-    git(tmp_path, "init", "--quiet")
+    git("init", "--quiet", folder=tmp_path)
     entry = "  train@{0}: {{outs: [{{path: data/encoders/{0}, md5: of_{0}}}]}}\n"
     (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entry.format('a')}{entry.format('b')}")
     (tmp_path / "dvc.yaml").write_text("stages: {train: {foreach: '${rounds}', do: {cmd: x}}}\n")
     (tmp_path / "params.yaml").write_text("rounds: {a: {}}\n")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "-m", "b was removed")
-    commit = git(tmp_path, "rev-parse", "HEAD")
+    git("add", ".", folder=tmp_path)
+    git("commit", "--quiet", "-m", "b was removed", folder=tmp_path)
+    commit = git("rev-parse", "HEAD", folder=tmp_path)
     assert record_of(tmp_path, commit, "a")["digests"] == {"encoder": "of_a"}
     with pytest.raises(UserError, match=r"has no encoder b, expected one of a$"):
         record_of(tmp_path, commit, "b")

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from flows.pipeline.run import StagesFailed
 from flows.process.display import Display
 from flows.process.processes import Processes
+from flows.repository.git import GitFailed, git
 from flows.retraining import champion, retrain
 from flows.retraining import tree as retraining_tree
 from tasks.core.stage.errors import UserError
@@ -122,7 +123,7 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> 
         assert project.gone(3), project.processes()
         assert project.champion() == first
     folder = project.folder / retraining_tree.FOLDER
-    git_folder = Path(retraining_tree.git(folder, "rev-parse", "--absolute-git-dir"))
+    git_folder = Path(git("rev-parse", "--absolute-git-dir", folder=folder))
     (git_folder / "index.lock").touch()  # as a kill may leave them
     (project.folder / ".git" / f"{retraining_tree.BRANCH}.lock").touch()
     (folder / "params.yaml").write_text("cut sho")
@@ -283,9 +284,9 @@ def test_what_is_done_without_a_test(
     there = [crowned(number, *one) for number, one in enumerate(champions, 1)]
     made: list[champion.Champion] = []
 
-    def git(_: Path, *words: str) -> str:
+    def git(*words: str, **_: object) -> str:
         if words[0] == "checkout":
-            raise retraining_tree.GitFailed("no room")
+            raise GitFailed("no room")
         return ""
 
     def not_comparable(*_: Any) -> Any:

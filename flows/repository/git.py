@@ -1,0 +1,62 @@
+"""git, run from here: it never prompts, opens no editor and runs no hook."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from tasks.core.stage.errors import UserError
+
+GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install` the status of git checkout is its hook's
+QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
+NOBODY = {  # who commits where git knows no identity, and where no person commits
+    f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
+}
+KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # what stays of the caller's GIT_ variables; GIT_DIR of a hook does not
+
+
+class GitFailed(UserError):
+    """git refused; the message is its own line."""
+
+
+def git(
+    *words: str,
+    folder: Path | None = None,
+    check: bool = True,
+    text: str | None = None,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Output of a git command in `folder` (default: the current one), without its last newline.
+
+    `text` goes to its standard input, `timeout` is in seconds, `env` is added to its environment. GitFailed where `check` and it
+    fails, or does not answer in time.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
+    try:
+        done = subprocess.run(
+            [*GIT, *words],
+            cwd=folder,
+            env={**inherited, **QUIET, **identity(), **(env or {})},
+            input=None if text is None else text.encode("utf-8", "surrogateescape"),
+            stdin=subprocess.DEVNULL if text is None else None,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise GitFailed(f"git {words[0]}: no answer within {timeout:g} s") from None
+    out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may hold any bytes, and \r\n
+    if check and done.returncode:
+        lines = [line for line in told.splitlines() if line.strip() and not line.startswith("hint:")] or [f"status {done.returncode}"]
+        reason = next((line for line in lines if line.startswith(("fatal:", "error:", " !"))), lines[-1])
+        raise GitFailed(f"git {words[0]}: {reason.strip().removeprefix('fatal: ')}")
+    return out.removesuffix("\n")
+
+
+@cache
+def identity() -> dict[str, str]:
+    """Environment with which a commit can be made: empty where git has an identity."""
+    known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode == 0
+    return {} if known else NOBODY

@@ -1,0 +1,65 @@
+"""Ids of documents and queries: their tables, and the ordinals behind them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.core.tables.parquet import read_table
+
+IDS = pa.schema([("id", pa.string())])
+ID_BATCH = 2**20
+Ints = npt.NDArray[np.int64]
+
+
+def read_ids(path: Path) -> pa.Array:
+    """The `id` column of a Parquet file of ids, as one array."""
+    return read_table(path, IDS)["id"].combine_chunks()
+
+
+def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
+    """The ordinal of each id of `needed` in the ids of a Parquet file, -1 where it is not there; ids are read a part at a time."""
+    unique = needed.dictionary_encode().unify_dictionaries()
+    if not unique.num_chunks:
+        return np.empty(0, dtype=np.int64)
+    wanted = unique.chunk(0).dictionary
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    start = 0
+    for batch in pq.ParquetFile(path).iter_batches(ID_BATCH, columns=["id"]):
+        place = pc.index_in(wanted, value_set=batch["id"])
+        here = place.is_valid().to_numpy(zero_copy_only=False)
+        found[here] = place.drop_null().to_numpy() + start
+        start += batch.num_rows
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in unique.chunks])
+    rows: Ints = found[codes]
+    return rows
+
+
+@dataclass(frozen=True)
+class StoredIds:
+    """The `id` column of a Parquet file, left there: of a corpus's ids only those that are asked for are held."""
+
+    path: Path
+
+    def __len__(self) -> int:
+        return int(pq.read_metadata(self.path).num_rows)
+
+    def slice(self, start: int, count: int) -> pa.Array:
+        """Ids `start` to `start + count`, fewer at the end."""
+        return self.take(pa.array(np.arange(start, min(start + count, len(self)))))
+
+    def take(self, wanted: pa.Array) -> pa.Array:
+        """The ids at the ordinals `wanted`, in their order; only the row groups that these stand in are read."""
+        unique, places = np.unique(wanted.to_numpy(zero_copy_only=False).astype(np.int64), return_inverse=True)
+        parts = [pa.array([], pa.string())]
+        with pq.ParquetFile(self.path) as file:
+            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+            firsts = np.searchsorted(unique, np.concatenate([[0], ends]))  # of each group's wanted ones
+            for group in np.flatnonzero(np.diff(firsts)).tolist():
+                here = unique[firsts[group] : firsts[group + 1]] - (ends[group - 1] if group else 0)
+                parts.append(file.read_row_group(group, columns=["id"])["id"].combine_chunks().take(pa.array(here)))
+        return pa.concat_arrays(parts).take(pa.array(places))
