@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
@@ -183,7 +183,11 @@ class Ended(NamedTuple):
 def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
     """Run a command's `main` in this process, in `folder`."""
     from tasks.core.stage.errors import one_line_errors
+    from tasks.core.stage.frozen import freeze_parameters
 
+    if (folder / "params.yaml").exists():
+        with redirect_stderr(StringIO()), suppress(SystemExit), one_line_errors():
+            freeze_parameters(folder)
     out, err, before = StringIO(), StringIO(), sys.argv
     sys.argv = argv
     status: object = 0

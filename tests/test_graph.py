@@ -1,12 +1,7 @@
-"""dvc.yaml against the code: what a stage imports and which parameters it reads stand in its deps, and the graph holds together.
-
-`python tests/test_graph.py` prints the code deps that every stage should have, ready to paste.
-"""
+"""dvc.yaml against the code: every stage tracks its code and the parameters that it reads, and the graph holds together."""
 
 import ast
 import re
-import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +11,7 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[1]
-NOT_STAGES = {"core", "search"}  # folders of tasks/ that no stage of dvc.yaml runs
+NOT_STAGES = {"core", "search", "freeze"}  # folders of tasks/ that are no stage of the data
 BY_DIGEST = {"dataset", "encoder"}  # sections whose meaning data/source.json carries
 MODULE = re.compile(r"python -m tasks\.(\w+)")
 
@@ -27,7 +22,7 @@ def read(name: str) -> dict[str, Any]:
 
 def stages() -> dict[str, dict[str, Any]]:
     """Every entry of dvc.yaml, the body of a foreach for its stages."""
-    return {name: stage.get("do", stage) for name, stage in read("dvc.yaml")["stages"].items()}
+    return {name: stage.get("do", stage) for name, stage in read("dvc.yaml")["stages"].items() if name != "freeze"}
 
 
 def folder(stage: dict[str, Any]) -> str:
@@ -37,59 +32,13 @@ def folder(stage: dict[str, Any]) -> str:
     return found[1]
 
 
-def module_file(root: Path, module: str) -> Path | None:
-    """The source file of a dotted module below `root`, None where there is none."""
-    path = root.joinpath(*module.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
-
-
-def imported(root: Path, file: Path) -> set[str]:
-    """Every module of tasks/ that `file` names in an import, wherever it stands; the packages above it as well."""
-    package = file.relative_to(root).with_suffix("").parts[:-1]
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    whole = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
-    return {name for name in whole if name.split(".")[0] == "tasks"}
-
-
-def only_docstring(file: Path) -> bool:
-    """Whether a file can change no result."""
-    body = ast.parse(file.read_text(encoding="utf-8")).body
-    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body)
-
-
-@cache
-def closure(root: Path, stage: str) -> frozenset[str]:
-    """Files below `root` that `python -m tasks.STAGE` can import, as deps name them: its own folder and single files elsewhere."""
-    own = root / "tasks" / stage
-    waiting = [*own.rglob("*.py"), root / "tasks" / "__init__.py"]
-    seen: set[Path] = set()
-    while waiting:
-        file = waiting.pop()
-        if file not in seen:
-            seen.add(file)
-            waiting += [found for name in imported(root, file) if (found := module_file(root, name))]
-    outside = {file for file in seen if own not in file.parents and not only_docstring(file)}
-    return frozenset({f"tasks/{stage}", *(file.relative_to(root).as_posix() for file in outside)})
-
-
-def code_deps(stage: dict[str, Any]) -> list[str]:
-    return [dep for dep in stage["deps"] if dep.startswith("tasks/")]
-
-
 def section(entry: str) -> str:
     return entry.split(".")[0]
 
 
-def tracked(stage: dict[str, Any]) -> set[str]:
-    """The sections of params.yaml in a stage's params."""
-    return {section(entry) for entry in stage.get("params", []) if isinstance(entry, str)}
+def tracked(stage: dict[str, Any], file: str = "data/params.json") -> set[str]:
+    """The sections of a file of parameters in a stage's params."""
+    return {section(key) for entry in stage.get("params", []) for name, keys in entry.items() if name == file for key in keys}
 
 
 def loaded(stage: str) -> set[str]:
@@ -111,35 +60,10 @@ def repo() -> Any:
 
 
 @pytest.mark.parametrize("name", stages())
-def test_a_stage_depends_on_exactly_the_code_it_imports(name: str) -> None:
+def test_a_stage_tracks_the_digest_of_its_own_code_and_names_no_file_of_it(name: str) -> None:
     stage = stages()[name]
-    wanted, present = closure(ROOT, folder(stage)), code_deps(stage)
-    missing, superfluous = sorted(wanted - set(present)), sorted(set(present) - wanted)
-    assert not missing, f"dvc.yaml: {name}: add to deps:\n" + "\n".join(f"        - {file}" for file in missing)
-    assert not superfluous, f"dvc.yaml: {name}: imports none of {', '.join(superfluous)}; take them out of deps"
-    assert len(present) == len(set(present)), f"dvc.yaml: {name}: a file stands twice in deps"
-
-
-def test_the_walk_finds_lazy_relative_and_indirect_imports(tmp_path: Path) -> None:
-    files = {
-        "tasks/__init__.py": '"""Only words."""',
-        "tasks/core/__init__.py": '"""Only words."""',
-        "tasks/core/a.py": "from tasks.core import b\n",
-        "tasks/core/b.py": "",
-        "tasks/core/c.py": "def f():\n    import tasks.core.d as d\n    return d\n",
-        "tasks/core/d.py": "x = 1\n",
-        "tasks/core/deep/__init__.py": "y = 2\n",
-        "tasks/core/deep/e.py": "z = 3\n",
-        "tasks/core/unused.py": "x = 1\n",
-        "tasks/one/__init__.py": "",
-        "tasks/one/__main__.py": "from . import own\nfrom tasks.core.a import f\n",
-        "tasks/one/own.py": "if True:\n    from ..core.c import g\nfrom tasks.core.deep.e import z\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    core = {"a.py", "c.py", "d.py", "deep/__init__.py", "deep/e.py"}  # b.py is empty and can change nothing
-    assert closure(tmp_path, "one") == {"tasks/one", *(f"tasks/core/{name}" for name in core)}
+    assert tracked(stage, "data/code.json") == {folder(stage)}
+    assert not [dep for dep in stage.get("deps", []) if not dep.startswith("data/")], f"dvc.yaml: {name}: code is tracked by its digest"
 
 
 def test_the_graph_resolves_and_has_no_cycle(repo: Any) -> None:
@@ -174,7 +98,7 @@ def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any) -> N
     assert not untracked | unknown, f"params.yaml and dvc.yaml differ in {untracked | unknown}"
     for stage in repo.index.stages:
         for dependency in stage.params:
-            if dependency.def_path == "params.yaml":
+            if dependency.def_path == "data/params.json":
                 for entry in dependency.params:
                     value: Any = params
                     for key in entry.split("."):
@@ -202,13 +126,3 @@ def test_every_stage_folder_has_its_entry_its_params_and_a_stage() -> None:
         assert (ROOT / "tasks" / name / "__main__.py").is_file(), f"tasks/{name}: no __main__.py"
     for name in run:
         assert (ROOT / "tasks" / name / "params.py").is_file(), f"tasks/{name}: no params.py"
-
-
-def main() -> None:
-    """Print the code deps of every stage."""
-    for name, stage in stages().items():
-        print(f"  {name}:", *(f"        - {dep}" for dep in sorted(closure(ROOT, folder(stage)))), sep="\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,16 @@
 """What a change re-runs: for every parameter of params.yaml and every source file of tasks/, no stage more and no stage less.
 
-DVC's answer (a parameter edited in a copy of params.yaml, a file edited in a copy of the code, then DVC's own status of every
-stage against a dvc.lock of outs that are stood in for) is compared with two readings that know nothing of DVC: dvc.yaml and
-params.yaml as plain YAML, and the imports that Python's modulefinder finds. `python tests/test_invalidations.py` prints the
-table; for one change, `retemper run --dry-run --set KEY=VALUE` says the same.
+DVC's answer (a parameter edited in a copy of params.yaml, then DVC's own status of every stage against a dvc.lock of outs that
+are stood in for) is compared with dvc.yaml and params.yaml read as plain YAML; digests of code with the imports that Python's
+modulefinder finds. For one change, `retemper run --dry-run --set KEY=VALUE` says the same.
 """
 
+import ast
+import itertools
 import re
 import shutil
 import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
 from functools import cache
@@ -21,10 +22,13 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.repository.graph import Graph, read_graph, read_status
+from flows.repository.graph import read_graph, read_status
+from tasks.core.stage.code import MEMORY, NEUTRAL, Reader
+from tasks.core.stage.frozen import freeze
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "data/source.json"
+FROZEN = ("source.json", "params.json", "code.json")  # what the flow writes
 FIXED = {name: f"{name}.digest" for name in ("dataset", "encoder", "articles")}  # sections whose content it carries
 
 
@@ -58,12 +62,13 @@ class Copy:
         (folder / SOURCE).write_text('{"dataset": {"digest": "a"}, "encoder": {"digest": "b"}, "articles": {"digest": "c"}}')
         (folder / ".dvcignore").write_text("__pycache__\n")
         subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+        freeze(folder)
         with chdir(folder):
             Repo.init().close()
             with Repo() as repo:
                 self.graph = read_graph(repo)
                 paths = {Path(part.fs_path) for node in repo.index.stages for part in (*node.outs, *node.deps) if part.protocol == "local"}
-                for path in sorted(path for path in paths if path.is_relative_to(folder / "data") and path != folder / SOURCE):
+                for path in sorted(path for path in paths if path.is_relative_to(folder / "data") and path.name not in FROZEN):
                     file = path if path.suffix else path / "file"
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_text(f"stands in for {path.name}")
@@ -71,6 +76,7 @@ class Copy:
 
     def rerun(self) -> set[str]:
         """The stages that a run would look at now: those that changed, and all that read from them."""
+        freeze(self.folder)
         with chdir(self.folder), Repo() as repo:
             graph = read_graph(repo)
             return set(graph.downstream_of(read_status(repo, graph.stages)))
@@ -111,27 +117,6 @@ def by_dvc_parameter(copy: Copy, way: tuple[str, ...]) -> set[str]:
         (copy.folder / "params.yaml").write_text(before, encoding="utf-8")
 
 
-def by_dvc_file(repo: Any, graph: Graph, file: Path) -> set[str]:
-    """Edit one source file, ask every stage for its code, and set it back. What stages share is asked once for each recorded digest."""
-    before = file.read_bytes()
-    answers: dict[tuple[str, str], bool] = {}
-
-    def changed(dep: Any) -> bool:
-        known = (dep.fs_path, str(dep.hash_info.value))  # of parameters it is what they are
-        if known not in answers:
-            answers[known] = bool(dep.status())
-        return answers[known]
-
-    try:
-        file.write_bytes(before + b"\n# changed\n")
-        deps = {
-            node.addressing: [dep for dep in node.deps if Path(dep.fs_path).is_relative_to(file.parents[1])] for node in repo.index.stages
-        }
-        return set(graph.downstream_of(name for name, own in deps.items() if any(map(changed, own))))
-    finally:
-        file.write_bytes(before)
-
-
 # What must run, without DVC
 
 
@@ -141,7 +126,7 @@ def entries() -> Mapping[str, Mapping[str, Any]]:
     params = read(ROOT / "params.yaml")
     found: dict[str, Mapping[str, Any]] = {}
     for name, stage in read(ROOT / "dvc.yaml")["stages"].items():
-        if "foreach" not in stage:
+        if "foreach" not in stage and not stage.get("always_changed"):
             found[name] = stage
         for key, item in params[stage["foreach"][2:-1]].items() if "foreach" in stage else ():
             found[f"{name}@{key}"] = {part: fill(value, key, item) for part, value in stage["do"].items()}
@@ -168,7 +153,7 @@ def after(names: set[str]) -> set[str]:
         more = {
             name
             for name, stage in entries().items()
-            if name not in found and any(overlap(dep, out) for dep in stage["deps"] for out in outs)
+            if name not in found and any(overlap(dep, out) for dep in stage.get("deps", []) for out in outs)
         }
         if not more:
             return found
@@ -185,7 +170,7 @@ def by_graph(way: tuple[str, ...]) -> set[str]:
     tracking = {
         name
         for name, stage in entries().items()
-        if any(isinstance(entry, str) and (dotted == entry or dotted.startswith(f"{entry}.")) for entry in stage.get("params", []))
+        if any(dotted == key or dotted.startswith(f"{key}.") for entry in stage["params"] for key in entry.get("data/params.json", []))
     }
     filled = set()
     for name, stage in read(ROOT / "dvc.yaml")["stages"].items():
@@ -196,41 +181,31 @@ def by_graph(way: tuple[str, ...]) -> set[str]:
 
 @cache
 def imported(folder: str) -> frozenset[Path]:
-    """Files of tasks/ that `python -m tasks.FOLDER` can import, wherever the import stands."""
-    finder = ModuleFinder(path=[str(ROOT)])
+    """Files of tasks/ that `python -m tasks.FOLDER` can import, wherever the import stands; not by way of neutral modules."""
+    finder = ModuleFinder(path=[str(ROOT)], excludes=list(NEUTRAL))
     finder.run_script(str(ROOT / "tasks" / folder / "__main__.py"))
     return frozenset(Path(module.__file__) for module in finder.modules.values() if module.__file__)
 
 
+def folders() -> list[str]:
+    return sorted({stage["cmd"].split()[2].removeprefix("tasks.") for stage in entries().values()})
+
+
 def by_imports(file: Path) -> set[str]:
-    """Stages whose entry imports the file, or in whose folder it lies; a package file that holds only words changes nothing."""
-    found = set()
-    for name, stage in entries().items():
-        folder = stage["cmd"].split()[2].removeprefix("tasks.")
-        own = file.is_relative_to(ROOT / "tasks" / folder)
-        if own or (
-            file in imported(folder)
-            and not (file.name == "__init__.py" and file.read_text().count('"""') == 2 and file.read_text().endswith('"""\n'))
-        ):
-            found.add(name)
-    return after(found)
+    """Folders of stages whose entry imports the file."""
+    return {folder for folder in folders() if file in imported(folder)}
 
 
 # The comparison
 
 PARAMETERS = list(leaves(read(ROOT / "params.yaml")))
-FILES = sorted((ROOT / "tasks").rglob("*.py"))
+FILES = [file for file in sorted((ROOT / "tasks").rglob("*.py")) if file.name != "__init__.py"]
+EDITS = 100
 
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return Copy(tmp_path_factory.mktemp("invalidations"))
-
-
-@pytest.fixture(scope="module")
-def opened(copied: Copy) -> Iterator[Any]:
-    with chdir(copied.folder), Repo() as repo:
-        yield repo
 
 
 def test_where_nothing_changed_nothing_runs(copied: Copy) -> None:
@@ -251,20 +226,119 @@ def test_every_parameter_re_runs_what_the_graph_says(copied: Copy) -> None:
     assert wrong == {}
 
 
-def test_every_source_file_re_runs_what_imports_it(copied: Copy, opened: Any) -> None:
-    for file in FILES:
-        twin = copied.folder / file.relative_to(ROOT)
-        assert by_dvc_file(opened, copied.graph, twin) == by_imports(file), file.relative_to(ROOT)
+MEMORY_OF_ALL = Path(tempfile.mkdtemp()) / MEMORY
 
 
-def main() -> None:
-    """Print the table as Markdown."""
-    everything = len(entries())
-    print("| change | stages that run again |\n|---|---|")
-    for name, found in [(".".join(way), by_graph(way)) for way in PARAMETERS] + [(str(f.relative_to(ROOT)), by_imports(f)) for f in FILES]:
-        told = "none" if not found else f"all {everything}" if len(found) == everything else ", ".join(n for n in entries() if n in found)
-        print(f"| {name} | {told} |")
+def digests(folder: Path) -> dict[str, str]:
+    """Of the code of every folder that dvc.yaml runs."""
+    return {stage: digest for stage, digest in Reader(folder, MEMORY_OF_ALL).stage_digests().items() if stage in folders()}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@cache
+def present() -> dict[str, str]:
+    return digests(ROOT)
+
+
+def edited(folder: Path, file: Path, text: str) -> set[str]:
+    """The stages whose digest differs with `text` in place of a file of the code."""
+    twin = folder / file.relative_to(ROOT)
+    genuine = twin.read_text(encoding="utf-8")
+    try:
+        twin.write_text(text, encoding="utf-8")
+        return {stage for stage, digest in digests(folder).items() if digest != present()[stage]}
+    finally:
+        twin.write_text(genuine, encoding="utf-8")
+
+
+class Cosmetic(ast.NodeTransformer):
+    """Other docstrings, other words in what is shown or raised, other annotations of functions; `ast.unparse` formats anew."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.returns = ast.Constant("Another")
+        for argument in node.args.args:
+            argument.annotation = None
+        if ast.get_docstring(node):
+            node.body[0] = ast.Expr(ast.Constant("Other words."))
+        return node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return Words().visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        shown = isinstance(node.func, ast.Name) and node.func.id in ("Progress", "parser")
+        return Words().visit(node) if shown else node
+
+
+class Words(ast.NodeTransformer):
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant("other words") if isinstance(node.value, str) else node
+
+    def visit_JoinedStr(self, _: ast.JoinedStr) -> ast.AST:
+        return ast.Constant("other words")
+
+
+def mutants(text: str) -> Iterator[str]:
+    """Programs that compute something else: an operator, a number or a call is another one, outside of messages."""
+    tree = ast.parse(text)
+    hidden = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise | ast.JoinedStr) for part in ast.walk(node)}
+    hidden |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.arg | ast.FunctionDef) for part in annotations(node)}
+    for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+            before, node.op = node.op, ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
+            yield ast.unparse(tree)
+            node.op = before
+        elif isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
+            node.value += 1
+            yield ast.unparse(tree)
+            node.value -= 1
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node.func.attr += "_"
+            yield ast.unparse(tree)
+            node.func.attr = node.func.attr[:-1]
+        elif isinstance(node, ast.Compare):
+            before = node.ops
+            node.ops = [ast.Lt() if isinstance(op, ast.Gt | ast.GtE) else ast.Gt() for op in before]
+            yield ast.unparse(tree)
+            node.ops = before
+
+
+def annotations(node: ast.arg | ast.FunctionDef) -> Iterator[ast.AST]:
+    shown = node.annotation if isinstance(node, ast.arg) else node.returns
+    return ast.walk(shown) if shown else iter(())
+
+
+def test_a_hundred_cosmetic_edits_change_no_digest(copied: Copy) -> None:
+    looked = 0
+    for file in itertools.islice(itertools.cycle(FILES), 0, max(EDITS, len(FILES))):
+        text = file.read_text(encoding="utf-8")
+        other = ast.unparse(ast.fix_missing_locations(Cosmetic().visit(ast.parse(text))))
+        assert other != text
+        assert edited(copied.folder, file, f"# A comment.\n{other}\n# Another.\n") == set(), file.relative_to(ROOT)
+        looked += 1
+    assert looked >= EDITS
+
+
+def test_a_hundred_mutants_change_the_digests_of_the_stages_that_import_them(copied: Copy) -> None:
+    neutral = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in NEUTRAL}
+    looked = 0
+    for number, file in enumerate(FILES):
+        found = list(mutants(file.read_text(encoding="utf-8")))
+        if found:
+            wanted = set() if file in neutral else by_imports(file)
+            assert edited(copied.folder, file, found[number % len(found)]) == wanted, file.relative_to(ROOT)
+            looked += 1
+    assert looked >= EDITS
+
+
+def test_dvc_re_runs_what_reads_a_stage_whose_code_changed(copied: Copy) -> None:
+    file = copied.folder / "tasks/train/losses.py"
+    before = file.read_text(encoding="utf-8")
+    file.write_text(f"{before}\nmore = 1\n", encoding="utf-8")
+    assert copied.rerun() == after({name for name in entries() if name.startswith("train@")})
+    file.write_text(f"{before}\n# more\n", encoding="utf-8")
+    assert copied.rerun() == set()
+    file.write_text(before, encoding="utf-8")

@@ -24,6 +24,7 @@ from flows.pipeline.stage import Slots, find_devices, run_stage
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.results import generations, metrics, timing
+from tasks.core.stage.code import SNAPSHOT
 from tasks.core.stage.errors import disk_fault
 
 
@@ -34,6 +35,7 @@ def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Cl
     kinds = {stage.slot for stage in stages.values() if stage.slot}
     devices = find_devices() if kinds else []
     slots = {kind: Slots(devices) for kind in kinds}
+    frozen = {SNAPSHOT: str(plan.code.absolute())} if plan.code else {}
 
     @contextmanager
     def take_slot(name: str) -> Iterator[dict[str, str]]:
@@ -66,7 +68,7 @@ def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Cl
                     display.began(name)
                     clock.began(name)
                     began = time.time()
-                    outcome = run_stage(name, processes, tell, plan.reached, env | display.environment)
+                    outcome = run_stage(name, processes, tell, plan.reached, env | frozen | display.environment)
                     device = timing.device_name(env, stages[name].slot)
                     state: timing.State = "Stopped" if processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
                     clock.ended(timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state))

@@ -12,6 +12,7 @@ from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_statu
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.team import sync
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.frozen import freeze
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 
@@ -24,6 +25,7 @@ class Plan:
     changed: frozenset[str]
     remote: str | None  # the team's remote
     reached: bool  # whether it answered
+    code: Path | None  # the frozen copy of the code that stages execute, where the project has code of its own
 
 
 def check_parameters() -> None:
@@ -44,6 +46,7 @@ def make_plan(
 ) -> Plan:
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
+    code = freeze()
     locks.repair()
     if not dry and locks.restore(lock_is_readable):
         warn("dvc.lock was cut short by a kill; it is as it was before that run, whose finished stages are in the cache")
@@ -70,4 +73,4 @@ def make_plan(
         if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
-    return Plan(graph, graph.downstream_of(status), remote, reached)
+    return Plan(graph, graph.downstream_of(status), remote, reached, code)

@@ -17,6 +17,7 @@ from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.team import remotes, sync
 from tasks.core.stage.errors import FULL, UserError
+from tasks.core.stage.frozen import freeze
 from tasks.core.stage.scratch import remove_finished
 
 STUDIES = Path("data/studies")
@@ -94,6 +95,7 @@ def dry_run(
     display = Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run(), edited or nullcontext():
         plan = make_plan(targets, processes, display.warn, check, dry=True)
+    freeze()  # without the edit
     return [name for name in plan.graph.stages if name in plan.changed]
 
 

@@ -10,22 +10,16 @@ then pulls only what its own restored run needs.
 import fcntl
 import os
 import sys
-import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import tasks
-from flows.parameters.sources import SOURCE, STANDS, changed_since
 from flows.repository.cache import by_content, listing, object_path
 from flows.repository.lock import read_lock
-from tasks.core.stage.entry import BEGUN
+from tasks.core.stage.code import SNAPSHOT, frozen_environment
 
 UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
 
 
-SCRATCH = Path(".retemper")
 TURNS = "RETEMPER_TURNS"  # names a folder: of runs that share it and a cache, one computes a stage, the others wait and take its outs
 
 
@@ -89,67 +83,6 @@ def reproduce(stage: str, pull: bool) -> int:
     return int(main(["--wait-for-lock", "repro", "--single-item", "--pull", stage]))
 
 
-def recorded_as_read() -> None:
-    """From now on, in this process, outs are recorded under the digests of what their stage has read, whatever happens beside it.
-
-    DVC takes the digests of deps and parameters anew when a stage has ended. Code and parameters are read when it begins, so here
-    those of before stand, and a later edit is a change for the next run. A source must be that of data/source.json before and
-    after, and data must not have changed at all: else the stage has failed. An edit within the seconds in which a
-    stage begins is refused by the stage itself (tasks.core.stage.entry).
-    """
-    from dvc.stage import run
-    from dvc.stage.exceptions import StageCmdFailedError
-
-    start = run.cmd_run
-    settle(Path(), *map(Path, tasks.__path__))
-    os.environ[BEGUN] = repr(files_time())  # of this process, before DVC takes any digest
-
-    def start_and_hold(stage: Any, dry: bool = False, run_env: Any = None) -> None:
-        keys = [key for param in stage.params if param.def_path == str(SOURCE) for key in param.params]
-        kinds = [key.removesuffix(".digest") for key in keys]
-        if problem := changed_since(kinds) if kinds else "":
-            mend = "put the former one back, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
-            print(f"Running stage '{stage.addressing}':\n> {stage.cmd}\nretemper: {problem}; {mend}", flush=True)
-            raise StageCmdFailedError(stage.cmd, 2)
-        start(stage, dry, run_env)
-        if dry:
-            return
-        moved = [dep.def_path for dep in stage.deps if dep.workspace_status()]
-        data = [path for path in moved if Path(path).is_relative_to(SOURCE.parent)]
-        problem = (changed_since(kinds) if kinds else "") or (f"{', '.join(data)}: changed while {stage.addressing} ran" if data else "")
-        if problem:
-            print(f"retemper: {problem}; what it made is not kept, run again", flush=True)
-            raise StageCmdFailedError(stage.cmd, 2)
-        if moved:
-            print(f"{', '.join(moved)}: changed while {stage.addressing} ran; recorded as it was before", flush=True)
-            stage.save_deps = lambda *_, **__: None
-
-    setattr(run, "cmd_run", start_and_hold)  # noqa: B010 - mypy forbids the plain form
-
-
-def files_time(folder: Path = SCRATCH) -> float:
-    """Seconds since 1970 by the clock that dates a change of the project's files: a file server's may not be this machine's."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder) as probe:
-            return os.fstat(probe.fileno()).st_ctime
-    except OSError:  # a full disk: the stage itself will say so
-        return time.time()
-
-
-def settle(project: Path, *code: Path) -> None:
-    """Date parameters and code anew that were changed in the future, by a clock that was ahead: else no stage begins until then.
-
-    Only the time of change (ctime) moves, which DVC does not look at.
-    """
-    now = files_time(project / SCRATCH)
-    for path in [project / "params.yaml", *(file for folder in code for file in folder.rglob("*.py"))]:
-        with suppress(OSError):  # not there, or a colleague's
-            found = path.stat()
-            if found.st_ctime > now:
-                os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-
-
 def in_turn(folder: Path) -> None:
     """From now on, in this process, a stage that is computed from the same in another run (of another worktree) waits for that one.
 
@@ -210,7 +143,8 @@ def main(arguments: list[str]) -> int:
 
         read_once()
         return int(dvc(["--wait-for-lock", command, *stages]))
-    recorded_as_read()
+    if code := os.environ.get(SNAPSHOT):
+        os.environ.update(frozen_environment(Path(code), os.environ))  # for the stage: what we import is imported
     if TURNS in os.environ:
         in_turn(Path(os.environ[TURNS]))
     return reproduce(stages[0], pull=command == "repro-pull")

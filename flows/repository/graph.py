@@ -63,10 +63,11 @@ def read_graph(repo: Any) -> Graph:
     """The graph of a `dvc.repo.Repo`, in topological order (ties as dvc.yaml has them)."""
     network = repo.index.graph
     stages = {}
-    for node in repo.index.stages:
+    nodes = [node for node in repo.index.stages if not node.always_changed]  # `freeze`: the flow does its work itself
+    for node in nodes:
         stages[node.addressing] = Stage(
             node.addressing,
-            tuple(sorted(read.addressing for read in network.successors(node))),
+            tuple(sorted(read.addressing for read in network.successors(node) if not read.always_changed)),
             tuple(Path(out.fs_path) for out in node.outs),
             (node.meta or {}).get("slot") if isinstance(node.meta, dict) else None,
         )

@@ -10,6 +10,7 @@ from ruamel.yaml.error import YAMLError
 
 from flows.repository.git import git
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import FROZEN
 
 LOCK = "dvc.lock"
 
@@ -74,6 +75,12 @@ def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
         return stage in stages and (not each or key in map(str, keys or ()))
 
     return {name: entry for name, entry in lock.items() if belongs(name)}
+
+
+def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters of an entry by dotted key: of data/params.json, or of params.yaml as stages tracked it before version 0.2."""
+    tracked = entry.get("params") or {}
+    return {**(tracked.get("params.yaml") or {}), **(tracked.get(str(FROZEN)) or {})}
 
 
 def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, list[Lock]]]:

@@ -6,7 +6,7 @@ A run that was stopped or has failed, or that was asked for some stages only, le
 from collections.abc import Mapping
 from pathlib import Path
 
-from flows.repository.lock import Lock, of_graph, read_lock
+from flows.repository.lock import Lock, of_graph, parameters, read_lock
 from flows.results.metrics import METRICS, Metrics
 from tasks.core.stage.errors import UserError
 
@@ -42,7 +42,7 @@ def outdated(lock: Lock) -> dict[str, str]:
 def unfit(lock: Lock, model: str, measured: bool = False) -> str:
     """What keeps encoder, vectors, index (and, if `measured`, the metrics) of `model` from being of one generation; nothing: they are."""
     tower = lock.get(f"adore@{model}")
-    round_ = str(tower["params"]["params.yaml"][f"adore.{model}"]["round"]) if tower else model
+    round_ = str(parameters(tower)[f"adore.{model}"]["round"]) if tower else model
     stages = ["tokenize", f"encode@{round_}", f"index@{round_}", f"adore@{model}"]
     stages += [f"evaluate@{model}", f"evaluate_adore@{model}"] if measured else []
     digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path == "data/corpus"}

@@ -18,7 +18,7 @@ from typing import Any
 from flows.process.display import text_table
 from flows.process.processes import environment
 from flows.repository.git import NOBODY, git
-from flows.repository.lock import Lock, of_graph, parse_lock
+from flows.repository.lock import Lock, of_graph, parameters, parse_lock
 from flows.results import generations
 from flows.retraining.tree import BRANCH, TAGS, ZERO, fetch, move, push, resolve
 from flows.team.sync import DVC
@@ -144,7 +144,7 @@ def outs_of(stages: Lock) -> dict[str, str]:
     for name in stages:
         model = name.removeprefix("adore@")
         if model != name:
-            entry = stages[name]["params"]["params.yaml"][f"adore.{model}"]
+            entry = parameters(stages[name])[f"adore.{model}"]
             if entry.get("index", "Flat") == "Flat":
                 outs[f"data/indexes/{model}"] = outs.get(f"data/indexes/{entry['round']}", "")
     return outs

@@ -4,6 +4,7 @@ import hashlib
 import html
 import json
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -12,13 +13,16 @@ from typing import Any
 
 from flows.repository.cache import cache_folder, file_md5, listing, object_path
 from flows.repository.git import git
-from flows.repository.lock import LOCK, Lock, commit_of, is_committed, of_graph, parse_lock, read_blob, read_lock
+from flows.repository.lock import LOCK, Lock, commit_of, is_committed, of_graph, parameters, parse_lock, read_blob, read_lock
+from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_text
+from tasks.core.stage.frozen import CODE
 
 SOURCE = "data/source.json"
 STATS = "data/corpus/stats.json"
 GRAPH = ("dvc.yaml", "params.yaml")
+LOOKED_AT = 100  # commits of code that are searched for the one that an artifact was made with
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,7 @@ class Code:
     def __init__(self, head: str) -> None:
         self._head = head
         self._history: dict[str, dict[str, str]] = {}
+        self._digests: dict[str, dict[str, str]] = {}  # of the code of every stage, by commit
 
     def commit(self, path: str, digest: str) -> str:
         """A commit's id, or nothing where no commit before `head` has that content."""
@@ -158,6 +163,21 @@ class Code:
                 if digest in known:
                     break
         return known.get(digest, "")
+
+    def commit_of_stage(self, stage: str, digest: str) -> str:
+        """The latest commit before `head` in which the code of a stage has that digest; nothing where it has it in none of the last."""
+        for commit in git("log", f"--max-count={LOOKED_AT}", "--format=%H", self._head, "--", PACKAGE).splitlines():
+            if commit not in self._digests:
+                with tempfile.TemporaryDirectory() as folder:
+                    listed = git("ls-tree", "-r", "-z", commit, "--", f"./{PACKAGE}").split("\0")
+                    for line in filter(None, listed):
+                        file = Path(folder, line.split("\t", 1)[1])
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        file.write_bytes(_blob(line.split()[2]))
+                    self._digests[commit] = Reader(Path(folder)).stage_digests()
+            if self._digests[commit].get(stage) == digest:
+                return commit
+        return ""
 
 
 def _tree_digest(commit: str, path: str) -> str:
@@ -194,11 +214,12 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: P
             commit = code.commit(path, digest)
             own.append(File(path, digest, commit=commit, note="" if commit else "uncommitted"))
     outs = tuple(File(str(out["path"]), str(out.get("md5", "")), name) for out in entry.get("outs", []))
-    params = {
-        f"{'' if file == 'params.yaml' else f'{file}: '}{key}": value
-        for file, keys in (entry.get("params") or {}).items()
-        for key, value in (keys or {}).items()
-    }
+    tracked = entry.get("params") or {}
+    for stage, digest in (tracked.get(str(CODE)) or {}).items():
+        commit = code.commit_of_stage(stage, digest)
+        own.append(File(f"{PACKAGE}/{stage}", digest, commit=commit, note="" if commit else "uncommitted"))
+    outside = {f"{SOURCE}: {key}": value for key, value in (tracked.get(SOURCE) or {}).items()}
+    params = {**parameters(entry), **outside}
     return Step(name, str(entry.get("cmd", "")), tuple(parents(lock, name)), params, tuple(inputs), tuple(own), outs, _cached(entry, cache))
 
 

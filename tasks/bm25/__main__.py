@@ -56,7 +56,7 @@ def main() -> None:
     terms = analyzer(bm25.stemmer, bm25.stopwords)
     path = arguments.corpus / "documents.parquet"
     libraries = [version(name) for name in ("bm25s", "numpy", "PyStemmer")]
-    code = code_digest("core", "bm25")
+    code = code_digest("bm25")
     digest = work_digest(bm25.model_dump(), text.model_dump(), code, libraries, path, arguments.corpus / "queries")
     scratch = scratch_folder("bm25", digest)
     built = scratch / "index"

@@ -44,7 +44,7 @@ def main() -> None:
             tokens.tokenizer,
             tokens.pad,
             tokens.max_length,
-            code_digest("core", "encode"),
+            code_digest("encode"),
             str(compute),
             hardware(device),
             params.dtype,

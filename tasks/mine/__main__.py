@@ -54,7 +54,7 @@ def main() -> None:
             size,
             str(compute_dtype(device, params.precision)),
             hardware(device),
-            code_digest("core", "mine"),
+            code_digest("mine"),
             args.vectors / ("manifest.json" if params.search == "embeddings" else "index.faiss"),  # the manifest: digests of shards
             args.encoder,
             ids.path,

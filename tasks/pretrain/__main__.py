@@ -46,7 +46,7 @@ def main() -> None:
     module = make_pretrainer(towers, head, params)
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
-    digest = work_digest(params.model_dump(), str(dtype), hardware(device), code_digest("core", "pretrain"), args.init, args.chunks)
+    digest = work_digest(params.model_dump(), str(dtype), hardware(device), code_digest("pretrain"), args.init, args.chunks)
     scratch = scratch_folder(f"pretrain-{args.name}", digest)
     steps = steps_of(rows, params)
     what = f"pretrain {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"

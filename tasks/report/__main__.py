@@ -1,13 +1,12 @@
 """Metrics and runs of all systems to one table, tests of significance, and one page."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from tasks.core.charts.curves import load_curves
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, read_json, write_json, write_text
-from tasks.core.stage.params import load, read_yaml
+from tasks.core.stage.params import load, read_parameters
 from tasks.core.text.document import Text
 from tasks.report.examples import load_examples
 from tasks.report.page import Contents, render
@@ -40,7 +39,7 @@ def main() -> None:
         corpus="corpus folder",
         out="folder to write: report.html, table.txt, significance.json",
     ).parse_args()
-    params, settings, sections = load(Report, "report"), load(Text, "text"), read_yaml(Path("params.yaml"))
+    params, settings, sections = load(Report, "report"), load(Text, "text"), read_parameters()
     systems = load_systems(arguments.metrics, arguments.runs, params.metric, sections)
     split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric)
     lettered = letters(params.baselines, systems)

@@ -37,7 +37,7 @@ def main() -> None:
         text.model_dump(),
         str(dtype),
         hardware(device),
-        code_digest("core", "reranker"),
+        code_digest("reranker"),
         source,
         args.negatives,
         args.corpus,

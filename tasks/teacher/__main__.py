@@ -42,7 +42,7 @@ def main() -> None:
         text.model_dump(),
         str(dtype),
         hardware(device),
-        code_digest("core", "teacher"),
+        code_digest("teacher"),
         args.negatives,
         args.reranker,
         args.corpus,

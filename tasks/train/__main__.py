@@ -49,7 +49,7 @@ def main() -> None:
         params.model_dump(),
         str(dtype),
         hardware(device),
-        code_digest("core", "train"),
+        code_digest("train"),
         args.init,
         args.negatives,
         documents.folder,

@@ -66,7 +66,7 @@ stages:
   prepare:
     cmd: python step.py data/corpus ${first}
     deps: [step.py]
-    params: [first]
+    params: [{data/params.json: [first]}]
     outs: [data/corpus]
   unused:
     cmd: python step.py data/unused ${first} data/corpus
@@ -77,7 +77,7 @@ stages:
     do:
       cmd: python step.py data/encoders/${key} ${item.value} data/corpus
       deps: [data/corpus]
-      params: ["rounds.${key}"]
+      params: [{data/params.json: ["rounds.${key}"]}]
       outs: ["data/encoders/${key}"]
       meta: {slot: device}
   evaluate:
@@ -349,7 +349,7 @@ stages:
     do:
       cmd: python -m tasks.train data/encoders/${key}
       deps: [data/corpus]
-      params: ["rounds.${key}"]
+      params: [{data/params.json: ["rounds.${key}"]}]
       outs: ["data/encoders/${key}", "data/indexes/${key}"]
       meta: {slot: device}
   evaluate:

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tasks.core.stage.code import PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
 from tasks.core.stage.errors import UserError, one_line_errors
+from tasks.core.stage.files import read_json
+from tasks.core.stage.frozen import CODE
 
 PR_SET_PDEATHSIG = 1
-BEGUN = "RETEMPER_BEGUN"  # set by the flow (flows/repository/dvc.py): when it began to take digests, seconds since 1970
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 
@@ -29,22 +31,28 @@ def stage() -> Iterator[None]:
             raise SystemExit(143)  # our parent was killed while we imported: another run may be at our outs already
     try:
         with one_line_errors():
-            refuse_newer(os.environ.get(BEGUN))
+            execute_frozen()
             yield
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
 
 
-def refuse_newer(begun: str | None, params: Path = Path("params.yaml")) -> None:
-    """UserError where code or parameters may be newer than the digests taken at `begun` (seconds since 1970): they were written since."""
-    if begun is None:
+def execute_frozen() -> None:
+    """Where plain `dvc repro` runs this stage from the working tree, begin again from a frozen copy of the code: by exec, once.
+
+    UserError where the code is not the one whose digest is in data/code.json.
+    """
+    stage = own_stage()
+    if SNAPSHOT in os.environ or "DVC_STAGE" not in os.environ or not stage or not Path(PACKAGE).is_dir():
         return
-    ours = __package__.partition(".")[0]
-    code = [Path(module.__file__) for name, module in [*sys.modules.items()] if name.startswith(f"{ours}.") and module.__file__]
-    for path in (*code, params):
-        if path.exists() and path.stat().st_ctime > float(begun):
-            raise UserError(f"{path}: changed while the stage was starting; run again")
+    code = freeze_code(Path())
+    if read_json(CODE).get(stage) != Reader(code).stage_digest(stage):
+        raise UserError(
+            f"{CODE}: not the digest of the code of {stage} as it is now; run dvc repro again (its stage freeze writes the file)"
+        )
+    os.environ.update(frozen_environment(code, os.environ))
+    os.execv(sys.executable, [sys.executable, "-m", f"{PACKAGE}.{stage}", *sys.argv[1:]])
 
 
 def parser(description: str, **paths: str) -> ArgumentParser:

@@ -8,6 +8,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
 
 
 class Params(BaseModel):
@@ -17,6 +18,7 @@ class Params(BaseModel):
 
 
 P = TypeVar("P", bound=Params)
+FROZEN = Path("data/params.json")  # params.yaml as it was when the run began (tasks.core.stage.frozen)
 TrainingTokens = Annotated[
     int | None,
     Field(
@@ -76,11 +78,22 @@ def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
     return list(found.model_fields)
 
 
-def load(model: type[P], section: str, path: Path = Path("params.yaml")) -> P:
-    """Section `section` (dotted: `rounds.star`) of the parameter file as a record of type `model`."""
-    value: Any = read_yaml(path)
+def read_parameters(path: Path = FROZEN) -> dict[str, Any]:
+    """All sections of the frozen parameters; of another file where `path` says so. UserError where it is missing or malformed."""
+    if path.suffix != ".json":
+        return read_yaml(path)
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: found a {type(value).__name__}, expected a mapping of sections; run retemper run, which writes it")
+    return value
+
+
+def load(model: type[P], section: str, path: Path = FROZEN) -> P:
+    """Section `section` (dotted: `rounds.star`) of the parameters, as they were when the run began, as a record of type `model`."""
+    value: Any = read_parameters(path)
+    place = "params.yaml" if path == FROZEN else path
     for key in section.split("."):
         if not isinstance(value, dict) or key not in value:
-            raise UserError(f"{path}: no section {section}; add it")
+            raise UserError(f"{place}: no section {section}; add it")
         value = value[key]
-    return validate(model, {} if value is None else value, f"{path}: {section}")
+    return validate(model, {} if value is None else value, f"{place}: {section}")

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import tasks
+from tasks.core.stage.code import Reader
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, folder_digest, write_text
 
@@ -29,12 +30,9 @@ def work_digest(*parts: object) -> str:
     return total.hexdigest()
 
 
-def code_digest(*packages: str) -> str:
-    """Digest of the source files of `packages` (`core`, `train`) and of the libraries: work begun by others is not resumed."""
-    computes = [version("torch"), version("transformers")]
-    root = Path(tasks.__file__).parent
-    sources = sorted(file for package in packages for file in (root / package).rglob("*.py"))
-    return work_digest(computes, [(file.relative_to(root).as_posix(), file_digest(file)) for file in sources])
+def code_digest(stage: str) -> str:
+    """Digest of a stage's code (that of data/code.json) and of the libraries that compute: work begun by others is not resumed."""
+    return work_digest([version("torch"), version("transformers")], Reader(Path(tasks.__file__).parents[1]).stage_digest(stage))
 
 
 def scratch_folder(kind: str, digest: str) -> Path:

@@ -1,0 +1,250 @@
+"""The digest of a stage's code, and the frozen copy of the code that the stage executes.
+
+A digest is of the syntax trees of all that `python -m tasks.STAGE` can import: its entry and whatever that imports, directly or
+not. Comments, docstrings, formatting, the annotations of functions and the words of messages are left out, so an edit of these
+re-runs nothing; so are the modules of NEUTRAL. Other files of a package (a page's template) count by their bytes. The same
+code has the same digest under every version of Python.
+"""
+
+import ast
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.core.stage.files import write_text
+
+PACKAGE = "tasks"
+SNAPSHOT = "RETEMPER_CODE"  # environment: the folder that holds the frozen copy which a stage executes
+KEPT = 8  # frozen copies of a project that are kept; the oldest go first
+# Modules that cannot change an artifact, each with its reason. tests/test_invalidations.py alters them and compares the bytes.
+NEUTRAL = {
+    "tasks.core.stage.code": "says what code a stage is, and computes nothing for it",
+    "tasks.core.stage.entry": "starts and ends a stage",
+    "tasks.core.stage.errors": "words of errors: a stage that fails has no artifact",
+    "tasks.core.stage.progress": "what is shown while a stage works",
+}
+# Calls and keywords whose literal words are shown and never kept; what is raised is one more.
+MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
+HELP = {"help", "description", "metavar"}
+MEMORY = Path(".retemper/modules.json")  # what was read of a module's source, by its bytes: parsing them all takes a second
+
+
+class Module(NamedTuple):
+    """A module's digest (empty where it holds nothing that could change an artifact) and the modules of ours that it names."""
+
+    digest: str
+    imports: tuple[str, ...]
+
+
+class Reader:
+    """Reads the code below `root`. What it knows of a module is remembered by the module's bytes, in `memory` too if there is one."""
+
+    def __init__(self, root: Path, memory: Path | None = None) -> None:
+        self.root, self._memory = root, memory
+        self._own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # what another version of this file found counts for nothing
+        known = _read_json(memory) if memory else {}
+        self._before = known.get("modules", {}) if known.get("by") == self._own else {}
+        self._modules: dict[str, Module] = {}
+        self._files: dict[Path, Module] = {}
+        self._names: dict[str, Path | None] = {}
+
+    def stage_digests(self) -> dict[str, str]:
+        """SHA-256 of the code of every stage (a package of tasks with an entry), by the package's name."""
+        entries = sorted((self.root / PACKAGE).glob("*/__main__.py"))
+        found = {entry.parent.name: self.stage_digest(entry.parent.name) for entry in entries}
+        if self._memory and self._modules.keys() - self._before.keys():
+            write_text(self._memory, json.dumps({"by": self._own, "modules": self._modules}))
+        return found
+
+    def stage_digest(self, stage: str) -> str:
+        """SHA-256 of the code of `python -m tasks.STAGE`, in hexadecimal."""
+        total = hashlib.sha256()
+        for name, digest in sorted((path.relative_to(self.root).as_posix(), digest) for path, digest in self.closure(stage).items()):
+            total.update(f"{name} {digest}\n".encode())
+        return total.hexdigest()
+
+    def closure(self, stage: str) -> dict[Path, str]:
+        """Digests of the files that can change what a stage makes: modules that it imports, and other files beside them."""
+        waiting = [self.root / PACKAGE / stage / "__main__.py"]
+        found: dict[Path, str] = {}
+        seen: set[Path] = set()
+        while waiting:
+            path = waiting.pop()
+            if path in seen:
+                continue
+            seen.add(path)
+            module = self._module(path)
+            if module.digest:
+                found[path] = module.digest
+            for name in module.imports:
+                for depth in range(1, name.count(".") + 2):
+                    above = ".".join(name.split(".")[:depth])
+                    file = self._file_of(above)
+                    if file and above not in NEUTRAL:
+                        waiting.append(file)
+        for package in {path.parent for path in seen}:
+            for other in package.iterdir():
+                if other.is_file() and other.suffix not in (".py", ".pyc") and not other.name.startswith("."):
+                    found[other] = hashlib.sha256(other.read_bytes()).hexdigest()
+        return found
+
+    def _file_of(self, name: str) -> Path | None:
+        if name not in self._names:
+            self._names[name] = module_file(self.root, name)
+        return self._names[name]
+
+    def _module(self, path: Path) -> Module:
+        if path not in self._files:
+            package = ".".join(path.relative_to(self.root).parent.parts)
+            text = path.read_bytes()
+            key = f"{package} {hashlib.sha256(text).hexdigest()}"
+            known = self._before.get(key)
+            self._files[path] = self._modules[key] = Module(known[0], tuple(known[1])) if known else read_module(text, package)
+        return self._files[path]
+
+
+def read_module(text: bytes, package: str) -> Module:
+    """What the source of a module in `package` says."""
+    tree = ast.parse(text)
+    canonical = [part for part in map(_canonical, _body(tree.body)) if part]
+    digest = hashlib.sha256("\n".join(canonical).encode()).hexdigest() if canonical else ""
+    return Module(digest, tuple(sorted(set(_imports(tree, package)))))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def module_file(root: Path, name: str) -> Path | None:
+    """The source file of a dotted module below `root`, None where there is none."""
+    path = root.joinpath(*name.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Every module of ours that is named in an import, wherever it is in the file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == PACKAGE)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            if base.split(".")[0] == PACKAGE:
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _body(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements without docstrings and other lone strings, and without what only a type checker reads."""
+    return [node for node in body if not (_is_text(node) or _is_for_types(node))]
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _canonical(value: object, words: bool = True) -> str:
+    """A syntax tree as text, the same under every version of Python: fields that are empty or only for type checkers are left out.
+
+    Without `words`, literal text counts for nothing.
+    """
+    if isinstance(value, list):
+        return "[" + ",".join(_canonical(part, words) for part in value) + "]"
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    if not words and (isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))):
+        return "words"
+    if isinstance(value, ast.Raise):
+        words = False
+    if isinstance(value, ast.Call) and _name(value.func) in MESSAGES and not _goes_to_a_file(value):
+        words = False
+    if isinstance(value, ast.keyword) and value.arg in HELP:
+        words = False
+    parts = []
+    for name in value._fields:
+        part = getattr(value, name, None)
+        if name in ("ctx", "type_comment", "kind", "type_params", "type_ignores") or part is None or part == []:
+            continue
+        if name == "returns" or (name == "annotation" and isinstance(value, ast.arg)):
+            continue
+        if name == "body" and isinstance(part, list):
+            part = _body(part)
+        parts.append(f"{name}={_canonical(part, words)}")
+    return f"{type(value).__name__}({','.join(parts)})"
+
+
+def _name(function: ast.expr) -> str:
+    return function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+
+
+def _goes_to_a_file(call: ast.Call) -> bool:
+    """Whether a `print` writes anywhere but to the terminal."""
+    return any(keyword.arg == "file" and ast.unparse(keyword.value) not in ("sys.stderr", "sys.stdout") for keyword in call.keywords)
+
+
+def freeze_code(project: Path, kept: int = KEPT) -> Path:
+    """A frozen copy of `project`/tasks in `project`/.retemper/code, named by its content: the folder to import `tasks` from.
+
+    One that is there is used again. Older ones are removed, but for the last `kept`.
+    """
+    sources = {path.relative_to(project).as_posix(): path.read_bytes() for path in _sources(project / PACKAGE)}
+    total = hashlib.sha256()
+    for name, content in sources.items():
+        total.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
+    store = project / ".retemper" / "code"
+    folder = store / total.hexdigest()[:32]
+    if not _holds(folder, sources):
+        store.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(dir=store, prefix="."))
+        try:
+            for name, content in sources.items():
+                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                (temporary / name).write_bytes(content)
+            temporary.rename(folder)
+        except FileExistsError:  # made by another process meanwhile
+            pass
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    os.utime(folder)
+    copies = sorted((path for path in store.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in copies[kept:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def _sources(package: Path) -> list[Path]:
+    return sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc" and not path.name.startswith("."))
+
+
+def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
+    """Whether a frozen copy is there and whole."""
+    there = {path.relative_to(folder).as_posix() for path in _sources(folder / PACKAGE)} if folder.is_dir() else set()
+    return there == set(sources) and all((folder / name).read_bytes() == content for name, content in sources.items())
+
+
+def frozen_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Environment in which `python -m tasks.STAGE`, and every process that it starts, imports the copy in `folder` and nothing else."""
+    path = os.pathsep.join(filter(None, [str(folder.absolute()), inherited.get("PYTHONPATH", "")]))
+    return {SNAPSHOT: str(folder.absolute()), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def own_stage() -> str:
+    """The stage that this process is, as `python -m tasks.STAGE`; empty where it is another program."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    name = spec.name if spec else ""
+    return name.split(".")[1] if name.startswith(f"{PACKAGE}.") and name.endswith(".__main__") else ""

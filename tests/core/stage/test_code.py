@@ -1,0 +1,134 @@
+"""Digests of code: what counts and what does not; frozen copies are whole, used again, and bounded in number."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.core.stage.code import Reader, freeze_code, frozen_environment, read_module
+
+FILES = {
+    "__init__": '"""Only words."""',
+    "core/__init__": '"""Only words."""',
+    "core/a": "from tasks.core import b\n",
+    "core/b": "",
+    "core/c": "def f():\n    import tasks.core.d as d\n    return d\n",
+    "core/d": "x = 1\n",
+    "core/deep/__init__": "y = 2\n",
+    "core/deep/e": "z = 3\n",
+    "core/unused": "x = 1\n",
+    "one/__init__": "",
+    "one/__main__": "from . import own\nfrom tasks.core.a import f\n",
+    "one/own": "if True:\n    from ..core.c import g\nfrom tasks.core.deep.e import z\n",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / f"tasks/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "tasks/one/page.html").write_text("<p>")
+    return tmp_path
+
+
+def test_the_closure_holds_lazy_relative_and_indirect_imports_and_files_beside_them(project: Path) -> None:
+    found = {path.relative_to(project / "tasks").as_posix() for path in Reader(project).closure("one")}
+    assert found == {
+        "one/__main__.py",
+        "one/own.py",
+        "one/page.html",
+        "core/a.py",
+        "core/c.py",
+        "core/d.py",
+        "core/deep/__init__.py",
+        "core/deep/e.py",
+    }  # fmt: skip - core/b.py is empty and can change nothing
+
+
+SAME = [
+    ("x = 1", "# why\nx   =  (1)\n"),
+    ("def f(a):\n    return a", 'def f(a: "int") -> "int":\n    """Words."""\n    return a'),
+    ("raise ValueError('one')", "raise ValueError(f'{two}')"),
+    ("print('one', x)", "print('two', x)"),
+    ("p = Progress(f'a {n}', n, 'rows')", "p = Progress('b', n, 'lines')"),
+    ("a.add_argument('--x', help='one')", "a.add_argument('--x', help='two')"),
+    ("x: int = Field(1, description='one')", "x: int = Field(1, description='two')"),
+    ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a", "from typing import TYPE_CHECKING"),
+]
+OTHER = [
+    ("x = 1", "x = 2"),
+    ("x = a + b", "x = a - b"),
+    ("x = 'one'", "x = 'two'"),
+    ("f(1)", "g(1)"),
+    ("print('one', file=handle)", "print('two', file=handle)"),
+    ("class P:\n    x: int = 1", "class P:\n    x: float = 1"),  # pydantic reads it
+    ("def f(a=1): pass", "def f(a=2): pass"),
+    ("a.add_argument('--x')", "a.add_argument('--y')"),
+    ("@cache\ndef f(): pass", "def f(): pass"),
+    ("raise ValueError('one')", "raise KeyError('one')"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_cannot_change_an_artifact_does_not_count(one: str, other: str) -> None:
+    assert ast.dump(ast.parse(one)) != ast.dump(ast.parse(other)) or one != other
+    assert read_module(one.encode(), "tasks").digest == read_module(other.encode(), "tasks").digest
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER)
+def test_everything_else_counts(one: str, other: str) -> None:
+    assert read_module(one.encode(), "tasks").digest != read_module(other.encode(), "tasks").digest
+
+
+def test_a_digest_is_the_same_under_every_version_of_python() -> None:
+    """`ast.dump` differs from version to version; a team with several would share no cache."""
+    text = "@a\nclass B(C):\n    x: int = 1\n    def f(self, y=(2, 'z'), *a, k=None):\n        return f'{y!r:>3}' if y else [*a]\n"
+    assert read_module(text.encode(), "tasks").digest == "8470fd8eec8d4b58f95461cc54f0099fc6b3061c3d09ad4a8912bf022b9a3049"
+
+
+def test_what_is_remembered_of_a_module_is_by_its_bytes(project: Path) -> None:
+    memory = project / "memory.json"
+    first = Reader(project, memory).stage_digests()
+    assert memory.exists() and Reader(project, memory).stage_digests() == first == Reader(project).stage_digests()
+    (project / "tasks/core/d.py").write_text("x = 2\n")
+    assert Reader(project, memory).stage_digests() == Reader(project).stage_digests() != first
+    memory.write_text("{")
+    assert Reader(project, memory).stage_digests() == Reader(project).stage_digests()
+
+
+def test_a_frozen_copy_is_whole_and_used_again_and_old_ones_go(project: Path) -> None:
+    first = freeze_code(project, kept=2)
+    (first / "tasks/one/own.py").write_text("tampered = True\n")
+    assert freeze_code(project, kept=2) == first
+    assert (first / "tasks/one/own.py").read_text() == FILES["one/own"]
+    for number in (5, 6, 7):
+        (project / "tasks/core/d.py").write_text(f"x = {number}\n")
+        last = freeze_code(project, kept=2)
+    assert len([*(project / ".retemper/code").iterdir()]) == 2 and last.is_dir() and not first.exists()
+
+
+def test_a_stage_and_what_it_starts_import_the_frozen_copy(project: Path) -> None:
+    (project / "tasks/core/b.py").write_text("value = 1\n")
+    code = freeze_code(project)
+    (project / "tasks/core/b.py").write_text("value = 2\n")
+    script = (
+        "import subprocess, sys\n"
+        "inner = 'from tasks.core.b import value; print(value)'\n"
+        "print(subprocess.run([sys.executable, '-c', inner], capture_output=True, text=True).stdout)\n"
+        "from tasks.core.b import value\nprint(value)\n"
+    )
+    (project / "tasks/one/__main__.py").write_text(script)
+    (code / "tasks/one/__main__.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.one"],
+        cwd=project,
+        env={"PATH": "/usr/bin:/bin", **frozen_environment(code, {})},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["1", "1"]

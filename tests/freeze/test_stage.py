@@ -1,0 +1,115 @@
+"""Plain `dvc repro` in a project with code of its own: it sees every edit, and no stage executes what its digest does not say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRY = """
+import json, sys, time
+from pathlib import Path
+from tasks.core.stage.entry import stage
+def main():
+    with stage():
+        value = json.loads(Path("data/params.json").read_text())["value"]
+        Path("began").touch()
+        while Path("hold").exists():
+            time.sleep(0.05)
+        from tasks.one.later import factor
+        Path(sys.argv[1]).write_text(str(value * factor))
+if __name__ == "__main__":
+    main()
+"""
+GRAPH = """
+stages:
+  freeze:
+    cmd: python -m tasks.freeze
+    always_changed: true
+    outs:
+      - data/params.json: {cache: false}
+      - data/code.json: {cache: false}
+  one:
+    cmd: python -m tasks.one data/one
+    params: [{data/params.json: [value]}, {data/code.json: [one]}]
+    outs: [data/one]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    package = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"  # core is this checkout's
+    for name, text in {"__init__": package, "one/__init__": "", "one/__main__": ENTRY, "one/later": "factor = 2\n"}.items():
+        path = tmp_path / f"tasks/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "params.yaml").write_text("value: 3\n")
+    (tmp_path / "dvc.yaml").write_text(GRAPH)
+    (tmp_path / "data").mkdir()
+    (tmp_path / ".gitignore").write_text(".retemper/\n__pycache__/\ndata/params.json\ndata/code.json\n")
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def repro(project: Path) -> tuple[int, str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=project, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def locked(project: Path) -> Any:
+    return YAML(typ="safe").load(project / "dvc.lock")["stages"]["one"]
+
+
+def test_dvc_repro_sees_edits_of_code_and_of_parameters(project: Path) -> None:
+    assert repro(project)[0] == 0
+    assert (project / "data/one").read_text() == "6"
+    digest = locked(project)["params"]["data/code.json"]["one"]
+    assert digest == json.loads((project / "data/code.json").read_text())["one"]
+
+    (project / "tasks/one/later.py").write_text("# of no account\nfactor = 2\n")
+    assert "Running stage 'one'" not in repro(project)[1]
+    (project / "tasks/one/later.py").write_text("factor = 5\n")
+    assert "Running stage 'one'" in repro(project)[1]
+    assert (project / "data/one").read_text() == "15"
+    (project / "params.yaml").write_text("value: 4\n")
+    assert "Running stage 'one'" in repro(project)[1]
+    assert (project / "data/one").read_text() == "20"
+    (project / "params.yaml").write_text("value: 3\n")
+    (project / "tasks/one/later.py").write_text("factor = 2\n")
+    assert "is cached - skipping run" in repro(project)[1]
+    assert (project / "data/one").read_text() == "6"
+
+
+def test_code_edited_while_a_stage_runs_is_not_executed(project: Path) -> None:
+    """It imports a module late, long after its digest was taken."""
+    (project / "hold").touch()
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    process = subprocess.Popen([sys.executable, "-m", "dvc", "repro"], cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
+    while not (project / "began").exists():
+        assert process.poll() is None
+    (project / "tasks/one/later.py").write_text("factor = -2\n")
+    (project / "hold").unlink()
+    process.communicate()
+    assert process.returncode == 0
+    assert (project / "data/one").read_text() == "6"
+    assert "Running stage 'one'" in repro(project)[1]
+    assert (project / "data/one").read_text() == "-6"
+
+
+def test_a_digest_that_is_not_of_this_code_is_refused(project: Path) -> None:
+    assert repro(project)[0] == 0
+    (project / "tasks/one/later.py").write_text("factor = 7\n")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "DVC_STAGE": "one"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.one", "data/one"], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("retemper: data/code.json: not the digest of the code of one"), done.stderr
+    assert (project / "data/one").read_text() == "6"
