@@ -21,8 +21,8 @@ from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.devices import Precision, compute_dtype
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, write_json
+from tasks.core.tables import ids
 from tasks.core.tables.parquet import write_table
-from tasks.core.text import tokens
 from tasks.encode.shards import boundaries
 
 MEAN_ROWS = 5
@@ -52,7 +52,7 @@ def write_corpus(folder: Path, documents: Corpus) -> None:
     np.array([token for row in rows for token in row], dtype=np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "offsets.npy", np.cumsum([0, *map(len, rows)]))
     np.save(folder / "owners.npy", np.repeat(np.arange(len(documents), dtype=np.int32), [len(passages) for passages in documents.values()]))
-    write_table(folder / "ids.parquet", tokens.IDS, [pa.table([list(documents)], schema=tokens.IDS)])
+    write_table(folder / "ids.parquet", ids.IDS, [pa.table([list(documents)], schema=ids.IDS)])
     write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 24, "prefix": "passage: ", "tokenizer": "abc"})
 
 

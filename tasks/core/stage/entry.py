@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from tasks.core.stage.code import PACKAGE, SNAPSHOT, Reader, freeze_code, frozen
 from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.core.stage.files import read_json
 from tasks.core.stage.frozen import CODE
+from tasks.core.stage.params import FROZEN
 
 PR_SET_PDEATHSIG = 1
+STAGE = "DVC_STAGE"  # set by DVC: the name of the stage that it runs
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 
@@ -32,10 +34,24 @@ def stage() -> Iterator[None]:
     try:
         with one_line_errors():
             execute_frozen()
+            read = stamps(sys.argv[1:]) if STAGE in os.environ else {}
             yield
+            if changed := [str(path) for path, stamp in read.items() if _stamp(path) != stamp]:
+                raise UserError(f"{', '.join(changed)}: changed while {os.environ[STAGE]} ran; what it made is not kept, run again")
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def stamps(words: Sequence[str]) -> dict[Path, object]:
+    """What tells a change of each path below data/ that a command line names and that is there: DVC has removed a stage's outs before."""
+    return {path: _stamp(path) for path in map(Path, words) if path.parts[:1] == (FROZEN.parts[0],) and path.exists()}
+
+
+def _stamp(path: Path) -> object:
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    found = [(str(file), file.stat()) for file in files if file.is_file()]
+    return [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found]
 
 
 def execute_frozen() -> None:
@@ -44,7 +60,7 @@ def execute_frozen() -> None:
     UserError where the code is not the one whose digest is in data/code.json.
     """
     stage = own_stage()
-    if SNAPSHOT in os.environ or "DVC_STAGE" not in os.environ or not stage or not Path(PACKAGE).is_dir():
+    if SNAPSHOT in os.environ or STAGE not in os.environ or not stage or not Path(PACKAGE).is_dir():
         return
     code = freeze_code(Path())
     if read_json(CODE).get(stage) != Reader(code).stage_digest(stage):

@@ -112,7 +112,7 @@ def test_ordinals_equal_a_dictionary(tmp_path: Path, parts: list[list[str]]) -> 
 
 
 def test_ordinals_over_ids_read_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.core.text import tokens as module
+    from tasks.core.tables import ids as module
 
     monkeypatch.setattr(module, "ID_BATCH", 64)
     test_ordinals_equal_a_dictionary(tmp_path, [["d0", "d63", "d64", "d65", "d640", "d699", "x"]])

@@ -25,9 +25,9 @@ def test_the_table_of_a_study_is_printed_by_every_run_that_asks_for_it(
     """By the stage itself where it runs, by the run where its table is there already, and never twice."""
     monkeypatch.chdir(tmp_path)
     graph = Graph({name: Stage(name, (), ()) for name in ("train@x", "study@x", "study@y")})
-    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False))
+    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False, None))
     monkeypatch.setattr(run, "cache_folder", Path)
-    monkeypatch.setattr(run.team, "register_again", lambda *_: None)
+    monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     for name in ("x", "z"):
         (tmp_path / "data/studies" / name).mkdir(parents=True)
         (tmp_path / "data/studies" / name / "table.md").write_text(f"| trained | served {name} |\n")
@@ -49,7 +49,7 @@ def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, mon
     plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(WHOLE), None, False)
     monkeypatch.setattr(run, "make_plan", lambda *_: plan)
     monkeypatch.setattr(run, "cache_folder", Path)
-    monkeypatch.setattr(run.team, "register_again", lambda *_: None)
+    monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
 
     def end(targets: list[str], outcomes: dict[str, Outcome]) -> tuple[bool, bool]:
         """Whether the finished work, and the memory of dvc.lock, are there afterwards."""

@@ -157,9 +157,9 @@ def test_the_table_of_a_run_leaves_old_figures_out(
     """Those that dvc.lock tells of, and those that the run was to measure and has not."""
     metric = (project / "data/metrics/other.json").absolute()
     graph = Graph({"train@other": Stage("train@other", (), ()), "evaluate@other": Stage("evaluate@other", ("train@other",), (metric,))})
-    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False))
+    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False, None))
     monkeypatch.setattr(run, "cache_folder", Path)
-    monkeypatch.setattr(run.team, "register_again", lambda *_: None)
+    monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     monkeypatch.setattr(run, "_execute", lambda *_: dict.fromkeys(graph.stages, Outcome("Cached")))
     run.run(["evaluate@other"])
     said = capsys.readouterr().out
