@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.repository.dvc import TURNS
+from tasks.core.stage.frozen import freeze_parameters
 
 Executed = Callable[[dict[str, str]], set[str]]
 
@@ -44,6 +45,8 @@ def test_of_two_runs_over_one_cache_one_computes_and_the_other_takes_its_outs(to
     toy.acts(data__corpus=act)
     (toy.folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
     trees = [shutil.copytree(toy.folder, tmp_path / name) for name in ("one", "other")]
+    for tree in trees:
+        freeze_parameters(tree)
     command = [sys.executable, "-m", "flows.repository.dvc", "repro", "prepare"]
     environment = toy.environment | {TURNS: str(tmp_path / "turns")}
     at_work = [subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True) for tree in trees]
