@@ -13,6 +13,7 @@ from flows.process.display import text_table
 from flows.results import charts
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params, validate
+from tasks.core.tables.selection import best_of
 from tasks.params import Parameters
 
 Setting = tuple[tuple[str, str], ...]  # (column, value) of each key that the grid varies
@@ -80,30 +81,35 @@ def _add(row: dict[tuple[str, str], list[float]], one: Experiment, model: str, l
 
 
 def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: `mean ± standard deviation` (of the sample) where a setting was repeated, * at the best of a column."""
+    """Header and rows: `mean ± standard deviation` (of the sample) where a setting was repeated, * at the best of a column.
+
+    Of equal means a reference's is marked, which is the simpler one, or else the first of the sweep's order.
+    """
     columns = [(model, measure) for model in layout.models for measure in layout.measures]
     keys = list(dict.fromkeys(key for setting in cells for key, _ in setting if key)) or ["setting"]
     runs = [max((len(values) for values in row.values()), default=0) for row in cells.values()]
     repeated = max(runs, default=0) > 1
-    best = {column: max((statistics.fmean(row[column]) for row in cells.values() if column in row), default=0.0) for column in columns}
+    order = {setting: ("" not in dict(setting), place) for place, setting in enumerate(cells)}
+    means = {column: {setting: statistics.fmean(row[column]) for setting, row in cells.items() if column in row} for column in columns}
+    best = {column: best_of(found, order.__getitem__) for column, found in means.items() if found}
     header = [*keys, *(["runs"] if repeated else []), *(measure if len(layout.models) == 1 else f"{m} {measure}" for m, measure in columns)]
     body = []
     for (setting, row), count in zip(cells.items(), runs, strict=True):
         named: Mapping[str, str] = dict(setting)
         labels = [named.get(key, named.get("", "") if place == 0 else "") for place, key in enumerate(keys)]
         is_reference = "" in named
-        figures_ = [cell(row.get(column, []), best[column]) for column in columns]
+        figures_ = [cell(row.get(column, []), setting == best.get(column)) for column in columns]
         body.append([*labels, *(["" if is_reference else str(count)] if repeated else []), *figures_])
     return header, body
 
 
-def cell(values: Sequence[float], best: float) -> str:
-    """`0.3350 ± 0.0021*`; nothing where there is no value."""
+def cell(values: Sequence[float], best: bool) -> str:
+    """`0.3350 ± 0.0021*`, the star at the best; nothing where there is no value."""
     if not values:
         return ""
     mean = statistics.fmean(values)
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{mean:.4f}{spread}{'*' if mean == best else ' '}"
+    return f"{mean:.4f}{spread}{'*' if best else ' '}"
 
 
 def as_text(cells: Cells, layout: Layout, split: str) -> str:
@@ -142,7 +148,7 @@ def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -
         if place is not None:
             name = ", ".join(value for other, value in setting if other not in (key, layout.curve)) or model
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            note = f"{name}, {key} {axis[place]}: {cell(values, 2.0).strip()}"
+            note = f"{name}, {key} {axis[place]}: {cell(values, False).strip()}"
             lines.setdefault(name, []).append(charts.Point(place, mean, spread, note))
     drawn = [charts.Line(name, points) for name, points in lines.items()]
     if not drawn:

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
+from tasks.core.tables.selection import best_system
 
 METRICS = Path("data/metrics")
 INDEXES = Path("data/indexes")
@@ -32,8 +34,11 @@ def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
     return ["model", "split", *measures], body
 
 
-def best_model(metrics: Metrics, measure: str, indexes: Path = INDEXES, split: str = "dev") -> str:
-    """The model with the highest `measure` on `split` among those with an index; UserError where there is none."""
+def best_model(metrics: Metrics, measure: str, sections: Mapping[str, Any], *, indexes: Path = INDEXES, split: str = "dev") -> str:
+    """The best model by `measure` on `split` among those with an index, of equals the simplest by `sections` (params.yaml).
+
+    UserError where there is none.
+    """
     served = {
         model: float(splits[split][measure])
         for model, splits in metrics.items()
@@ -41,4 +46,4 @@ def best_model(metrics: Metrics, measure: str, indexes: Path = INDEXES, split: s
     }
     if not served:
         raise UserError(f"{METRICS}: no model with an index and {measure} on {split}; run retemper run first, on data with {split} queries")
-    return max(served, key=lambda model: (served[model], model))
+    return best_system(served, sections)

@@ -4,12 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flows.parameters.checks import check_file
+from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
 from flows.results.generations import lock_here, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, read_metrics
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
+from tasks.core.stage.params import read_yaml
 
 
 def search(text: str, k: int, model: str | None) -> int:
@@ -23,7 +24,7 @@ def search(text: str, k: int, model: str | None) -> int:
         metrics = read_metrics()
         split = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
         note = "" if split == "dev" else " (the best on test: there are no dev queries)"
-        model = best_model(metrics, check_file().report.metric, split=split)
+        model = best_model(metrics, check_file().report.metric, read_yaml(PARAMS), split=split)
     if not (INDEXES / model).exists():
         known = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
         raise UserError(f"{INDEXES / model}: no index of model {model}, expected one of {', '.join(known) or 'none yet'}; run retemper run")

@@ -115,11 +115,12 @@ def _work(
     """Everything between the worktree and the champion; the current folder is the worktree's."""
     rules = promotion.read_retraining()
     _take_in(rules.intake, project)
-    measure = promotion.measure_of(rules.promotion, read_yaml(Path("params.yaml")))
+    sections = read_yaml(Path("params.yaml"))
+    measure = promotion.measure_of(rules.promotion, sections)
     _run_pipeline(check, processes, display)
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
-    model = metrics.best_model(found, measure)
+    model = metrics.best_model(found, measure, sections)
     champions = champion.read_champions(project)
     now = champions[-1] if champions else None
     new = Champion(

@@ -41,10 +41,10 @@ def main() -> None:
     ).parse_args()
     params, settings, sections = load(Report, "report"), load(Text, "text"), read_parameters()
     systems = load_systems(arguments.metrics, arguments.runs, params.metric, sections)
-    split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric)
+    split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric, sections)
     lettered = letters(params.baselines, systems)
     pairs = {name: compare(systems, params.baselines, name, params.alpha) for name in SPLITS if any(name in s.values for s in systems)}
-    duel = opponents(systems, chosen, params.baselines, params.metric, split)
+    duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
     shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # mistakes are studied on dev, not on test
     statistics = read_json(arguments.corpus / "stats.json")
     contents = Contents(

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.parquet import read_table
+from tasks.core.tables.selection import best_system
 
 Floats = npt.NDArray[np.float64]
 SYSTEMS = ("rounds", "adore", "rerank", "rescore")  # sections of params.yaml whose entries have metrics
@@ -128,18 +129,21 @@ def reported_split(systems: list[System]) -> str:
     return next(split for split in SPLITS if any(split in system.metrics for system in systems))
 
 
-def best(systems: list[System], metric: str) -> tuple[System, str]:
-    """The system with the highest mean on dev (the first of equals), and the split that chose it: dev, or test where there is no dev."""
+def best(systems: list[System], metric: str, sections: Mapping[str, Any]) -> tuple[System, str]:
+    """The best system on dev (of equals the simplest, tasks.core.tables.selection), and the split that chose it: dev, or test without dev."""
     split = "dev" if any("dev" in system.metrics for system in systems) else "test"
-    return max((s for s in systems if split in s.metrics), key=lambda s: s.metrics[split][metric]), split
+    measured = {system.name: system for system in systems if split in system.metrics}
+    return measured[best_system({name: s.metrics[split][metric] for name, s in measured.items()}, sections)], split
 
 
-def opponents(systems: list[System], chosen: System, baselines: Sequence[str], metric: str, split: str) -> tuple[System, System] | None:
+def opponents(
+    systems: list[System], chosen: System, baselines: Sequence[str], metric: str, *, split: str, sections: Mapping[str, Any]
+) -> tuple[System, System] | None:
     """The best model and what it is held against: the first baseline in the table, or the next best system where it is that itself."""
     others = [system for system in systems if system is not chosen and split in system.values]
     if not others or split not in chosen.values:
         return None
     named = {system.name: system for system in systems}
     first = next((name for name in baselines if name in named), chosen.name)
-    rival = named[first] if named[first] in others else best(others, metric)[0]
+    rival = named[first] if named[first] in others else best(others, metric, sections)[0]
     return chosen, rival

@@ -162,6 +162,26 @@ def test_dev_chooses_though_test_says_otherwise(project: Path, monkeypatch: pyte
     assert json.loads((project / "report" / "significance.json").read_text())["best"]["system"] == "bm25"
 
 
+def test_of_equal_systems_the_simpler_one_is_the_best(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rule that promotes models too: `alpha` stands before `zeta`, which it starts from."""
+    for name in ("alpha", "zeta"):
+        make_system(project, name, 0.5, ("dev", "test"))
+        values = pq.read_table(project / "runs" / "zeta" / "dev.parquet") if name == "zeta" else None
+    assert values is not None
+    pq.write_table(values, project / "runs" / "alpha" / "dev.parquet")
+    dev = json.loads((project / "metrics" / "zeta.json").read_text())["dev"]
+    metrics = json.loads((project / "metrics" / "alpha.json").read_text())
+    write_json(project / "metrics" / "alpha.json", metrics | {"dev": dev})
+    (project / "params.yaml").write_text(
+        PARAMS.replace(
+            "zeta: {init: base, negatives: bm25}, alpha: {init: zeta, negatives: bm25}",
+            "alpha: {init: zeta, negatives: bm25}, zeta: {init: base, negatives: bm25}",
+        )
+    )
+    report(monkeypatch)
+    assert json.loads((project / "report" / "significance.json").read_text())["best"]["system"] == "zeta"
+
+
 @pytest.mark.parametrize(
     ("splits", "shown", "chosen_on"), [(("dev",), "dev", "dev"), (("test",), "test", "test"), (("dev", "test"), "test", "dev")]
 )

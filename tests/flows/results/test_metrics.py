@@ -19,12 +19,20 @@ METRICS = {
 def test_the_best_model_is_chosen_on_dev_among_those_with_an_index(tmp_path: Path) -> None:
     for model in ("star", "init"):  # bm25 has none
         (tmp_path / model).mkdir()
-    assert best_model(METRICS, "nDCG@10", tmp_path) == "star"
-    assert best_model(METRICS, "AP", tmp_path) == "init"
+    assert best_model(METRICS, "nDCG@10", {}, indexes=tmp_path) == "star"
+    assert best_model(METRICS, "AP", {}, indexes=tmp_path) == "init"
     with pytest.raises(UserError, match="no model with an index and P@5 on dev"):
-        best_model(METRICS, "P@5", tmp_path)
+        best_model(METRICS, "P@5", {}, indexes=tmp_path)
     with pytest.raises(UserError, match="run retemper run first"):
-        best_model({}, "AP", tmp_path)
+        best_model({}, "AP", {}, indexes=tmp_path)
+
+
+def test_of_equal_models_the_simpler_one_is_the_best(tmp_path: Path) -> None:
+    sections = {"rounds": {"star": {"init": "base"}}, "adore": {"star_adore": {"round": "star"}}}
+    for model in ("star", "star_adore"):
+        (tmp_path / model).mkdir()
+    tied = {model: {"dev": {"AP": 0.5}} for model in ("star", "star_adore")}
+    assert best_model(tied, "AP", sections, indexes=tmp_path) == "star", "what the report says too"
 
 
 def test_metrics_are_read_by_model(tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""Model selection: the one rule for "the best system on dev", whoever asks: the report, a search, a retraining, a sweep's table.
+
+The highest mean wins. Of equal means the simpler system does: fewer towers to serve, then fewer entries of params.yaml that it is made
+from (so the earlier one in the graph), then the earlier one in params.yaml.
+"""
+
+import sys
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
+
+DIGITS = 10  # means that agree this far differ by the order of their additions, not by their rankings
+NAMING = ("init", "negatives", "first", "second", "round", "run", "runs", "encoder", "reranker")  # fields that name other entries
+SERVED = ("run", "runs", "encoder", "reranker")  # of these, what a system that orders runs anew needs at query time
+SYSTEMS = ("rounds", "adore", "fuse", "rerank", "rescore")  # sections whose entries are systems
+MADE = ("pretrain", *SYSTEMS, "mine", "mix", "teacher", "rerankers")  # and those whose entries are made on the way
+TOWERS = {"rounds": 1, "adore": 2, "rerankers": 1}  # one shared by queries and documents, one of each, a cross-encoder
+
+Sections = Mapping[str, Any]
+Name = TypeVar("Name", bound=Hashable)
+
+
+def best_system(values: Mapping[str, float], sections: Sections) -> str:
+    """The name with the highest value, of equals the simplest by `sections` (params.yaml); ValueError where there is none."""
+    return best_of(values, lambda name: (*complexity(name, sections), name))
+
+
+def best_of(values: Mapping[Name, float], simplicity: Callable[[Name], Any]) -> Name:
+    """The key with the highest value, of equals the one with the least `simplicity`; ValueError where there is none."""
+    highest = max(values.values())
+    return min((name for name, value in values.items() if ties(value, highest)), key=simplicity)
+
+
+def ties(one: float, other: float) -> bool:
+    """Whether two means are the same but for rounding."""
+    return abs(one - other) < 10.0**-DIGITS
+
+
+def complexity(name: str, sections: Sections) -> tuple[int, int, int]:
+    """Towers that a query needs, entries of params.yaml that it is made from, place in params.yaml; BM25 first, unknown names last."""
+    if name == "bm25":
+        return 0, 0, 0
+    places = [entry for section in SYSTEMS for entry in _entries(sections, section)]
+    if name not in places:
+        return sys.maxsize, 0, 0
+    return _towers(name, sections, frozenset()), len(_needed(name, sections)), places.index(name)
+
+
+def _towers(name: str, sections: Sections, seen: frozenset[str]) -> int:
+    if name in seen:  # params.yaml that names itself; refused where it is checked
+        return 0
+    for section, count in TOWERS.items():
+        if name in _entries(sections, section):
+            return count
+    return sum(_towers(other, sections, seen | {name}) for entry in _all(name, sections) for other in _named(entry, SERVED))
+
+
+def _needed(name: str, sections: Sections) -> set[str]:
+    """`name` and every entry that it is made from, directly or not."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        one = waiting.pop()
+        entries = _all(one, sections)
+        if entries and one not in found:
+            found.add(one)
+            waiting += [other for entry in entries for other in _named(entry, NAMING)]
+    return found
+
+
+def _named(entry: Any, fields: Iterable[str]) -> list[str]:
+    values = [entry.get(field) for field in fields] if isinstance(entry, Mapping) else []
+    return [name for value in values for name in (value if isinstance(value, list | tuple) else [value]) if isinstance(name, str)]
+
+
+def _all(name: str, sections: Sections) -> list[Any]:
+    """The entries of that name: a round's, and its mining's."""
+    return [entries[name] for section in MADE if name in (entries := _entries(sections, section))]
+
+
+def _entries(sections: Sections, section: str) -> Mapping[str, Any]:
+    value = sections.get(section)
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,39 @@
+"""The rule for the best system, by cases worked out by hand."""
+
+import itertools
+
+import pytest
+
+from tasks.core.tables.selection import best_of, best_system
+
+SECTIONS = {
+    "mine": {"warmup": {"depth": 9}},
+    "rescore": {"over": {"run": "bm25", "round": "star", "encoder": "star"}},
+    "rerank": {"small": {"run": "star", "reranker": "cross"}},
+    "rerankers": {"cross": {"negatives": "warmup"}},
+    "adore": {"tower": {"round": "warmup", "negatives": "none"}},
+    "rounds": {
+        "star": {"init": "base", "negatives": "warmup"},
+        "twin": {"init": "base", "negatives": "bm25"},
+        "warmup": {"init": "base", "negatives": "bm25"},
+    },
+}
+SIMPLER_FIRST = ["bm25", "twin", "warmup", "star", "over", "tower", "small", "unknown"]
+
+
+@pytest.mark.parametrize(("simpler", "other"), itertools.combinations(SIMPLER_FIRST, 2))
+def test_a_tie_goes_to_the_simpler_system(simpler: str, other: str) -> None:
+    """Fewer towers, then fewer entries beneath (star is made from warmup's negatives), then the place in params.yaml."""
+    for names in ((simpler, other), (other, simpler)):
+        assert best_system(dict.fromkeys(names, 0.5), SECTIONS) == simpler
+        assert best_system({simpler: 0.5, other: 0.5001}, SECTIONS) == other, "no tie"
+        assert best_system({simpler: 0.1 + 0.2, other: 0.3}, SECTIONS) == simpler, "the same but for the order of additions"
+        assert best_system({simpler: 0.3, other: 0.1 + 0.2}, SECTIONS) == simpler
+
+
+def test_odd_parameters_are_no_fault_here() -> None:
+    assert best_system({"b": 1.0, "a": 1.0}, {}) == "a"
+    assert best_system({"b": 1.0, "a": 1.0}, {"rounds": None, "rerank": {"a": None, "b": {"run": "b"}}}) == "a"
+    assert best_system({"a": 1.0, "b": 1.0}, {"rounds": {"a": {"init": "b"}, "b": {"init": "a"}}}) == "a"
+    with pytest.raises(ValueError, match="empty|iterable"):
+        best_of({}, str)
