@@ -124,14 +124,16 @@ def build_parser() -> ArgumentParser:
     retrain.set_defaults(work=_retrain)
 
     champion = commands.add_parser("champion", help="the model that is served: show it, set it, roll back, export it")
-    champion.add_argument("--history", action="store_true", help="every retraining: how it ended and why")
+    champion.add_argument(
+        "--history", action="store_true", help="every retraining, rollback and champion set by hand: how it ended and why"
+    )
     champion.add_argument("--json", action="store_true", help="as JSON")
     champion.set_defaults(work=_champion, action="show")
     actions = champion.add_subparsers(dest="action", metavar="ACTION")
     set_it = actions.add_parser("set", help="crown a model by hand")
     set_it.add_argument("wanted", metavar="MODEL|REV", help="a model of the last retraining (or of HEAD), champion/N, or REVISION:MODEL")
     actions.add_parser("rollback", help="crown the champion before this one again")
-    actions.add_parser("history", help="every retraining: how it ended and why")
+    actions.add_parser("history", help="every retraining, rollback and champion set by hand: how it ended and why")
     export = actions.add_parser("export", help="copy its encoder and index from the cache, to be served")
     export.add_argument("folder", type=Path, help="a new folder")
     for action in actions.choices.values():
@@ -310,7 +312,7 @@ def _retrain(options: Namespace, check: Callable[[], None] | None) -> int:
 
 
 def _champion(options: Namespace, _: object) -> int:
-    from flows.retraining.champion import command
+    from flows.cli.champion import command
 
     return command(Path.cwd(), "history" if options.history else options.action or "show", options)
 

@@ -7,9 +7,7 @@ record; its commit holds dvc.lock, params.yaml and data/source.json, from which 
 import json
 import shutil
 import subprocess
-import sys
-from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,9 +18,9 @@ from flows.process.processes import environment
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import Lock, of_graph, parameters, parse_lock
 from flows.results import generations
-from flows.retraining.tree import BRANCH, TAGS, ZERO, fetch, move, push, resolve
+from flows.retraining.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.team.sync import DVC
-from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 
 
@@ -191,8 +189,19 @@ def roll_back(project: Path) -> Champion:
     now = champions[max(champions)]
     before = champions.get(now.previous or 0)
     if before is None:
-        raise UserError(f"champion/{now.number} is the first; there is nothing to go back to")
+        first = original(list(champions.values()), now)
+        again = f"champion/{first.number} again, " if first.number != now.number else ""
+        raise UserError(
+            f"champion/{now.number} is {again}the first champion: nothing before it to go back to; "
+            f"retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
+        )
     return _again(project, before, now, "rollback", before.previous)
+
+
+def original(champions: Sequence[Champion], champion: Champion) -> Champion:
+    """The champion that `champion` is again, after a rollback or a set: the earliest of the same model, commit and digests; or itself."""
+    same = (champion.model, champion.commit, champion.digests)
+    return next((one for one in champions if (one.model, one.commit, one.digests) == same), champion)
 
 
 def _again(project: Path, old: Champion, now: Champion | None, cause: str, previous: int | None) -> Champion:
@@ -273,41 +282,3 @@ def export(project: Path, folder: Path) -> Champion:
             get_out(project, champion.commit, f"data/tokens/documents/{name}", folder / "index" / name)
     (folder / "champion.json").write_text(json.dumps(asdict(champion), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return champion
-
-
-def command(project: Path, action: str, options: Namespace) -> int:
-    """`retemper champion [ACTION]`; returns the exit status."""
-    if action == "history":
-        from flows.retraining.retrain import read_history
-
-        ended = read_history(project)
-        rows = [
-            [one.when, one.result, f"champion/{one.champion}" if one.champion else "", one.candidate or "", one.reason] for one in ended
-        ]
-        shown: Any = [asdict(one) for one in ended]
-        text = (
-            text_table(["when", "result", "champion", "candidate", "reason"], rows) if rows else "no retraining yet; run retemper retrain"
-        )
-    else:
-        champion = _act(project, action, options)
-        shown, text = (asdict(champion), details(champion)) if champion else (None, "there is no champion yet; run retemper retrain")
-        if action == "show" and champion and champion.number > 1:
-            text += f"\n\n{table(read_champions(project))}"
-    print(json.dumps(shown, indent=2, ensure_ascii=False) if options.json else text)
-    return 0
-
-
-def _act(project: Path, action: str, options: Namespace) -> Champion | None:
-    if action in ("set", "rollback"):
-        _warn(fetch(project))
-        champion = choose(project, options.wanted) if action == "set" else roll_back(project)
-        _warn(push(project))
-        return champion
-    if action == "export":
-        return export(project, options.folder)
-    return current(project)
-
-
-def _warn(problem: str | None) -> None:
-    if problem:
-        print(f"retemper: warning: {redacted(problem)}", file=sys.stderr)

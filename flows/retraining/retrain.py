@@ -14,7 +14,7 @@ import time
 import traceback
 import uuid
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ HISTORY = Path(".retemper/retrainings.jsonl")
 SCRATCH = Path(".retemper/champion")
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
 
-Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped"]
+Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped", "set", "rollback"]  # the last two by hand
 T = TypeVar("T")
 
 
@@ -317,6 +317,22 @@ def read_history(project: Path) -> list[Ended]:
             if entry and entry["id"] not in known:
                 shared.append(entry | {"commit": commit})
     return [Ended(**entry) for entry in (*shared, *local)]
+
+
+def read_events(project: Path) -> list[Ended]:
+    """What has happened to the champion: every retraining that is known here, every rollback and champion set by hand; oldest first."""
+    champions = champion.read_champions(project)
+    events = [*read_history(project), *(_by_hand(champions, one) for one in champions if one.cause in ("set", "rollback"))]
+    return sorted(events, key=lambda event: event.when)  # ISO 8601, all UTC
+
+
+def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
+    """A champion that somebody crowned, as an entry of the history."""
+    first = champion.original(champions, one)
+    again = f"champion/{first.number} again" if first.number != one.number else f"{one.model} of commit {one.commit[:10]}"
+    reason = f"{again}, by hand" + (f", in place of champion/{one.replaced}" if one.replaced else "")
+    result: Result = "rollback" if one.cause == "rollback" else "set"
+    return Ended(f"champion/{one.number}", result, reason, one.when, champion=one.number, candidate=one.model, commit=one.commit)
 
 
 def _remember_killed(project: Path) -> None:

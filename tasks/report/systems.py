@@ -130,7 +130,7 @@ def reported_split(systems: list[System]) -> str:
 
 
 def best(systems: list[System], metric: str, sections: Mapping[str, Any]) -> tuple[System, str]:
-    """The best system on dev (of equals the simplest, tasks.core.tables.selection), and the split that chose it: dev, or test without dev."""
+    """The best system on dev, by the rule of tasks.core.tables.selection, and the split that chose it: dev, or test without dev."""
     split = "dev" if any("dev" in system.metrics for system in systems) else "test"
     measured = {system.name: system for system in systems if split in system.metrics}
     return measured[best_system({name: s.metrics[split][metric] for name, s in measured.items()}, sections)], split

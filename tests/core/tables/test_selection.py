@@ -35,5 +35,5 @@ def test_odd_parameters_are_no_fault_here() -> None:
     assert best_system({"b": 1.0, "a": 1.0}, {}) == "a"
     assert best_system({"b": 1.0, "a": 1.0}, {"rounds": None, "rerank": {"a": None, "b": {"run": "b"}}}) == "a"
     assert best_system({"a": 1.0, "b": 1.0}, {"rounds": {"a": {"init": "b"}, "b": {"init": "a"}}}) == "a"
-    with pytest.raises(ValueError, match="empty|iterable"):
+    with pytest.raises(ValueError, match="empty"):
         best_of({}, str)

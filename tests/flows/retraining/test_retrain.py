@@ -83,7 +83,9 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     third = project.champion()
     assert third
     assert (third.digests, third.commit) == (first.digests, first.commit)
-    assert "champion/3 is the first; there is nothing to go back to" in project.call("champion", "rollback", status=2)[1]
+    assert "champion/3 is champion/1 again, the first champion: nothing before it" in project.call("champion", "rollback", status=2)[1]
+    told = json.loads(project.call("champion", "history", "--json")[0])[-1]
+    assert (told["result"], told["champion"], told["reason"]) == ("rollback", 3, "champion/1 again, by hand, in place of champion/2")
     champion.choose(project.folder, "champion/2")
     champion.choose(project.folder, "a")
     now = project.champion()
@@ -231,10 +233,9 @@ def test_the_champion_is_measured_by_the_real_stages(
     assert 16 in tokens.values(), "with its own token settings"
 
 
-def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", **more: Any) -> champion.Champion:
-    return champion.Champion(
-        number, "a", cause, "now", digests={"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}, **more
-    )
+def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **more: Any) -> champion.Champion:
+    digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
+    return champion.Champion(number, "a", cause, when, digests=digests, **more)
 
 
 def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
@@ -255,6 +256,28 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
     data = crowned(2, "data", "e1", "c2")
     assert old([first, data, back], data) == 2
     assert old([], first) is None
+
+
+def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among the retrainings, by time; which champion each has brought back, and in place of which."""
+    monkeypatch.setattr(retrain, "read_history", lambda _: [retrain.Ended("r", "refused", "worse", "2026-01-03T00:00:00+00:00")])
+    crownings = [
+        crowned(1, "first", "e1", when="2026-01-01T00:00:00+00:00"),
+        crowned(2, "set", "e2", when="2026-01-02T00:00:00+00:00", replaced=1, commit="f" * 40),
+        crowned(3, "rollback", "e1", when="2026-01-04T00:00:00+00:00", replaced=2),
+    ]
+    monkeypatch.setattr(champion, "read_champions", lambda _: crownings)
+    events = retrain.read_events(tmp_path)
+    assert [(one.result, one.champion, one.reason) for one in events] == [
+        ("set", 2, "a of commit ffffffffff, by hand, in place of champion/1"),
+        ("refused", None, "worse"),
+        ("rollback", 3, "champion/1 again, by hand, in place of champion/2"),
+    ]
+    with pytest.raises(UserError, match=r"champion/3 is champion/1 again, the first champion: nothing before it"):
+        champion.roll_back(tmp_path)
+    crownings[1:] = []
+    with pytest.raises(UserError, match=r"champion/1 is the first champion: nothing before it"):
+        champion.roll_back(tmp_path)
 
 
 @pytest.mark.parametrize(
