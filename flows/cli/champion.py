@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.process.display import text_table
 from flows.retraining.champion import Champion, choose, current, details, export, read_champions, roll_back, table
-from flows.retraining.retrain import read_events
+from flows.retraining.history import read_events
 from flows.retraining.tree import fetch, push
 from tasks.core.stage.errors import redacted
 

@@ -33,8 +33,11 @@ class StagesFailed(Exception):
         self.problems, self.status = tuple(problems), status
 
 
-def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters) -> dict[str, Outcome]:
-    """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran."""
+def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters, *, quiet: bool = False) -> dict[str, Outcome]:
+    """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran.
+
+    `quiet`: where nothing has changed, nothing is said, and Prefect is not asked.
+    """
     started = time.monotonic()
     processes = Processes()
     display = Display()
@@ -43,8 +46,9 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
         clock.keep()  # before dvc.lock changes: of a run that was killed
         plan = make_plan(targets, processes, display.warn, check)
         remotes.register_again(cache_folder(), display.warn)
+        nothing = quiet and not plan.changed
         with display.open(plan.graph.stages):
-            outcomes = _execute(plan, processes, display, clock)
+            outcomes = _cached(plan) if nothing else _execute(plan, processes, display, clock)
         clock.keep()
         if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             if not targets:  # DVC may not have the outs of another stage yet
@@ -53,6 +57,8 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
             locks.forget()
         if plan.remote and not sync.is_pushed(plan.remote):
             sync.push(processes, plan.remote, display.warn)
+    if nothing:
+        return outcomes
     found, left_out = generations.present(metrics.read_metrics())
     found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
     header, rows = metrics.rows(found)
@@ -108,9 +114,13 @@ def _unmeasured(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     return {out.stem: reason for out, reason in outs if out.suffix == ".json" and out.parent == metrics.METRICS.absolute()}
 
 
+def _cached(plan: Plan) -> dict[str, Outcome]:
+    return {name: Outcome("Cached") for name in plan.graph.stages}
+
+
 def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock) -> dict[str, Outcome]:
     if not plan.changed and not server.is_configured():
-        return {name: Outcome("Cached") for name in plan.graph.stages}
+        return _cached(plan)
     configured = server.is_configured()  # else it is ours from now on
     try:
         server.use_server()

@@ -14,7 +14,8 @@ from flows.process import locks
 from flows.process.display import markdown_table
 from flows.results import metrics
 from flows.retraining.champion import details, read_champions
-from flows.retraining.retrain import LOCK, Ended, retrain
+from flows.retraining.history import Ended
+from flows.retraining.retrain import LOCK, retrain
 from flows.retraining.tree import FOLDER
 from tasks.core.stage.errors import UserError
 
@@ -29,7 +30,7 @@ def scheduled(follow: str = "HEAD") -> State[None]:
     except UserError as error:
         return Completed(name="Skipped", message=str(error))
     try:
-        ended = retrain(project, follow)
+        ended = retrain(project, follow, dated=True)
     except UserError as error:
         return Failed(message=str(error))
     logger = get_run_logger()

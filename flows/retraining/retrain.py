@@ -14,11 +14,11 @@ import time
 import traceback
 import uuid
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from flows.experiments.evaluate import run_stages
 from flows.parameters import edit
@@ -31,20 +31,18 @@ from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import read_lock
 from flows.results import metrics
-from flows.retraining import champion, intake, notify, promotion
+from flows.retraining import champion, history, intake, notify, promotion
 from flows.retraining import tree as retraining_tree
 from flows.retraining.champion import Champion
+from flows.retraining.history import Ended, Result
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import write_json
 from tasks.core.stage.params import read_yaml
 
 LOCK = Path(".retemper/retraining.lock")
-AT_WORK = Path(".retemper/at_work.json")  # who is at work; found by the next one, it names one that was killed
-HISTORY = Path(".retemper/retrainings.jsonl")
 SCRATCH = Path(".retemper/champion")
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
 
-Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped", "set", "rollback"]  # the last two by hand
 T = TypeVar("T")
 
 
@@ -52,41 +50,23 @@ class NotComparable(UserError):
     """The champion cannot be measured as it is served."""
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a retraining ended. `champion` is the number of the champion afterwards, `candidate` the best new model."""
-
-    id: str
-    result: Result
-    reason: str
-    when: str
-    champion: int | None = None
-    candidate: str | None = None
-    commit: str | None = None
-    metrics: Mapping[str, Any] | None = None  # model, split, measure; with the champion's own on the new data
-
-    @property
-    def line(self) -> str:
-        return f"retraining {self.result}: {self.reason}"
-
-
-def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters) -> Ended:
+def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters, *, dated: bool = False) -> Ended:
     """Retrain `project` at its commit `follow`; how that ended. UserError where another retraining is at work, or none can begin.
 
-    A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
+    `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
     display = Display()
     with locks.only_run(project / LOCK):
-        _remember_killed(project)
+        history.remember_killed(project)
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run went on from there", champion.timestamp())
         processes = Processes()
         try:
             with stopping_on_signals(processes):
-                write_json(project / AT_WORK, asdict(begun))
+                write_json(project / history.AT_WORK, asdict(begun))
                 with _inside(retraining_tree.prepare(project, follow, display.warn)) as tree:
                     ended = _work(project, tree, begun, check, processes, display)
         except KeyboardInterrupt:
-            _remember(project, replace(begun, result="stopped", reason="stopped; the next run goes on from there"), display.warn)
+            history.remember(project, replace(begun, result="stopped", reason="stopped; the next run goes on from there"), display.warn)
             raise
         except run.StagesFailed as failed:
             ended = replace(begun, result="failed", reason="; ".join(failed.problems))
@@ -99,10 +79,10 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         if ended.result == "failed":
             ended = replace(ended, champion=_number(project))
         ended = replace(ended, reason=redacted(ended.reason))
-        _remember(project, ended, display.warn)
+        history.remember(project, ended, display.warn)
         if problem := retraining_tree.push(project):
             display.warn(problem)
-    display.line(f"\n{ended.line}")
+    display.line(f"{champion.timestamp()} {ended.line}" if dated else f"\n{ended.line}")
     if ended.result != "unchanged":
         facts = {"champion": ended.champion, "candidate": ended.candidate, "commit": ended.commit}
         notify.notify(ended.result, f"{project.name}: {ended.line}", display.warn, **facts)
@@ -137,6 +117,8 @@ def _work(
     begun = replace(begun, candidate=model, champion=now.number if now else None, metrics=found)
     if now and digests == now.digests:
         return replace(begun, result="unchanged", reason=f"{model} is champion/{now.number} itself: nothing that it depends on has changed")
+    if now and (last := _nothing_new(tree, now.number)):
+        return replace(begun, result="unchanged", reason=f"nothing new since {last.when}: {last.reason}")
     reason, promoted = f"{model} is the first champion", True
     if now and (old := champion.taken_back(champions, digests)):
         reason, promoted = f"{model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays", False
@@ -170,6 +152,22 @@ def _work(
     return replace(ended, commit=commit)
 
 
+def _nothing_new(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
+    """The last retraining, where it met the present champion with the very same artifacts and rules: it would end the same again."""
+    if tree.tip is None:
+        return None
+    last = history.recorded(tree.folder, tree.tip)
+    if (
+        last is None
+        or last.champion != champion_now
+        or champion.outs_of(champion.locked(tree.folder, tree.tip)) != champion.outs_of(read_lock())
+    ):
+        return None
+    before = champion.show(tree.folder, tree.tip, str(promotion.FILE))
+    rules = promotion.FILE.read_text(encoding="utf-8").strip() if promotion.FILE.exists() else None
+    return last if (before.strip() if before is not None else None) == rules else None
+
+
 def _take_in(rule: promotion.Intake, project: Path) -> None:
     """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path."""
     sections = read_yaml(Path("params.yaml"))
@@ -195,7 +193,7 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
     """
     _wait_for(locks.RUN_LOCK)
     try:
-        run.run(check=check)
+        run.run(check=check, quiet=True)
     except (Exception, CancelledError) as error:
         if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.Away):
             raise
@@ -300,67 +298,6 @@ def values(runs: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) 
     return dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
 
 
-def read_history(project: Path) -> list[Ended]:
-    """Every retraining that is known here, in the order in which they ended: those of the branch, then those of this folder."""
-    local: list[dict[str, Any]] = []
-    if (project / HISTORY).exists():
-        for line in (project / HISTORY).read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):  # a line that a full disk cut short
-                local.append(json.loads(line))
-    known = {entry["id"] for entry in local}
-    shared = []
-    if retraining_tree.resolve(project, retraining_tree.BRANCH):
-        for commit in git(
-            "rev-list", "--first-parent", "--reverse", retraining_tree.BRANCH, "--", retraining_tree.RECORD, folder=project
-        ).split():
-            entry = json.loads(champion.show(project, commit, retraining_tree.RECORD) or "{}")
-            if entry and entry["id"] not in known:
-                shared.append(entry | {"commit": commit})
-    return [Ended(**entry) for entry in (*shared, *local)]
-
-
-def read_events(project: Path) -> list[Ended]:
-    """What has happened to the champion: every retraining that is known here, every rollback and champion set by hand; oldest first."""
-    champions = champion.read_champions(project)
-    events = [*read_history(project), *(_by_hand(champions, one) for one in champions if one.cause in ("set", "rollback"))]
-    return sorted(events, key=lambda event: event.when)  # ISO 8601, all UTC
-
-
-def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
-    """A champion that somebody crowned, as an entry of the history."""
-    first = champion.original(champions, one)
-    again = f"champion/{first.number} again" if first.number != one.number else f"{one.model} of commit {one.commit[:10]}"
-    reason = f"{again}, by hand" + (f", in place of champion/{one.replaced}" if one.replaced else "")
-    result: Result = "rollback" if one.cause == "rollback" else "set"
-    return Ended(f"champion/{one.number}", result, reason, one.when, champion=one.number, candidate=one.model, commit=one.commit)
-
-
-def _remember_killed(project: Path) -> None:
-    """A run that left its note was killed: remember that, unless its last act, the record, was done."""
-    try:
-        found = Ended(**json.loads((project / AT_WORK).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return
-    except (ValueError, TypeError):
-        (project / AT_WORK).unlink()
-        return
-    _remember(project, found, Display().warn)
-
-
-def _remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
-    """Append to the history, on disk before the note of being at work goes away. A full disk is a warning."""
-    try:
-        if ended.id not in {entry.id for entry in read_history(project)} or ended.commit:
-            slim = {**asdict(ended), "metrics": None}
-            with (project / HISTORY).open("a", encoding="utf-8") as handle:
-                handle.write(json.dumps(slim, ensure_ascii=False) + "\n")
-                handle.flush()
-                os.fsync(handle.fileno())
-        (project / AT_WORK).unlink(missing_ok=True)
-    except OSError as error:
-        warn(f"{HISTORY}: {error.strerror}; this retraining is missing there: {ended.line}")
-
-
 @contextlib.contextmanager
 def _inside(tree: retraining_tree.Tree) -> Iterator[retraining_tree.Tree]:
     with contextlib.chdir(tree.folder):
@@ -377,7 +314,7 @@ def _number(project: Path) -> int | None:
 def main() -> int:
     """The pipeline alone, in the current folder, its parameters checked before: `python -m flows.retraining.retrain`."""
     try:
-        run.run(check=lambda: None)
+        run.run(check=lambda: None, quiet=True)
     except run.StagesFailed as failed:
         print("\n".join(f"retemper: {problem}" for problem in failed.problems), file=sys.stderr)
         return failed.status

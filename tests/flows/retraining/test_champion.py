@@ -8,7 +8,7 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import git
 from flows.repository.lock import parse_lock
-from flows.retraining import champion, retrain
+from flows.retraining import champion, history, retrain
 from flows.retraining import tree as retraining_tree
 from flows.retraining.champion import digests_of, outs_of, record_of
 from tasks.core.stage.errors import UserError
@@ -75,7 +75,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     ):
         monkeypatch.setattr(place, name, lambda *_, value=value: value)
     monkeypatch.setattr(retrain, "evaluate_champion", fail)
-    begun, tree = retrain.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
     with pytest.raises(UserError, match="its encoder is away"):
         retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
     assert not retrain.SCRATCH.exists()

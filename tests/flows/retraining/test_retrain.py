@@ -17,7 +17,7 @@ from flows.pipeline.run import StagesFailed
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
-from flows.retraining import champion, retrain
+from flows.retraining import champion, history, retrain
 from flows.retraining import tree as retraining_tree
 from tasks.core.stage.errors import UserError
 
@@ -174,7 +174,7 @@ def test_whatever_goes_wrong_is_one_line_of_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, said: str
 ) -> None:
     def work(*_: Any) -> Any:
-        note = json.loads((tmp_path / retrain.AT_WORK).read_text())
+        note = json.loads((tmp_path / history.AT_WORK).read_text())
         assert note["result"] == "killed", "what the next run finds, should this one be killed"
         raise problem
 
@@ -186,9 +186,11 @@ def test_whatever_goes_wrong_is_one_line_of_history(
     ended = retrain.retrain(tmp_path)
     assert (ended.result, ended.reason) == ("failed", said)
     assert told == [("failed", f"{tmp_path.name}: retraining failed: {said}")]
-    assert [entry.reason for entry in retrain.read_history(tmp_path)] == [said]
-    assert not (tmp_path / retrain.AT_WORK).exists()
+    assert [entry.reason for entry in history.read_history(tmp_path)] == [said]
+    assert not (tmp_path / history.AT_WORK).exists()
     assert capsys.readouterr().out.splitlines()[-1] == f"retraining failed: {said}"
+    dated = retrain.retrain(tmp_path, dated=True)
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"+00:00 {dated.line}"), "for a log"
 
 
 def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_nothing(
@@ -197,14 +199,14 @@ def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_no
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: (_ for _ in ()).throw(UserError("no")))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / ".retemper").mkdir()
-    dead = retrain.Ended("1", "killed", "killed half-way", "2026-01-01T00:00:00+00:00")
-    (tmp_path / retrain.AT_WORK).write_text(json.dumps(asdict(dead)))
-    (tmp_path / retrain.HISTORY).write_text('{"id": "0", "resu\n')  # a full disk
+    dead = history.Ended("1", "killed", "killed half-way", "2026-01-01T00:00:00+00:00")
+    (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(dead)))
+    (tmp_path / history.HISTORY).write_text('{"id": "0", "resu\n')  # a full disk
     retrain.retrain(tmp_path)
-    assert [entry.result for entry in retrain.read_history(tmp_path)] == ["killed", "failed"]
-    (tmp_path / retrain.AT_WORK).write_text('{"id": ')
+    assert [entry.result for entry in history.read_history(tmp_path)] == ["killed", "failed"]
+    (tmp_path / history.AT_WORK).write_text('{"id": ')
     retrain.retrain(tmp_path)
-    assert [entry.result for entry in retrain.read_history(tmp_path)] == ["killed", "failed", "failed"]
+    assert [entry.result for entry in history.read_history(tmp_path)] == ["killed", "failed", "failed"]
 
 
 @pytest.mark.heavy
@@ -260,14 +262,14 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
 
 def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among the retrainings, by time; which champion each has brought back, and in place of which."""
-    monkeypatch.setattr(retrain, "read_history", lambda _: [retrain.Ended("r", "refused", "worse", "2026-01-03T00:00:00+00:00")])
+    monkeypatch.setattr(history, "read_history", lambda _: [history.Ended("r", "refused", "worse", "2026-01-03T00:00:00+00:00")])
     crownings = [
         crowned(1, "first", "e1", when="2026-01-01T00:00:00+00:00"),
         crowned(2, "set", "e2", when="2026-01-02T00:00:00+00:00", replaced=1, commit="f" * 40),
         crowned(3, "rollback", "e1", when="2026-01-04T00:00:00+00:00", replaced=2),
     ]
     monkeypatch.setattr(champion, "read_champions", lambda _: crownings)
-    events = retrain.read_events(tmp_path)
+    events = history.read_events(tmp_path)
     assert [(one.result, one.champion, one.reason) for one in events] == [
         ("set", 2, "a of commit ffffffffff, by hand, in place of champion/1"),
         ("refused", None, "worse"),
@@ -278,6 +280,48 @@ def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeyp
     crownings[1:] = []
     with pytest.raises(UserError, match=r"champion/1 is the first champion: nothing before it"):
         champion.roll_back(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [({}, "unchanged"), ({"lock": "other"}, "refused"), ({"champion": 2}, "refused"), ({"rules": "promotion: {margin: 0.5}"}, "refused")],
+    ids=["nothing", "artifacts", "champion", "rules"],
+)
+def test_what_was_refused_is_not_refused_again_until_something_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], result: str
+) -> None:
+    """A schedule would otherwise add a commit, a notice and a line of history each minute."""
+    monkeypatch.chdir(tmp_path)
+    lock = json.dumps({"stages": {"all": {"outs": [{"path": "data/encoders/a", "md5": "e2"}, {"path": "data/corpus", "md5": "c1"}]}}})
+    Path("dvc.lock").write_text(lock)
+    Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
+    record = {"id": "0", "result": "refused", "reason": "a is worse", "when": "then", "champion": change.get("champion", 3)}
+    committed = {
+        "dvc.lock": lock.replace("e2", change.get("lock", "e2")),
+        "retraining.json": json.dumps(record),
+        "retraining.yaml": change.get("rules"),
+    }
+    taken_back = [crowned(1, "first", "e1"), crowned(2, "promoted", "e2"), crowned(3, "rollback", "e1")]
+    monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
+    monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
+    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_: "a")
+    monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)
+    monkeypatch.setattr(champion, "show", lambda _, __, name: committed.get(name))
+    monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
+    monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
+    monkeypatch.setattr(retrain, "git", lambda *_, **__: "")
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
+    ended = retrain._work(tmp_path, tree, history.Ended("1", "killed", "", "now"), lambda: None, Processes(), Display())
+    assert ended.result == result
+    assert ended.reason == ("nothing new since then: a is worse" if result == "unchanged" else ended.reason)
+
+
+def test_the_same_unchanged_again_is_one_line_of_history(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".retemper").mkdir()
+    for number, (result, reason) in enumerate([("unchanged", "as it was"), ("unchanged", "as it was"), ("failed", "x"), ("failed", "x")]):
+        history.remember(tmp_path, history.Ended(str(number), result, reason, f"at {number}"), pytest.fail)
+    assert [one.id for one in history.read_history(tmp_path)] == ["0", "2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +369,7 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(retraining_tree, "git", git)
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
-    begun = retrain.Ended("1", "killed", "", "now")
+    begun = history.Ended("1", "killed", "", "now")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", None)
     ended = retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
     assert ended.result == result

@@ -1,0 +1,107 @@
+"""How retrainings ended and who was crowned by hand: the branch's records, `.retemper/retrainings.jsonl` and the champions' tags."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.process.display import Display
+from flows.repository.git import git
+from flows.retraining import champion, tree
+from flows.retraining.champion import Champion
+
+AT_WORK = Path(".retemper/at_work.json")  # who is at work; found by the next one, it names one that was killed
+HISTORY = Path(".retemper/retrainings.jsonl")
+
+Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped", "set", "rollback"]  # the last two by hand
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a retraining ended. `champion` is the number of the champion afterwards, `candidate` the best new model."""
+
+    id: str
+    result: Result
+    reason: str
+    when: str
+    champion: int | None = None
+    candidate: str | None = None
+    commit: str | None = None
+    metrics: Mapping[str, Any] | None = None  # model, split, measure; with the champion's own on the new data
+
+    @property
+    def line(self) -> str:
+        return f"retraining {self.result}: {self.reason}"
+
+
+def read_history(project: Path) -> list[Ended]:
+    """Every retraining that is known here, in the order in which they ended: those of the branch, then those of this folder."""
+    local: list[dict[str, Any]] = []
+    if (project / HISTORY).exists():
+        for line in (project / HISTORY).read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # a line that a full disk cut short
+                local.append(json.loads(line))
+    known = {entry["id"] for entry in local}
+    shared = []
+    if tree.resolve(project, tree.BRANCH):
+        for commit in git("rev-list", "--first-parent", "--reverse", tree.BRANCH, "--", tree.RECORD, folder=project).split():
+            entry = recorded(project, commit)
+            if entry and entry.id not in known:
+                shared.append(entry)
+    return [*shared, *(Ended(**entry) for entry in local)]
+
+
+def recorded(project: Path, commit: str) -> Ended | None:
+    """How the retraining ended that made `commit` of the branch; None where it holds no record."""
+    entry = json.loads(champion.show(project, commit, tree.RECORD) or "{}")
+    return Ended(**(entry | {"commit": commit})) if entry else None
+
+
+def read_events(project: Path) -> list[Ended]:
+    """What has happened to the champion: every retraining that is known here, every rollback and champion set by hand; oldest first."""
+    champions = champion.read_champions(project)
+    events = [*read_history(project), *(_by_hand(champions, one) for one in champions if one.cause in ("set", "rollback"))]
+    return sorted(events, key=lambda event: event.when)  # ISO 8601, all UTC
+
+
+def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
+    """A champion that somebody crowned, as an entry of the history."""
+    first = champion.original(champions, one)
+    again = f"champion/{first.number} again" if first.number != one.number else f"{one.model} of commit {one.commit[:10]}"
+    reason = f"{again}, by hand" + (f", in place of champion/{one.replaced}" if one.replaced else "")
+    result: Result = "rollback" if one.cause == "rollback" else "set"
+    return Ended(f"champion/{one.number}", result, reason, one.when, champion=one.number, candidate=one.model, commit=one.commit)
+
+
+def remember_killed(project: Path) -> None:
+    """A run that left its note was killed: remember that, unless its last act, the record, was done."""
+    try:
+        found = Ended(**json.loads((project / AT_WORK).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return
+    except (ValueError, TypeError):
+        (project / AT_WORK).unlink()
+        return
+    remember(project, found, Display().warn)
+
+
+def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
+    """Append to the history, on disk before the note of being at work goes away. A full disk is a warning.
+
+    Of runs that find the same thing unchanged, one after another, the first is kept.
+    """
+    try:
+        known = read_history(project)
+        again = bool(known) and ended.result == "unchanged" and (known[-1].result, known[-1].reason) == ("unchanged", ended.reason)
+        if not again and (ended.id not in {entry.id for entry in known} or ended.commit):
+            slim = {**asdict(ended), "metrics": None}
+            with (project / HISTORY).open("a", encoding="utf-8") as handle:
+                handle.write(json.dumps(slim, ensure_ascii=False) + "\n")
+                handle.flush()
+                os.fsync(handle.fileno())
+        (project / AT_WORK).unlink(missing_ok=True)
+    except OSError as error:
+        warn(f"{HISTORY}: {error.strerror}; this retraining is missing there: {ended.line}")
