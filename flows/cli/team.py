@@ -44,6 +44,7 @@ def add_commands(commands: Any) -> None:
     lineage.add_argument("artifact", help="a model (star), its metrics (data/metrics/star.json) or any artifact's path")
     lineage.add_argument("--rev", help="as a commit, branch, tag or experiment has it; default: this working tree")
     form = lineage.add_mutually_exclusive_group()
+    form.add_argument("--all", action="store_true", help="also every command, code file and digest")
     form.add_argument("--json", action="store_true")
     form.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
     lineage.set_defaults(work=_lineage)
@@ -110,7 +111,7 @@ def _gc(options: Namespace, _: object) -> int:
 def _lineage(options: Namespace, _: object) -> int:
     from flows.team import lineage
 
-    lineage.show(options.artifact, options.rev, "json" if options.json else "text", options.html)
+    lineage.show(options.artifact, options.rev, "json" if options.json else "text", options.html, whole=options.all)
     return 0
 
 

@@ -65,14 +65,16 @@ class Lineage:
     steps: tuple[Step, ...] = field(default=())
 
 
-def show(artifact: str, revision: str | None, form: str, page: Path | None) -> None:
-    """Print the lineage of an artifact as a tree or as JSON, or write it as a page."""
+def show(artifact: str, revision: str | None, form: str, page: Path | None, *, whole: bool = False) -> None:
+    """Print the lineage of an artifact as a tree (short, unless the `whole` is asked for) or as JSON, or write a page."""
     found = trace(artifact, revision, cache_folder())
     if page:
         write_text(page, as_html(found))
         print(f"{page}: lineage of {found.artifact}")
     else:
-        print(json.dumps(asdict(found), indent=2, ensure_ascii=False) if form == "json" else as_text(found))
+        print(
+            json.dumps(asdict(found), indent=2, ensure_ascii=False) if form == "json" else as_text(found) if whole else as_short_text(found)
+        )
 
 
 def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/cache")) -> Lineage:
@@ -272,13 +274,43 @@ def as_text(found: Lineage) -> str:
     return "\n".join([*_head(found), "", *_tree(found), ""]).rstrip()
 
 
-def _head(found: Lineage) -> Iterator[str]:
+def as_short_text(found: Lineage) -> str:
+    """A line or two for each stage, the last one first: what it made, its parameters, and what is out of date or uncommitted about it."""
+    revision = "" if found.revision == "working tree" else f" --rev {found.revision[:12]}"
+    rest = f"commands, code, digests and files: retemper lineage {found.artifact.removeprefix('data/encoders/')}{revision} --all"
+    return "\n".join([*_head(found, files=False), "", *_lines(found), "", rest])
+
+
+def _lines(found: Lineage) -> Iterator[str]:
+    for step in reversed(found.steps):  # what was made last comes first
+        made = ", ".join(f"{Path(file.path).name} {file.digest[:8]}" for file in step.outs[:1])
+        odd = [
+            *(["code uncommitted"] if any(file.note for file in step.code) else []),
+            *(f"{f.path}: {f.note}" for f in step.inputs if f.note),
+        ]
+        read = f"  from {', '.join(step.parents)}" if step.parents else ""
+        yield f"{step.stage}  {made}{read}" + (f"  ({'; '.join(odd)})" if odd else "")
+        if told := _parameters(step.params):
+            yield f"  {told}"
+
+
+def _parameters(params: Mapping[str, Any]) -> str:
+    """`init warmup, lr 5e-05`: the fields of a stage's own sections; digests stand elsewhere."""
+    fields: list[tuple[str, Any]] = []
+    for key, value in params.items():
+        if ": " not in key:  # of data/source.json
+            fields += value.items() if isinstance(value, dict) else [(key, value)]
+    return ", ".join(f"{key} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}" for key, value in fields)
+
+
+def _head(found: Lineage, files: bool = True) -> Iterator[str]:
     yield f"{found.artifact}  {found.digest}"
     yield f"as of {found.revision}{f', {found.date}' if found.date else ''}{'' if found.committed else '; its dvc.lock is uncommitted'}"
     for kind, entry in found.source.items():
         yield f"{kind}: {entry.get('source')}  sha256 {entry.get('digest')}"
         yield from (f"  {name} {version}" for name, version in entry.get("packages", {}).items())
-        yield from (f"  {name}  sha256 {digest}" for name, digest in entry.get("files", {}).items())
+        if files:
+            yield from (f"  {name}  sha256 {digest}" for name, digest in entry.get("files", {}).items())
     if documents := found.rows.get("documents"):
         queries = ", ".join(f"{split} {value['queries']:,}" for split, value in found.rows.get("splits", {}).items())
         yield f"rows: {documents['count']:,} documents; queries: {queries}"

@@ -40,6 +40,12 @@ def test_what_made_a_model() -> None:
     assert found.metrics["dev"]["nDCG@10"] == 0.5
     assert "its dvc.lock is uncommitted" in lineage.as_text(found)
     assert "<h1>Lineage of data/encoders/b</h1>" in lineage.as_html(found)
+    lines = lineage.as_short_text(found).splitlines()
+    assert [line.split()[0] for line in lines[lines.index("") + 1 : -2]] == ["train@b", "value", "prepare", "first"]
+    assert lines[lines.index("") + 1].endswith("from prepare")
+    assert lines[-1] == "commands, code, digests and files: retemper lineage b --all"
+    assert "step.py" in lineage.as_text(found)
+    assert "step.py" not in "\n".join(lines)
 
     report = lineage.trace("data/report")
     assert sorted(step.stage for step in report.steps) == ["evaluate@a", "evaluate@b", "prepare", "report", "train@a", "train@b"]
