@@ -12,7 +12,6 @@ from types import FrameType
 from flows.cli import team as team_commands
 from flows.process.processes import ending_signals
 from tasks.core.stage.errors import UserError, one_line_errors, redacted
-from tasks.core.stage.files import write_text
 
 PARAMS = Path("params.yaml")
 EXAMPLES = """\
@@ -22,6 +21,7 @@ examples:
   retemper run --set rounds.star.lr=1e-5                  one knob; the edit of params.yaml lasts
   retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup    a new round; `--set rounds.x=` takes it away
   retemper rounds ance --n 5 --lag 1 --init warmup        five ANCE rounds; `retemper rounds remove ance` takes them away
+  retemper run --recipe zero_shot                         docs/recipes/zero_shot.yaml; `--recipe none` takes it back
   retemper run --dry-run                                  which stages may run
   retemper search "capital of France"                     the best model's top ten
   retemper evaluate --model data/encoders/star --data beir:../nfcorpus     any model on any dataset, zero-shot
@@ -57,6 +57,11 @@ def build_parser() -> ArgumentParser:
         default=[],
         metavar="KEY=VALUE",
         help="edit params.yaml, lastingly: section.key=value (YAML 1.2); no value takes the key away",
+    )
+    run.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="put the sections of docs/recipes/NAME.yaml into params.yaml, lastingly, before --set; none: the former ones again",
     )
     run.add_argument("--dry-run", action="store_true", help="name the stages that may run, and change nothing")
     run.set_defaults(work=_run)
@@ -210,50 +215,29 @@ def leave_quietly(status: int) -> None:
 
 
 def _run(options: Namespace, check: Callable[[], None] | None) -> int:
+    from flows.parameters.recipes import edited
     from flows.pipeline import run
     from flows.pipeline.plan import check_parameters
 
     check = check or check_parameters
+    undoing: list[Callable[[], None]] = []
 
     def edit_and_check() -> None:
-        with edited(options.set, lasting=True):
+        with edited(options.set, options.recipe, lasting=True) as undo:
             check()
+        undoing.append(undo)
 
     if options.dry_run:
-        names = run.dry_run(options.targets, check, edited(options.set, lasting=False))
+        names = run.dry_run(options.targets, check, edited(options.set, options.recipe, lasting=False))
         print("\n".join([*names, f"{len(names)} stages may run (fewer, where outputs come out the same or are in the cache)"]))
         return 0
     try:
-        run.run(options.targets, edit_and_check)
+        run.run(options.targets, edit_and_check, edits=options.set, undo=lambda: undoing[0]())
     except run.StagesFailed as failed:
         for problem in failed.problems:
             print(f"retemper: {redacted(problem)}", file=sys.stderr)
         return failed.status
     return 0
-
-
-@contextmanager
-def edited(assignments: Sequence[str], lasting: bool) -> Iterator[None]:
-    """Carry out `--set`, whose caller holds the folder's lock; undone, data/source.json too, at an error and where it is not `lasting`.
-
-    What somebody has saved in params.yaml meanwhile stays.
-    """
-    from flows.parameters import edit as settings
-    from flows.parameters.sources import SOURCE
-
-    source = SOURCE.read_text(encoding="utf-8") if SOURCE.exists() else None
-    before = settings.apply(assignments, PARAMS, _check_sections)
-    ours = PARAMS.read_text(encoding="utf-8") if before is not None else None
-    kept = False
-    try:
-        yield
-        kept = lasting
-    finally:
-        if not kept:
-            if before is not None and PARAMS.exists() and PARAMS.read_text(encoding="utf-8") == ours:
-                write_text(PARAMS, before)
-            if SOURCE.exists() and SOURCE.read_text(encoding="utf-8") != source:
-                write_text(SOURCE, source) if source is not None else SOURCE.unlink()
 
 
 def _ance(options: Namespace, _: object) -> int:
@@ -315,12 +299,6 @@ def _champion(options: Namespace, _: object) -> int:
     from flows.cli.champion import command
 
     return command(Path.cwd(), "history" if options.history else options.action or "show", options)
-
-
-def _check_sections(sections: dict[str, object]) -> None:
-    from flows.parameters.checks import check
-
-    check(sections)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Import after `flows.pipeline.server.set_environment`. Only names pass between ta
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -19,17 +19,23 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
+from flows.pipeline import splits
 from flows.pipeline.plan import Plan
 from flows.pipeline.stage import Slots, find_devices, run_stage
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.results import generations, metrics, timing
 from tasks.core.stage.code import SNAPSHOT
-from tasks.core.stage.errors import disk_fault
+from tasks.core.stage.errors import UserError, disk_fault
 
 
-def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock) -> dict[str, Outcome]:
-    """Run the plan as a Prefect flow run; how every stage ended, by name."""
+def execute(
+    plan: Plan, processes: Processes, display: Display, clock: timing.Clock, gate: Callable[[], None] | None = None
+) -> dict[str, Outcome]:
+    """Run the plan as a Prefect flow run; how every stage ended, by name.
+
+    With a `gate`, `prepare` comes first, then the gate; where that raises a UserError, no other stage begins.
+    """
     outcomes: dict[str, Outcome] = {}
     stages = plan.graph.stages
     kinds = {stage.slot for stage in stages.values() if stage.slot}
@@ -77,6 +83,11 @@ def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Cl
             except OSError as error:
                 fault = disk_fault(error)
                 outcome = Outcome("Failed", 0.0, 2 if fault else 1, f"{name}: {fault or error}")
+            if gate and name == splits.STAGE and outcome.state != "Failed":
+                try:
+                    gate()
+                except UserError as refused:
+                    outcome = Outcome("Failed", outcome.seconds, 2, str(refused))
             if processes.stopped:
                 return Failed(message="stopped")
             display.ended(name, outcome)
@@ -96,8 +107,10 @@ def execute(plan: Plan, processes: Processes, display: Display, clock: timing.Cl
     def retemper() -> State[None]:
         with stopping_on_signals(processes, display.farewell):  # in place of Prefect's own SIGTERM handler
             futures: dict[str, PrefectFuture[Any]] = {}
-            for name, stage in stages.items():
-                futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=[futures[before] for before in stage.upstream])
+            for name in sorted(stages, key=lambda name: bool(gate) and name != splits.STAGE):
+                first = [splits.STAGE] if gate and not stages[name].upstream and name != splits.STAGE else []
+                before = [futures[other] for other in (*stages[name].upstream, *first)]
+                futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=before)
             for future in futures.values():
                 future.wait()
             _metrics_artifact()

@@ -6,20 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from flows.pipeline import server
+from flows.pipeline import server, splits
 from flows.pipeline.plan import Plan, check_parameters, make_plan
 from flows.process import locks
 from flows.process.display import Display, Outcome, summary, text_table
-from flows.process.processes import Processes, stopping_on_signals
+from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository import leftovers
 from flows.repository.cache import cache_folder
 from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.team import remotes, sync
 from tasks.core.stage.errors import FULL, UserError
+from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import freeze
+from tasks.core.stage.params import read_yaml
 from tasks.core.stage.scratch import remove_finished
 
+PARAMS = Path("params.yaml")
 STUDIES = Path("data/studies")
 TABLE = Path("data/report/table.txt")
 FULL_BYTES = 1 << 20  # less than this is a full disk
@@ -33,10 +36,20 @@ class StagesFailed(Exception):
         self.problems, self.status = tuple(problems), status
 
 
-def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameters, *, quiet: bool = False) -> dict[str, Outcome]:
+def run(
+    targets: Sequence[str] = (),
+    check: Callable[[], None] = check_parameters,
+    *,
+    quiet: bool = False,
+    with_dev: bool = False,
+    edits: Sequence[str] = (),
+    undo: Callable[[], None] = lambda: None,
+) -> dict[str, Outcome]:
     """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran.
 
-    `quiet`: where nothing has changed, nothing is said, and Prefect is not asked.
+    `quiet`: where nothing has changed, nothing is said, and Prefect is not asked. `with_dev`: a data set without dev is refused.
+    A data set that turns out unfit, once it is prepared, is refused (splits.Unfit): after `undo` of the run's `edits`, dvc.lock and
+    data/ are put back as they were.
     """
     started = time.monotonic()
     processes = Processes()
@@ -47,8 +60,19 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
         plan = make_plan(targets, processes, display.warn, check)
         remotes.register_again(cache_folder(), display.warn)
         nothing = quiet and not plan.changed
-        with display.open(plan.graph.stages):
-            outcomes = _cached(plan) if nothing else _execute(plan, processes, display, clock)
+
+        def gate() -> None:
+            sections = read_yaml(PARAMS) if PARAMS.exists() else {}
+            if told := splits.check(plan.graph.stages, sections, edits=edits, with_dev=with_dev):
+                display.warn(told)
+
+        try:
+            with display.open(plan.graph.stages):
+                outcomes = _cached(plan) if nothing else _execute(plan, processes, display, clock, gate)
+        except splits.Unfit:
+            undo()
+            _put_back(processes)
+            raise
         clock.keep()
         if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             if not targets:  # DVC may not have the outs of another stage yet
@@ -91,7 +115,7 @@ def run(targets: Sequence[str] = (), check: Callable[[], None] = check_parameter
 
 
 def dry_run(
-    targets: Sequence[str] = (), check: Callable[[], None] = check_parameters, edited: AbstractContextManager[None] | None = None
+    targets: Sequence[str] = (), check: Callable[[], None] = check_parameters, edited: AbstractContextManager[object] | None = None
 ) -> list[str]:
     """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted.
 
@@ -118,20 +142,45 @@ def _cached(plan: Plan) -> dict[str, Outcome]:
     return {name: Outcome("Cached") for name in plan.graph.stages}
 
 
-def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock) -> dict[str, Outcome]:
+def _put_back(processes: Processes) -> None:
+    """dvc.lock as it was when the run began, and the outs that it names, as far as the cache has them."""
+    if not locks.BEFORE.exists():
+        return
+    text = locks.BEFORE.read_text(encoding="utf-8")
+    write_text(locks.DVC_LOCK, text) if text else locks.DVC_LOCK.unlink(missing_ok=True)
+    processes.run([*sync.REMOTE, "checkout", "--quiet", "--force"], lambda _: None, environment())
+    locks.forget()
+
+
+def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock, gate: Callable[[], None]) -> dict[str, Outcome]:
+    """Every stage of the plan. What `gate` refuses is raised, before any stage but `prepare` has begun."""
+    if plan.changed and splits.STAGE not in plan.changed:
+        gate()
     if not plan.changed and not server.is_configured():
         return _cached(plan)
     configured = server.is_configured()  # else it is ours from now on
+    refused: list[splits.Unfit] = []
+
+    def remembering() -> None:
+        try:
+            gate()
+        except splits.Unfit as problem:
+            refused.append(problem)
+            raise
+
     try:
         server.use_server()
         from flows.pipeline.flow import execute
 
-        return execute(plan, processes, display, clock)
+        outcomes = execute(plan, processes, display, clock, gate=remembering if splits.STAGE in plan.changed else None)
     except Exception as error:
         refuse_full_disk(error)  # Prefect's database says it in many ways
         if configured and not server.answers():
             raise server.Away(error) from error
         raise
+    if refused:
+        raise refused[0]
+    return outcomes
 
 
 def refuse_full_disk(cause: Exception | None = None) -> None:

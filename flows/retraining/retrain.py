@@ -193,7 +193,7 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
     """
     _wait_for(locks.RUN_LOCK)
     try:
-        run.run(check=check, quiet=True)
+        run.run(check=check, quiet=True, with_dev=True)
     except (Exception, CancelledError) as error:
         if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.Away):
             raise
@@ -314,7 +314,7 @@ def _number(project: Path) -> int | None:
 def main() -> int:
     """The pipeline alone, in the current folder, its parameters checked before: `python -m flows.retraining.retrain`."""
     try:
-        run.run(check=lambda: None, quiet=True)
+        run.run(check=lambda: None, quiet=True, with_dev=True)
     except run.StagesFailed as failed:
         print("\n".join(f"retemper: {problem}" for problem in failed.problems), file=sys.stderr)
         return failed.status

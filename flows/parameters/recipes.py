@@ -1,0 +1,144 @@
+"""`--recipe NAME`: sections of docs/recipes/NAME.yaml in place of those of params.yaml; `--recipe none` puts the former ones back.
+
+Sections are replaced as text, comments included. What stood there is remembered in `.retemper/recipe.json`.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+
+from flows.parameters import edit
+from flows.parameters.checks import PARAMS, check
+from flows.parameters.sources import SOURCE
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json, write_json, write_text
+from tasks.core.stage.params import read_yaml
+
+FOLDER = Path("docs/recipes")
+MEMORY = Path(".retemper/recipe.json")
+NONE = "none"
+ZERO_SHOT = "zero_shot"
+
+Blocks = Mapping[str, str | None]  # the text of each section, without the line's end; None where there is none
+
+
+def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = FOLDER) -> str:
+    """Put the recipe's sections into `path`, those of an earlier one taken back first; returns the former text.
+
+    What comes of it is unchecked. UserError where there is no such recipe, or (`none`) nothing to take back.
+    """
+    read_yaml(path)  # a UserError where it cannot be read
+    before = path.read_bytes().decode("utf-8")
+    text = before.replace("\r\n", "\n")
+    recipe = _read(name, folder) if name != NONE else {}
+    last: Any = read_json(memory) if memory.exists() else {}
+    if last and _is_in_place(text, last):
+        text = replaced(text, last["before"])
+    elif name == NONE:
+        raise UserError(
+            f"--recipe none: no recipe of this folder is in place in {path}; expected one that --recipe NAME has put there; "
+            f"to go back to the committed file: git checkout {path}"
+        )
+    if recipe:
+        here = blocks(text)
+        write_json(memory, {"name": name, "before": {section: here.get(section) for section in recipe}, "after": recipe})
+        text = replaced(text, recipe)
+    else:
+        memory.unlink(missing_ok=True)
+    write_text(path, text.replace("\n", "\r\n" if "\r\n" in before else "\n"))
+    return before
+
+
+def names(folder: Path = FOLDER) -> list[str]:
+    """The recipes that there are."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _read(name: str, folder: Path) -> dict[str, str]:
+    if name not in names(folder):
+        raise UserError(f"--recipe {name}: no {folder / f'{name}.yaml'}; expected one of {', '.join([*names(folder), NONE])}")
+    path = folder / f"{name}.yaml"
+    if not all(isinstance(section, str) for section in read_yaml(path)):
+        raise UserError(f"{path}: found a name of a section that is no word, expected sections of params.yaml")
+    return blocks(path.read_text(encoding="utf-8").replace("\r\n", "\n"))
+
+
+def _is_in_place(text: str, last: Mapping[str, Blocks]) -> bool:
+    """Whether some section is still as the recipe has it; else somebody has taken it back in other ways (git checkout)."""
+    here = blocks(text)
+    changed = [section for section, block in last["after"].items() if block != last["before"].get(section)]
+    return any(here.get(section) == last["after"][section] for section in changed)
+
+
+def blocks(text: str) -> dict[str, str]:
+    """The text of each top-level section of a YAML mapping: from its name to its last line, comments on and between its lines included."""
+    lines = text.split("\n")
+    return {section: "\n".join(lines[first:last]) for section, (first, last) in _places(text).items()}
+
+
+def replaced(text: str, new: Blocks) -> str:
+    """`text` with the sections of `new` in place of its own; those that it lacks come last, None takes one away."""
+    lines = text.split("\n")
+    places = _places(text)
+    for section, (first, last) in sorted(places.items(), key=lambda item: -item[1][0]):  # from below, so that places hold
+        if section in new:
+            block = new[section]
+            after = last + (block is None and last < len(lines) and not lines[last].strip())  # and the blank line that set it apart
+            lines[first:after] = [] if block is None else block.split("\n")
+    text = "\n".join(lines)
+    for section, block in new.items():
+        if section not in places and block is not None:
+            text = f"{text.rstrip()}\n\n{block}\n".lstrip("\n")
+    return text
+
+
+def _places(text: str) -> dict[str, tuple[int, int]]:
+    """First line of each section, and the one after its last."""
+    document = YAML().load(io.StringIO(text)) or CommentedMap()
+    starts = [(str(section), int(document.lc.key(section)[0])) for section in document]
+    lines = text.split("\n")
+    found = {}
+    for (section, first), (_, end) in zip(starts, [*starts[1:], ("", len(lines))], strict=True):
+        while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):  # of the next section
+            end -= 1
+        found[section] = (first, end)
+    return found
+
+
+@contextmanager
+def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bool) -> Iterator[Callable[[], None]]:
+    """Carry out `--recipe` and then `--set`, whose caller holds the folder's lock; yields what undoes them, data/source.json too.
+
+    Undone at an error, and where it is not `lasting`. What somebody has saved in params.yaml meanwhile stays.
+    """
+    files = {path: path.read_bytes() if path.exists() else None for path in (SOURCE, MEMORY)}
+    before: str | None = None
+    ours: bytes | None = None
+
+    def undo() -> None:
+        if before is not None and PARAMS.exists() and PARAMS.read_bytes() == ours:
+            write_text(PARAMS, before)
+        for path, content in files.items():
+            if (path.read_bytes() if path.exists() else None) != content:
+                write_text(path, content.decode("utf-8")) if content is not None else path.unlink()
+
+    kept = False
+    try:
+        if recipe is not None:
+            before = apply(recipe)
+            ours = PARAMS.read_bytes()
+        text = edit.apply(assignments, PARAMS, check)
+        before = text if before is None else before
+        ours = PARAMS.read_bytes() if before is not None else None
+        if recipe is not None and text is None:
+            check(read_yaml(PARAMS))
+        yield undo
+        kept = lasting
+    finally:
+        if not kept:
+            undo()

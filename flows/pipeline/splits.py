@@ -1,0 +1,67 @@
+"""Whether the data set has the judgments that the run needs, asked when `prepare` has counted them and before anything else runs."""
+
+import json
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.core.stage.errors import UserError
+
+STATS = Path("data/corpus/stats.json")
+STAGE = "prepare"  # which writes it
+LEARNING = {"train": "rounds", "reranker": "rerankers", "adore": "adore", "study": "study"}  # stage, section of params.yaml
+NO_STEPS = {"train": None, "reranker": 0}  # what `steps` is where params.yaml does not say
+
+
+class Unfit(UserError):
+    """The data set lacks a split that the run needs."""
+
+
+def learning(stages: Collection[str], sections: Mapping[str, Any]) -> list[str]:
+    """Those of `stages` that train on the judgments of train."""
+    found = []
+    for name in stages:
+        stage, _, key = name.partition("@")
+        entry = (sections.get(LEARNING.get(stage, "")) or {}).get(key)
+        if isinstance(entry, Mapping) and not (stage in NO_STEPS and entry.get("steps", NO_STEPS[stage]) == 0):
+            found.append(name)
+    return found
+
+
+def check(
+    stages: Collection[str], sections: Mapping[str, Any], *, edits: Sequence[str] = (), with_dev: bool = False, stats: Path = STATS
+) -> str:
+    """What the run does for want of dev, in a line, if it lacks it. Unfit where it cannot be carried out.
+
+    `edits` are the run's own `--set`, for the command that can be; `with_dev`: a run whose models are compared on dev.
+    """
+    counted = _counted(stats)
+    if counted is None:
+        return ""
+    source = (sections.get("dataset") or {}).get("source", "the data set")
+    there = ", ".join(f"{split} {count:,}" for split, count in counted.items() if count) or "none"
+    found = f"{source}: found judged queries of {there}"
+    if (trained := learning(stages, sections)) and not counted.get("train"):
+        settings = "".join(f" --set {shlex.quote(edit)}" for edit in edits)
+        raise Unfit(
+            f"{found}, expected train, which {', '.join(trained)} need; nothing was changed; for what needs no training (BM25, the "
+            f"encoder as it came, the report): retemper run --recipe zero_shot{settings}"
+        )
+    if with_dev and not counted.get("dev"):
+        raise Unfit(f"{found}, expected dev, on which a new model meets the champion; give the data set a dev split")
+    measured = any(name.startswith("evaluate") for name in stages)
+    if measured and not (counted.get("dev") or counted.get("test")):
+        raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; give the data set one of them")
+    if measured and not counted.get("dev"):
+        return f"{found}, and no dev: the best system is chosen on test, the very queries it is measured on; retemper retrain needs dev"
+    return ""
+
+
+def _counted(stats: Path) -> dict[str, int] | None:
+    """Judged queries by split; None where nothing has counted them."""
+    try:
+        splits = json.loads(stats.read_text(encoding="utf-8"))["splits"]
+        return {str(split): int(row["queries"]) for split, row in splits.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

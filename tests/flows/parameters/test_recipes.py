@@ -1,0 +1,116 @@
+"""Recipes go into params.yaml and out of it again, to the byte."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flows.parameters import edit, recipes
+from flows.parameters.checks import check
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    shutil.copytree(ROOT / "docs/recipes", tmp_path / "docs/recipes")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "params.yaml"
+
+
+@pytest.mark.parametrize("name", recipes.names(ROOT / "docs/recipes"))
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+def test_each_recipe_goes_in_and_out_again(project: Path, name: str, end: bytes) -> None:
+    project.write_bytes(before := project.read_bytes().replace(b"\n", end))
+    former, recipe = read_yaml(project), read_yaml(Path(f"docs/recipes/{name}.yaml"))
+    with recipes.edited([], name, lasting=True):
+        assert read_yaml(project) == former | recipe
+    assert read_yaml(project) == former | recipe, "it lasts"
+    assert project.read_bytes().count(end) == project.read_bytes().count(b"\n")
+    for line in before.decode().splitlines():
+        if line.startswith("#"):
+            assert line in project.read_text(), "comments between sections stay"
+    with recipes.edited([], "none", lasting=True):
+        pass
+    assert project.read_bytes() == before
+    assert not recipes.MEMORY.exists()
+
+
+def test_a_second_recipe_takes_the_place_of_the_first_and_other_edits_stay(project: Path) -> None:
+    former = read_yaml(project)
+    with recipes.edited(["bm25.k1=1.2"], "zero_shot", lasting=True):
+        pass
+    assert list(read_yaml(project)["rounds"]) == ["init"]
+    with recipes.edited([], "squadshifts", lasting=True):
+        pass
+    assert read_yaml(project)["mine"] == {"warmup": {"search": "embeddings", "depth": 200}}
+    edit.apply(["bm25.b=0.7"], project, check)
+    with recipes.edited(["seedless=", "rounds.star.lr=1e-5"], "none", lasting=True):
+        pass
+    former["bm25"] |= {"k1": 1.2, "b": 0.7}
+    former["rounds"]["star"]["lr"] = 1e-5
+    assert read_yaml(project) == former
+    with pytest.raises(UserError, match="no recipe of this folder is in place"):
+        recipes.apply("none")
+
+
+def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> None:
+    """Else edits made since would give way to what stood there long ago."""
+    committed = project.read_text()
+    recipes.apply("zero_shot")
+    project.write_text(committed)
+    edit.apply(["rounds.star.lr=0.5"], project, check)
+    with pytest.raises(UserError, match="no recipe of this folder is in place"):
+        recipes.apply("none")
+    recipes.apply("squadshifts")
+    recipes.apply("none")
+    assert read_yaml(project)["rounds"]["star"]["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("nowhere", [], r"--recipe nowhere: no docs/recipes/nowhere.yaml; expected one of compressed_indexes, .*zero_shot, none"),
+        ("none", [], "no recipe of this folder is in place"),
+        ("zero_shot", ["report.metric=P@7"], r"report\.metric: found 'P@7'"),
+        ("unfit", [], "rescore.x.round"),
+    ],
+)
+def test_a_recipe_that_cannot_be_changes_nothing(project: Path, name: str, settings: list[str], said: str) -> None:
+    Path("docs/recipes/unfit.yaml").write_text("rescore: {x: {run: bm25, round: nobody, encoder: star}}\n")
+    before = project.read_bytes()
+    with pytest.raises(UserError, match=said), recipes.edited(settings, name, lasting=True):
+        pass
+    assert project.read_bytes() == before
+    assert not recipes.MEMORY.exists()
+
+
+def test_what_is_undone_later(project: Path) -> None:
+    """By a run that finds the data set unfit; unless somebody has saved something in the meantime."""
+    before = project.read_bytes()
+    with recipes.edited(["dataset.source=demo", "bm25.k1=2"], "zero_shot", lasting=True) as undo:
+        pass
+    saved = project.read_bytes()
+    assert saved != before
+    project.write_bytes(saved + b"# mine\n")
+    undo()
+    assert project.read_bytes() == saved + b"# mine\n"
+    project.write_bytes(saved)
+    undo()
+    assert project.read_bytes() == before
+
+
+def test_sections_are_found_in_any_form() -> None:
+    text = "# head\na: 1 # one\n\n# of b\nb:\n  # within\n  c: |\n    # text\n\n    d: 2\n\n# of e\ne: {x: 1,\n    y: 2}\n# last\n"
+    assert recipes.blocks(text) == {
+        "a": "a: 1 # one",
+        "b": "b:\n  # within\n  c: |\n    # text\n\n    d: 2",
+        "e": "e: {x: 1,\n    y: 2}",
+    }
+    assert recipes.replaced(text, recipes.blocks(text)) == text
+    changed = recipes.replaced(text, {"b": "b: 3", "f": "f: 4"})
+    assert changed == "# head\na: 1 # one\n\n# of b\nb: 3\n\n# of e\ne: {x: 1,\n    y: 2}\n# last\n\nf: 4\n"
+    assert recipes.replaced(changed, {"f": None}).strip() == recipes.replaced(text, {"b": "b: 3"}).strip()

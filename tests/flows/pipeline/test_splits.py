@@ -1,0 +1,93 @@
+"""Which data sets a run refuses once they are prepared, and what it says."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.pipeline import splits
+
+SECTIONS = {
+    "dataset": {"source": "beir:x"},
+    "rounds": {"init": {"init": "base", "negatives": "none", "steps": 0}, "star": {"init": "base", "negatives": "bm25"}},
+    "rerankers": {"came": {"source": "x"}, "tuned": {"source": "x", "steps": 5}},
+    "adore": {"tower": {"round": "star"}},
+}
+STAGES = ("prepare", "base", "train@init", "train@star", "reranker@came", "reranker@tuned", "adore@tower", "evaluate@star", "report")
+ALL, UNTRAINED = {"train": 3, "dev": 2, "test": 1}, ("prepare", "train@init", "evaluate@init", "evaluate_bm25", "report")
+
+
+def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **more: Any) -> str:
+    rows = {split: {"queries": counts.get(split, 0)} for split in ("train", "dev", "test")}
+    (folder / "stats.json").write_text(json.dumps({"splits": rows}))
+    return splits.check(stages, SECTIONS, stats=folder / "stats.json", **more)
+
+
+def test_what_learns_from_train() -> None:
+    assert splits.learning(STAGES, SECTIONS) == ["train@star", "reranker@tuned", "adore@tower"]
+    assert splits.learning(STAGES, {}) == []
+
+
+def test_which_are_taken(tmp_path: Path) -> None:
+    assert told(tmp_path, ALL) == ""
+    assert told(tmp_path, ALL, with_dev=True) == ""
+    assert told(tmp_path, {"dev": 1}, UNTRAINED) == ""
+    assert told(tmp_path, {"train": 1}, ("prepare", "bm25")) == "", "nothing is measured"
+    assert "the best system is chosen on test" in told(tmp_path, {"test": 1}, UNTRAINED)
+    assert "the best system is chosen on test" in told(tmp_path, {"train": 1, "test": 1})
+    for text in (None, "", "[]", '{"splits": {"train": 1}}'):  # a graph of somebody's own
+        if text is not None:
+            (tmp_path / "other.json").write_text(text)
+        assert splits.check(STAGES, SECTIONS, stats=tmp_path / "other.json") == ""
+
+
+@pytest.mark.parametrize(
+    ("counts", "more", "said"),
+    [
+        (
+            {"test": 300},
+            {"edits": ["dataset.source=beir:my corpus"]},
+            "beir:x: found judged queries of test 300, expected train, which train@star, reranker@tuned, adore@tower need; nothing was "
+            "changed; for what needs no training (BM25, the encoder as it came, the report): "
+            "retemper run --recipe zero_shot --set 'dataset.source=beir:my corpus'",
+        ),
+        ({"train": 1, "test": 1}, {"with_dev": True}, "expected dev, on which a new model meets the champion; give the data set a dev"),
+        ({"train": 1}, {}, "expected dev or test, on which systems are measured"),
+        ({}, {"stages": UNTRAINED}, "found judged queries of none, expected dev or test"),
+    ],
+)
+def test_which_are_refused(tmp_path: Path, counts: dict[str, int], more: dict[str, Any], said: str) -> None:
+    with pytest.raises(splits.Unfit) as raised:
+        told(tmp_path, counts, **more)
+    assert said in str(raised.value)
+
+
+def test_an_unfit_data_set_is_refused_when_it_is_prepared_and_nothing_has_changed(retraining: Any, server_url: str) -> None:
+    project = retraining
+    project.environment["PREFECT_API_URL"] = server_url
+    splits_of = {split: {"queries": 20} for split in ("train", "dev", "test")}
+    (project.source / "stats.json").write_text(json.dumps({"splits": splits_of}))
+    project.call("run")
+    other = project.source.with_name("other")
+    shutil.copytree(project.source, other)
+    (other / "stats.json").write_text(json.dumps({"splits": splits_of | {"train": {"queries": 0}}}))
+    project.add(7.0, folder=other)
+    names = ("params.yaml", "dvc.lock", "data/source.json", "data/corpus/stats.json", "data/metrics/a.json", "data/report/report.html")
+    before = {name: (project.folder / name).read_bytes() for name in names}
+    project.act("fail")  # should a training begin
+    out, err = project.call("run", "--set", "dataset.source=beir:../other", "--set", "bm25.k1=1.5", status=2)
+    assert "train@a" not in out
+    assert err == (
+        "retemper: beir:../other: found judged queries of dev 20, test 20, expected train, which train@a need; nothing was changed; for "
+        "what needs no training (BM25, the encoder as it came, the report): retemper run --recipe zero_shot "
+        "--set dataset.source=beir:../other --set bm25.k1=1.5\n"
+    )
+    assert {name: (project.folder / name).read_bytes() for name in names} == before
+    assert "executed 0, cached 4" in project.call("run")[0]
+    by_hand = before["params.yaml"].replace(b"beir:../source", b"beir:../other")
+    (project.folder / "params.yaml").write_bytes(by_hand)
+    project.call("run", status=2)
+    assert {name: (project.folder / name).read_bytes() for name in names} == before | {"params.yaml": by_hand}
