@@ -153,4 +153,4 @@ def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -
     drawn = [charts.Line(name, points) for name, points in lines.items()]
     if not drawn:
         return ""
-    return f'<div class="wide">{charts.chart(f"{measure} on {split}", [*drawn, *levels], key.replace("_", " "), axis)}</div>'
+    return charts.scrolling(charts.chart(f"{measure} on {split}", [*drawn, *levels], key.replace("_", " "), axis))

@@ -22,6 +22,13 @@ STYLE = (
     "svg text{fill:var(--ink)}"
     "svg .tick{fill:var(--soft);font-size:12px}svg .label{font-weight:650}svg .middle{text-anchor:middle}svg .end{text-anchor:end}"
     "svg .grid{stroke:var(--faint)}svg polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}"
+    "@media(max-width:600px){"  # as tasks/report/page.html has it
+    '.scrolls::before{content:"scroll sideways \\2192";position:sticky;left:0;color:var(--soft);font-size:13px}'
+    "table.stack,.stack tbody{display:block}.stack thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}"
+    ".stack tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(92px,1fr));gap:4px 10px;padding:10px 0;"
+    "border-bottom:1px solid var(--faint)}.stack td{border:0;padding:0;text-align:left;white-space:normal;overflow-wrap:anywhere}"
+    ".stack td:first-child{grid-column:1/-1;font-weight:650}"
+    ".stack td[data-label]::before{content:attr(data-label);display:block;color:var(--soft);font-size:12px;font-weight:400}}"
 )
 # The report's page has the rest of its own style; this is what bars and points need beside it.
 MARKS = (
@@ -77,12 +84,21 @@ def page(heading: str, body: str) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns side by side: the first flush left."""
 
-    def cells(tag: str, values: Sequence[str]) -> str:
-        kinds = ["name", *[""] * (len(values) - 1)]
-        return "".join(f'<{tag} class="{kind}">{html.escape(value)}</{tag}>' for kind, value in zip(kinds, values, strict=True))
+    names = [html.escape(name) for name in header]
+    kinds = ["name", *[""] * (len(names) - 1)]
+    head = "".join(f'<th class="{kind}">{name}</th>' for kind, name in zip(kinds, names, strict=True))
+    labels = ["", *(f' data-label="{name}"' for name in names[1:])]  # shown where the head is not: on a phone
 
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{cells("th", header)}</tr></thead><tbody>{body}</tbody></table></div>'
+    def cells(values: Sequence[str]) -> str:
+        return "".join(f'<td class="{k}"{label}>{html.escape(v)}</td>' for k, label, v in zip(kinds, labels, values, strict=True))
+
+    body = "".join(f"<tr>{cells(row)}</tr>" for row in rows)
+    return f'<div class="wide"><table class="stack"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def scrolling(drawing: str) -> str:
+    """A drawing that is too wide for a phone, with a hint there to scroll."""
+    return f'<div class="wide scrolls">{drawing}</div>'
 
 
 def chart(heading: str, lines: Sequence[Line], below: str, names: Sequence[str] = ()) -> str:

@@ -64,7 +64,7 @@ def race_section(race: quality.Race, metric: str) -> str:
         )
         for chain in race.chains
     ]
-    drawn = f'<div class="wide">{figures.chart(f"{metric} on dev", lines, f"seconds from {race.start}")}</div>' if lines else ""
+    drawn = figures.scrolling(figures.chart(f"{metric} on dev", lines, f"seconds from {race.start}")) if lines else ""
     points = {point.model: point for chain in race.chains for point in chain.points}
     order = sorted(points.values(), key=lambda point: point.seconds)
     rows = [[p.model, f"{p.seconds:,.1f}{' or more' if p.at_least else ''}", f"{p.quality:.4f}"] for p in order]
@@ -158,7 +158,7 @@ def timeline(spans: Sequence[timing.Span]) -> str:
     body = (
         f'<p class="note">{when}. {len(spans)} stages, {clock(busy)} of work in {clock(whole)}. Bars are from a stage\'s start to its outs '
         "being in the cache; a dotted line before one is the wait for a device and for DVC to start.</p>"
-        f'<div class="wide">{figures.bars("time from the start", [bar(span) for span in order], marks)}</div>'
+        f"{figures.scrolling(figures.bars('time from the start', [bar(span) for span in order], marks))}"
         + figures.table(["stage", "start, s", "end, s", "seconds", "waited", "device", "state"], rows)
         + f'<script type="application/json" id="spans">{embedded(spans)}</script>'
     )

@@ -7,14 +7,15 @@ from typing import Any
 
 import jinja2
 import numpy as np
+from markupsafe import Markup
 
 from tasks.core.charts.curves import Curve
-from tasks.core.charts.svg import DARK, LIGHT, line_chart, line_style, palette
+from tasks.core.charts.svg import DARK, LIGHT, NARROW, WIDTH, both, line_chart, line_style, palette
 from tasks.report import plots
 from tasks.report.examples import Examples
 from tasks.report.params import Report
 from tasks.report.significance import Pair, mean_interval
-from tasks.report.systems import System
+from tasks.report.systems import Floats, System
 from tasks.report.table import Table
 
 
@@ -77,7 +78,8 @@ def dots(contents: Contents, split: str) -> Any:
     drawn = [
         plots.Dot(s.name, s.metrics[split][metric], *mean_interval(s.values[split], alpha), s.name == contents.best.name) for s in shown
     ]
-    return plots.dot_plot(drawn, metric, f"{1 - alpha:.0%}")
+    confidence = f"{1 - alpha:.0%}"
+    return both(plots.dot_plot(drawn, metric, confidence), plots.dot_plot(drawn, metric, confidence, narrow=True))
 
 
 def _duel(contents: Contents, split: str) -> dict[str, Any] | None:
@@ -91,9 +93,13 @@ def _duel(contents: Contents, split: str) -> dict[str, Any] | None:
         "lost": lost,
         "tied": len(differences) - won - lost,
         "median": float(np.median(np.abs(differences[np.abs(differences) > 1e-9]))) if won + lost else 0.0,
-        "bar": plots.share_bar(won, len(differences) - won - lost, lost),
-        "curve": plots.difference_curve(differences, (model.name, reference.name)),
+        "charts": both(*(_duel_charts(differences, won, lost, (model.name, reference.name), whole=width) for width in (WIDTH, NARROW))),
     }
+
+
+def _duel_charts(differences: Floats, won: int, lost: int, names: tuple[str, str], *, whole: float) -> Markup:
+    bar = plots.share_bar(won, len(differences) - won - lost, lost, whole=whole)
+    return bar + plots.difference_curve(differences, names, whole=whole)
 
 
 def p_value(p: float) -> str:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.charts.curves import POINTS, read_tsv, thinned
-from tasks.core.charts.svg import ticks
+from tasks.core.charts.svg import NARROW, ticks
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, write_json
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
@@ -124,7 +124,7 @@ def test_whole(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat<8>", "rows": 3, "recall@100": 0.987654})
     page = report(monkeypatch)
     names = self_contained(page)
-    assert names.count("svg") == 3 + 1 + 1  # dots, shares, differences; one curve and its legend
+    assert names.count("svg") == 2 * 3 + 1 + 1  # dots, shares, differences, for wide pages and narrow ones; one curve and its legend
     assert "&lt;script&gt;alert" in page
     assert "<script>" not in page
     assert "beir:&lt;i&gt;here&lt;/i&gt;" in page
@@ -151,6 +151,25 @@ def test_whole(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert pair["difference"] == pytest.approx(means["alpha"]["test"]["AP"] - means["bm25"]["test"]["AP"])
     report(monkeypatch, "again")
     assert folder_digest(project / "report") == folder_digest(project / "again")
+
+
+def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawings of its width, nothing beyond their edges; tables as cards whose cells say what they are; recipes in full."""
+    for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
+        make_system(project, name, level, ("dev", "test"))
+    page = report(monkeypatch)
+    narrow = re.findall(r'<div class="narrow">(.*?)</div>', page, re.DOTALL)
+    drawings = [drawing for part in narrow for drawing in re.findall(r"<svg.*?</svg>", part, re.DOTALL)]
+    assert [re.search(r'class="(\w+)"', drawing)[1] for drawing in drawings] == ["dots", "shares", "differences"]  # type: ignore[index]
+    for drawing in drawings:
+        assert f'viewBox="0 0 {NARROW} ' in drawing
+        assert all(0 <= float(x) <= NARROW for x in re.findall(r' (?:x|cx|x1|x2)="([^"]*)"', drawing))
+    assert all(re.search(f">{name}<", drawings[0]) for name in ("alpha", "bm25", "init"))
+    assert page.count('<table class="stack">') == page.count("<table")
+    rows = re.findall(r"<tr.*?</tr>", page.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
+    assert len(rows) == 3
+    assert all(re.findall(r'data-label="([^"]*)"', row) == ["AP", "RR@10", "dev AP"] for row in rows)
+    assert "line-clamp" not in page
 
 
 def test_dev_chooses_though_test_says_otherwise(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

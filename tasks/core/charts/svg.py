@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 from tasks.core.charts.curves import Curve
 
 WIDTH = 760
+NARROW = 358  # of a phone's page, where a drawing of WIDTH would be too small to read
 LIGHT = ("#2456c9", "#d0632b", "#1d8a63", "#9145b6", "#b88a00", "#c53a6b", "#14808f", "#6b7280")
 DARK = ("#86aaff", "#f09a68", "#4cc495", "#c792ea", "#e2bd4b", "#f2799f", "#58c4d3", "#a3abb8")
 COLOURS = len(LIGHT)  # of lines; later lines are dashed
@@ -38,6 +39,11 @@ def svg(parts: Sequence[str], height: float, label: str, kind: str, width: float
     """A drawing; its width and height are units that the page scales. Every text in `parts` went through escape."""
     head = f'<svg class="{kind}" viewBox="0 0 {short(width)} {short(height)}" role="img" aria-label="{escape(label)}">'
     return Markup(head + "".join(parts) + "</svg>")
+
+
+def both(wide: Markup, narrow: Markup) -> Markup:
+    """A drawing for wide pages and one for phones, of which the page's style shows one."""
+    return Markup('<div class="broad">{}</div><div class="narrow">{}</div>').format(wide, narrow)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

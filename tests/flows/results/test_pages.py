@@ -59,7 +59,7 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     assert page.endswith("<p>below</p>")
     assert told[0] == "time to quality from w: q reaches M 0.6000, the best of b (b, after 28 s), after 14 s: 2.0 times as fast"
     assert "Time to quality from w" in page
-    assert '<td class="">28.0</td>' in page  # encode@w, mine@w, train@b, encode@b
+    assert '<td class="" data-label="seconds">28.0</td>' in page  # encode@w, mine@w, train@b, encode@b
     assert [re.sub(r"<[^>]*>", " ", row).split() for row in re.findall(r"<tr><td class=\"name\">[rs]<.*?</tr>", page)] == [
         ["r", "dev", "30", "20.2", "19.0", "31.5", "cpu,", "2", "threads"],
         ["s", "test", "100", "1.5", "cpu,", "2", "threads"],
