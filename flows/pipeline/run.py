@@ -19,10 +19,9 @@ from flows.team import remotes, sync
 from tasks.core.stage.errors import FULL, UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import freeze
-from tasks.core.stage.params import read_yaml
+from tasks.core.stage.params import FROZEN, read_parameters
 from tasks.core.stage.scratch import remove_finished
 
-PARAMS = Path("params.yaml")
 STUDIES = Path("data/studies")
 TABLE = Path("data/report/table.txt")
 FULL_BYTES = 1 << 20  # less than this is a full disk
@@ -62,7 +61,7 @@ def run(
         nothing = quiet and not plan.changed
 
         def gate() -> None:
-            sections = read_yaml(PARAMS) if PARAMS.exists() else {}
+            sections = read_parameters() if FROZEN.exists() else {}
             if told := splits.check(plan.graph.stages, sections, edits=edits, with_dev=with_dev):
                 display.warn(told)
 
@@ -144,6 +143,7 @@ def _cached(plan: Plan) -> dict[str, Outcome]:
 
 def _put_back(processes: Processes) -> None:
     """dvc.lock as it was when the run began, and the outs that it names, as far as the cache has them."""
+    freeze()  # params.yaml without the edits
     if not locks.BEFORE.exists():
         return
     text = locks.BEFORE.read_text(encoding="utf-8")

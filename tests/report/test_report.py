@@ -14,6 +14,7 @@ from tasks.core.charts.curves import POINTS, read_tsv, thinned
 from tasks.core.charts.svg import NARROW, ticks
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, write_json
+from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tasks.report.__main__ import main
 from tasks.report.examples import cut, ranked_first
@@ -78,6 +79,7 @@ def report(monkeypatch: pytest.MonkeyPatch, out: str = "report") -> str:
         part for name in ("metrics", "runs", "index-metrics", "curves", "corpus") for part in (f"--{name}", name.replace("-", "_"))
     ]
     monkeypatch.setattr("sys.argv", ["report", *arguments, "--out", out])
+    freeze_parameters()
     main()
     return Path(out, "report.html").read_text()
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 DIGITS = 10  # means that agree this far differ by the order of their additions, not by their rankings
-NAMING = ("init", "negatives", "first", "second", "round", "run", "runs", "encoder", "reranker")  # fields that name other entries
-SERVED = ("run", "runs", "encoder", "reranker")  # of these, what a system that orders runs anew needs at query time
+NAMING = ("init", "negatives", "round", "run", "runs", "encoder")  # fields that name other entries; negatives have their round's name
+SERVED = ("run", "runs", "encoder")  # of these, what a system that orders runs again needs at query time, beside a cross-encoder
 SYSTEMS = ("rounds", "adore", "fuse", "rerank", "rescore")  # sections whose entries are systems
-MADE = ("pretrain", *SYSTEMS, "mine", "mix", "teacher", "rerankers")  # and those whose entries are made on the way
-TOWERS = {"rounds": 1, "adore": 2, "rerankers": 1}  # one shared by queries and documents, one of each, a cross-encoder
+MADE = ("pretrain", *SYSTEMS)  # and those that they start from; no others, for the report depends on these (dvc.yaml)
+TOWERS = {"rounds": 1, "adore": 2}  # one shared by queries and documents, one of each
 
 Sections = Mapping[str, Any]
 Name = TypeVar("Name", bound=Hashable)
@@ -51,7 +51,9 @@ def _towers(name: str, sections: Sections, seen: frozenset[str]) -> int:
     for section, count in TOWERS.items():
         if name in _entries(sections, section):
             return count
-    return sum(_towers(other, sections, seen | {name}) for entry in _all(name, sections) for other in _named(entry, SERVED))
+    entries = _all(name, sections)
+    below = sum(_towers(other, sections, seen | {name}) for entry in entries for other in _named(entry, SERVED))
+    return below + sum(bool(_named(entry, ["reranker"])) for entry in entries)
 
 
 def _needed(name: str, sections: Sections) -> set[str]:
@@ -73,7 +75,7 @@ def _named(entry: Any, fields: Iterable[str]) -> list[str]:
 
 
 def _all(name: str, sections: Sections) -> list[Any]:
-    """The entries of that name: a round's, and its mining's."""
+    """The entries of that name, of which there is one at most."""
     return [entries[name] for section in MADE if name in (entries := _entries(sections, section))]
 
 

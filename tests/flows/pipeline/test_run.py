@@ -45,14 +45,14 @@ def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
     """A schedule's log would otherwise have the whole table each time. With something to do, all is said."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(), None, False)
+    plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(), None, False, None)
     monkeypatch.setattr(run, "make_plan", lambda *_: plan)
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     monkeypatch.setattr(run, "_execute", lambda *_: WHOLE)
     assert {outcome.state for outcome in run.run(quiet=True).values()} == {"Cached"}
     assert capsys.readouterr().out == ""
-    plan = Plan(plan.graph, frozenset({"a"}), None, False)
+    plan = Plan(plan.graph, frozenset({"a"}), None, False, None)
     assert run.run(quiet=True) == WHOLE
     assert "executed 1, cached 1" in capsys.readouterr().out
 
@@ -64,7 +64,7 @@ def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, mon
     work.mkdir(parents=True)
     finish(work)
     locks.remember()
-    plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(WHOLE), None, False)
+    plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(WHOLE), None, False, None)
     monkeypatch.setattr(run, "make_plan", lambda *_: plan)
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
