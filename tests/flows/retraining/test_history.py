@@ -1,0 +1,83 @@
+"""What the history tells: retrainings, champions by hand, and nothing twice."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.process.display import Display
+from flows.process.processes import Processes
+from flows.retraining import champion, history, retrain
+from flows.retraining import tree as retraining_tree
+from tasks.core.stage.errors import UserError
+
+
+def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **more: Any) -> champion.Champion:
+    digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
+    return champion.Champion(number, "a", cause, when, digests=digests, **more)
+
+
+def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among the retrainings, by time; which champion each has brought back, and in place of which."""
+    monkeypatch.setattr(history, "read_history", lambda _: [history.Ended("r", "refused", "worse", "2026-01-03T00:00:00+00:00")])
+    crownings = [
+        crowned(1, "first", "e1", when="2026-01-01T00:00:00+00:00"),
+        crowned(2, "set", "e2", when="2026-01-02T00:00:00+00:00", replaced=1, commit="f" * 40),
+        crowned(3, "rollback", "e1", when="2026-01-04T00:00:00+00:00", replaced=2),
+    ]
+    monkeypatch.setattr(champion, "read_champions", lambda _: crownings)
+    events = history.read_events(tmp_path)
+    assert [(one.result, one.champion, one.reason) for one in events] == [
+        ("set", 2, "a of commit ffffffffff, by hand, in place of champion/1"),
+        ("refused", None, "worse"),
+        ("rollback", 3, "champion/1 again, by hand, in place of champion/2"),
+    ]
+    with pytest.raises(UserError, match=r"champion/3 is champion/1 again, the first champion: nothing before it"):
+        champion.roll_back(tmp_path)
+    crownings[1:] = []
+    with pytest.raises(UserError, match=r"champion/1 is the first champion: nothing before it"):
+        champion.roll_back(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [({}, "unchanged"), ({"lock": "other"}, "refused"), ({"champion": 2}, "refused"), ({"rules": "promotion: {margin: 0.5}"}, "refused")],
+    ids=["nothing", "artifacts", "champion", "rules"],
+)
+def test_what_was_refused_is_not_refused_again_until_something_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], result: str
+) -> None:
+    """A schedule would otherwise add a commit, a notice and a line of history each minute."""
+    monkeypatch.chdir(tmp_path)
+    lock = json.dumps({"stages": {"all": {"outs": [{"path": "data/encoders/a", "md5": "e2"}, {"path": "data/corpus", "md5": "c1"}]}}})
+    Path("dvc.lock").write_text(lock)
+    Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
+    record = {"id": "0", "result": "refused", "reason": "a is worse", "when": "then", "champion": change.get("champion", 3)}
+    committed = {
+        "dvc.lock": lock.replace("e2", change.get("lock", "e2")),
+        "retraining.json": json.dumps(record),
+        "retraining.yaml": change.get("rules"),
+    }
+    taken_back = [crowned(1, "first", "e1"), crowned(2, "promoted", "e2"), crowned(3, "rollback", "e1")]
+    monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
+    monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
+    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_: "a")
+    monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)
+    monkeypatch.setattr(champion, "show", lambda _, __, name: committed.get(name))
+    monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
+    monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
+    monkeypatch.setattr(retrain, "git", lambda *_, **__: "")
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
+    ended = retrain._work(tmp_path, tree, history.Ended("1", "killed", "", "now"), lambda: None, Processes(), Display())
+    assert ended.result == result
+    assert ended.reason == ("nothing new since then: a is worse" if result == "unchanged" else ended.reason)
+
+
+def test_the_same_unchanged_again_is_one_line_of_history(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".retemper").mkdir()
+    for number, (result, reason) in enumerate([("unchanged", "as it was"), ("unchanged", "as it was"), ("failed", "x"), ("failed", "x")]):
+        history.remember(tmp_path, history.Ended(str(number), result, reason, f"at {number}"), pytest.fail)
+    assert [one.id for one in history.read_history(tmp_path)] == ["0", "2", "3"]
