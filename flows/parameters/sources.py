@@ -40,20 +40,23 @@ class Listing:
 
 @dataclass
 class Memory:
-    """Digests of files by (path, size, mtime), and the last entry of every source seen from this folder."""
+    """Digests of files by path and stamp (see `_stamp`), and the last entry of every source seen from this folder."""
 
     files: dict[str, list[Any]] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def digest(self, path: Path) -> str:
-        """SHA-256 of a file, read only where its size or time of change is new."""
-        status = path.stat()
-        stamp = [status.st_size, status.st_mtime_ns]
+        """SHA-256 of a file, read only where its stamp is new."""
+        stamp = _stamp(path)
         known = self.files.get(str(path.resolve()))
-        if known is None or known[:2] != stamp:
+        if known is None or known[:-1] != stamp:
             known = [*stamp, file_digest(path)]
             self.files[str(path.resolve())] = known
-        return str(known[2])
+        return str(known[-1])
+
+    def knows(self, path: Path) -> bool:
+        """Whether the file's digest can be told without reading it."""
+        return (self.files.get(str(path.resolve())) or [None])[:-1] == _stamp(path)
 
 
 def write_source(
@@ -145,7 +148,7 @@ def _flat(entries: dict[str, Any]) -> dict[str, Any]:
 
 def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:
     """The entry of a source: its digest is of content (file names and bytes), never of where it lies."""
-    unread = sum(path.stat().st_size for path in listing.files.values() if str(path.resolve()) not in memory.files)
+    unread = sum(path.stat().st_size for path in listing.files.values() if not memory.knows(path))
     if unread > SLOW_BYTES:
         print(f"reading {unread / 1e9:,.1f} GB of {name} once, for its digest", file=sys.stderr)
     files = {file: memory.digest(path) for file, path in sorted(listing.files.items())}
@@ -179,6 +182,15 @@ def list_articles(name: str) -> Listing:
     files = wikipedia.article_files(spec)
     folder = spec.path if spec.place and spec.path.is_dir() else None
     return Listing(_relative(files, folder), wikipedia.article_versions(spec), spec.kind)
+
+
+def _stamp(path: Path) -> list[int]:
+    """What differs once a file was changed or replaced: size and times in nanoseconds, and the inode.
+
+    An archive may restore size and mtime; nobody but the kernel sets ctime.
+    """
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _relative(files: Iterable[Path], folder: Path | None) -> dict[str, Path]:

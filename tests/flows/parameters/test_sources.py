@@ -90,6 +90,35 @@ def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Plac
     assert place.source.stat().st_mtime_ns == written
 
 
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "in place"])
+def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Place, read: list[str], replaced: bool) -> None:
+    """An archive with fixed times, unpacked over the former one."""
+    path = Path("beir/corpus.jsonl")
+    os.utime(path, ns=(10**18, 10**18))
+    before = place.write()
+    status, text = path.stat(), path.read_text()
+    read.clear()
+    if replaced:
+        path.rename("former")  # so that its inode is not given to the next
+    path.write_text(text.replace('"t"', '"u"'))
+    os.utime(path, ns=(10**18, 10**18))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    after = place.write()
+    assert after["dataset"]["digest"] != before["dataset"]["digest"]
+    assert read == ["corpus.jsonl"]
+
+
+def test_a_memory_of_an_earlier_version_is_not_believed(place: Place, read: list[str]) -> None:
+    before = place.write()
+    memory = flows.parameters.sources.MEMORY
+    known = json.loads(memory.read_text())
+    known["files"] = {name: [size, mtime, digest] for name, (size, mtime, _, _, digest) in known["files"].items()}
+    memory.write_text(json.dumps(known))
+    read.clear()
+    assert place.write() == before
+    assert len(read) == 4
+
+
 def test_a_source_that_is_away_keeps_its_entry(place: Place) -> None:
     before = place.write()
     Path("other").mkdir()
