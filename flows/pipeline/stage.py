@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from flows.process.display import Outcome
 from flows.process.processes import Processes, Stopped, environment
+from flows.repository.remote import WARNING
 from flows.team.sync import LOST, REMOTE
 from tasks.core.stage.errors import FULL_WORDS, UserError, redacted
 from tasks.core.stage.files import partial
@@ -97,7 +98,9 @@ class Transcript:
         self._inside = False
 
     def read(self, line: str) -> str | None:
-        """Take in a line; returns it where it is the stage's own."""
+        """Take in a line; returns it where it is the stage's own, or our own warning."""
+        if line.startswith(WARNING) and not self._inside:
+            return line
         if line.startswith("Running stage '") and not self.ran:
             self.ran = True
         elif self.ran and not self._inside and line.startswith("> "):

@@ -10,15 +10,17 @@ then pulls only what its own restored run needs.
 import fcntl
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from flows.repository.cache import by_content, listing, object_path
 from flows.repository.lock import read_lock
+from flows.repository.remote import WARNING, Download, refuse_unmarked, remove_corrupt, verify_downloads, warnings
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
 
+PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
 UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
-
 
 TURNS = "RETEMPER_TURNS"  # names a folder: of runs that share it and a cache, one computes a stage, the others wait and take its outs
 
@@ -28,6 +30,7 @@ def fetch_runs() -> int:
     from dvc.repo import Repo
 
     repo = Repo()
+    refuse_unmarked(repo.cloud.get_remote())
     remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
     with repo.lock:
         fetched = repo.stage_cache.transfer(remote, repo.cache.legacy, force=False)
@@ -39,13 +42,23 @@ def push() -> int:
     """`dvc push --run-cache`, then the outs of every dvc.lock in UNPUSHED: DVC sends those of the present one alone."""
     from dvc.cli import main
     from dvc.repo import Repo
+
+    with closing(Repo()) as repo:
+        refuse_unmarked(repo.cloud.get_remote())
+    status = int(main(["--wait-for-lock", "push", "--run-cache"]))
+    with closing(Repo()) as repo:
+        status = status or _push_unpushed(repo)
+        if not status:
+            refuse_unmarked(repo.cloud.get_remote())  # a share that was unmounted meanwhile has got nothing
+    return status
+
+
+def _push_unpushed(repo: Any) -> int:
     from dvc_data.hashfile.hash_info import HashInfo
 
-    status = int(main(["--wait-for-lock", "push", "--run-cache"]))
     entries = [entry for file in sorted(UNPUSHED.glob("*.lock")) for entry in read_lock(file).values()]
-    if status or not entries:
-        return status
-    repo = Repo()
+    if not entries:
+        return 0
     root = Path(repo.cache.local.path)
     oids = {str(out["md5"]) for entry in entries for out in entry.get("outs") or [] if out.get("md5")}
     oids = {oid for oid in oids if object_path(root, oid).is_file()}  # the rest was collected, run records with it
@@ -111,6 +124,22 @@ def in_turn(folder: Path) -> None:
     setattr(StageCache, "restore", restore_in_turn)  # noqa: B010 - mypy forbids the plain form
 
 
+def heal(corrupt: list[Download]) -> None:
+    """Take corrupt objects off the remote that they were downloaded from, name them, and have the run push what it recomputes."""
+    from dvc.repo import Repo
+
+    repo = Repo()
+    remote = repo.cloud.get_remote()
+    try:
+        for line in warnings(remote.name, remove_corrupt(remote, corrupt), Path(repo.cache.local_cache_dir)):
+            print(f"{WARNING}{line}", flush=True)
+    except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+        names = ", ".join(sorted({one.oid for one in corrupt}))
+        print(f"{WARNING}remote {remote.name}: corrupt: {names}; not removed: {' '.join(str(error).split())}", flush=True)
+    corrupt.clear()
+    PUSHED.unlink(missing_ok=True)
+
+
 def read_once() -> None:
     """From now on, in this process, stages given by name come from one reading of dvc.yaml and dvc.lock.
 
@@ -138,16 +167,26 @@ def main(arguments: list[str]) -> int:
             return 1
     by_content()
     command, *stages = arguments
+    corrupt: list[Download] = []
+    if command in ("pull", "repro-pull"):
+        verify_downloads(corrupt.append)
     if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 
         read_once()
-        return int(dvc(["--wait-for-lock", command, *stages]))
+        status = int(dvc(["--wait-for-lock", command, *stages]))
+        if corrupt:
+            heal(corrupt)
+            status = int(dvc(["--wait-for-lock", command, *stages]))  # the first has left off at what was corrupt
+        return status
     if code := os.environ.get(SNAPSHOT):
         os.environ.update(frozen_environment(Path(code), os.environ))  # for the stage: what we import is imported
     if TURNS in os.environ:
         in_turn(Path(os.environ[TURNS]))
-    return reproduce(stages[0], pull=command == "repro-pull")
+    status = reproduce(stages[0], pull=command == "repro-pull")
+    if corrupt:
+        heal(corrupt)
+    return status
 
 
 if __name__ == "__main__":

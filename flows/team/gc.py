@@ -19,6 +19,7 @@ from flows.repository.cache import listing, object_id, objects, remote_id
 from flows.repository.git import git
 from flows.repository.lock import Lock, is_of_dvc, locks_of_references, parse_of_dvc, read_lock, worktrees
 from flows.repository.project import lock_is_readable, repository
+from flows.repository.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.sync import reason
 from tasks.core.stage.errors import UserError
@@ -145,6 +146,7 @@ def _runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, tell: Callable[[str], None], days: float) -> None:
     try:
         remote = repo.cloud.get_remote(name)
+        refuse_unmarked(remote)
         repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
         fs, base = remote.fs, remote.odb.path
         there = _sizes(fs, base) if fs.exists(base) else {}

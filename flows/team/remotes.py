@@ -14,8 +14,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flows.repository.cache import objects
+from flows.repository.dvc import PUSHED
 from flows.repository.lock import worktrees
 from flows.repository.project import repository
+from flows.repository.remote import write_mark
 from flows.team.sync import remedy
 from tasks.core.sources.datasets import local_path
 from tasks.core.stage.errors import UserError
@@ -32,7 +34,8 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     """Make `url` the remote `name` that this project shares by, once it has been written to and read from; what was done, in a line.
 
     `options` are DVC's of a remote, `key=value`; those that hold a secret go to .dvc/config.local, which git ignores, and
-    the value `-` is asked for. UserError, and nothing changed, where the remote is away or refuses.
+    the value `-` is asked for. The remote gets its mark (`flows.repository.remote`), without which runs take it for unavailable.
+    UserError, and nothing changed, where the remote is unavailable or refuses.
     """
     name = name.lower()  # DVC reads the names of remotes so
     scheme, given = _scheme(url), dict(_option(option) for option in options)
@@ -44,6 +47,7 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     with _undone_unless_kept():
         _write(name, {"url": url, "verify": "true", **plain}, secrets)
         probe(name, scheme)
+    PUSHED.unlink(missing_ok=True)  # the next run looks what is there: it may be a new remote at a former one's place
     hidden = f"; {', '.join(sorted(secrets))} in {LOCAL_CONFIG}, which git does not see" if secrets else ""
     return f"remote {name}: {url} can be written and read{hidden}. For the team: git commit {CONFIG} -m 'Remote {name}'"
 
@@ -70,7 +74,10 @@ def remove(name: str) -> None:
 
 
 def probe(name: str, scheme: str) -> None:
-    """Write a file to a remote, read it and take it away. UserError, in one line and without any secret, where that fails."""
+    """Write a file to a remote, read it and take it away; then mark the remote.
+
+    UserError, in one line and without any secret, where that fails.
+    """
     from dvc.fs import RemoteMissingDepsError, get_cloud_fs
 
     content = uuid.uuid4().hex.encode()
@@ -89,13 +96,14 @@ def probe(name: str, scheme: str) -> None:
                     raise UserError(f"remote {name}: what was written is not what is read; is it a remote that keeps files?")
             finally:
                 fs.remove(file)
+            write_mark(fs, place)
     except (RemoteMissingDepsError, ImportError):
         raise UserError(f"remote {name}: {scheme}:// needs DVC's plug-in; pip install 'dvc[{scheme}]', and again") from None
     except UserError:
         raise
     except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
-        mend = remedy(name, _reason(error))
-        raise UserError(f"remote {name}: cannot be written and read: {_reason(error)}; nothing was changed{mend}") from None
+        fix = remedy(name, _reason(error))
+        raise UserError(f"remote {name}: cannot be written and read: {_reason(error)}; nothing was changed{fix}") from None
 
 
 def share(folder: Path) -> str:

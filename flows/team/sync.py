@@ -1,4 +1,4 @@
-"""A team's remote: what others computed comes before, what we computed goes after. A remote that is away never costs work."""
+"""A team's remote: what others computed comes before, what we computed goes after. An unavailable remote never costs work."""
 
 import hashlib
 import json
@@ -11,13 +11,13 @@ from typing import Any
 
 from flows.process.processes import Processes
 from flows.repository.cache import cache_folder
-from flows.repository.dvc import UNPUSHED
+from flows.repository.dvc import PUSHED, UNPUSHED
+from flows.repository.remote import WARNING
 from tasks.core.stage.errors import redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.repository.dvc"]
-PUSHED = Path(".retemper/pushed.json")
 LOCK = Path("dvc.lock")
 LOST = "failed to transfer"  # to the cache or the remote: DVC says so, and ends with status 0
 # What S3, ssh and others call a refusal, however DVC wraps it.
@@ -35,18 +35,17 @@ def remote_name(repo: Any) -> str | None:
 
 
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
-    """Fetch the record of others' runs, and the outs of `stages` that dvc.lock knows; False (and a warning) where the remote is away."""
+    """Fetch the record of others' runs, and the outs of `stages` that dvc.lock knows; False (and a warning) where it is unavailable."""
     fresh = not (cache_folder() / "files").exists()
     if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was away
         _keep_unpushed()
-    if problem := _run(processes, [*REMOTE, "runs"]):
-        warn(
-            f"remote {remote} {'refuses' if REFUSED.search(problem) else 'is away'}, nothing is pulled: {problem}{remedy(remote, problem)}"
-        )
+    if problem := _run(processes, [*REMOTE, "runs"], warn):
+        state = "refuses" if REFUSED.search(problem) else "is unavailable"
+        warn(f"remote {remote} {state}, nothing is pulled: {problem}{remedy(remote, problem)}")
         return False
     stages = list(stages)
-    if stages and (problem := _run(processes, [*REMOTE, "pull", *stages])):
-        warn(f"remote {remote} has not everything that dvc.lock names; what is missing is computed: {problem}")
+    if stages and (problem := _run(processes, [*REMOTE, "pull", *stages], warn)):
+        warn(f"remote {remote} lacks some of what dvc.lock names; it is computed here: {problem}")
     elif fresh:  # whatever is here came from there
         write_json(PUSHED, _state(remote))
     return True
@@ -54,12 +53,12 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
 
 def restore(processes: Processes, stages: Iterable[str]) -> None:
     """Check out at once what the cache has of the outs of `stages` (a worktree over a cache, say); a stage whose outs it lacks runs."""
-    _run(processes, [*REMOTE, "checkout", *stages])
+    _run(processes, [*REMOTE, "checkout", *stages], lambda _: None)
 
 
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
     """Send outs and the record of runs to the remote; False (and a warning) where that failed. The next run tries again, with these too."""
-    if problem := _run(processes, [*REMOTE, "push"]):
+    if problem := _run(processes, [*REMOTE, "push"], warn):
         _keep_unpushed()
         warn(f"remote {remote}: not everything was pushed, the next run tries again: {problem}{remedy(remote, problem)}")
         return False
@@ -74,19 +73,19 @@ def _keep_unpushed() -> None:
 
 
 def remedy(remote: str, problem: str) -> str:
-    """What mends a remote's refusal: a clause that follows on `problem`, nothing where that is another fault."""
+    """What fixes a remote's refusal: a clause that follows on `problem`, nothing where that is another fault."""
     if NO_BUCKET.search(problem):
         return "; make the bucket, or share by another remote (retemper remote remove, retemper remote add)"
     if FORBIDDEN.search(problem):
         return "; give access: its group has to be able to write there, and everybody of the team to be in it"
     if REFUSED.search(problem):
         keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
-        return f"; mend its credentials: retemper remote add {remote} URL {keys}"
+        return f"; fix its credentials: retemper remote add {remote} URL {keys}"
     return ""
 
 
 def reason(remote: str, error: BaseException) -> str:
-    """What an error of a remote says, in one line, and what mends it."""
+    """What an error of a remote says, in one line, and what fixes it."""
     said = " ".join(str(error).split()) or type(error).__name__
     return said + remedy(remote, said)
 
@@ -117,10 +116,17 @@ def _state(remote: str) -> dict[str, str]:
     return {"remote": remote, "config": digest, "lock": file_digest(LOCK) if LOCK.exists() else ""}
 
 
-def _run(processes: Processes, command: list[str]) -> str:
-    """Run a command; the line that says what went wrong, or nothing."""
+def _run(processes: Processes, command: list[str], warn: Warn) -> str:
+    """Run a command, whose warnings go to `warn`; the line that says what went wrong, or nothing."""
     lines: list[str] = []
-    status = processes.run(command, lines.append)
+
+    def read(line: str) -> None:
+        if line.startswith(WARNING):
+            warn(redacted(line.removeprefix(WARNING)))
+        else:
+            lines.append(line)
+
+    status = processes.run(command, read)
     problems = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
     failed = status or any(line.startswith(f"ERROR: {LOST}") for line in lines)
     return redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})") if failed else ""

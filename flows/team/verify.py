@@ -7,8 +7,10 @@ from pathlib import Path
 
 from flows.process import locks
 from flows.repository import cache
+from flows.repository.dvc import PUSHED
 from flows.repository.project import repository
-from flows.team.sync import PUSHED, reason
+from flows.repository.remote import refuse_unmarked
+from flows.team.sync import reason
 from tasks.core.stage.errors import UserError
 
 
@@ -40,7 +42,9 @@ def verify_remote(name: str) -> int:
         from dvc_data.hashfile.db import get_index
 
         with repository() as repo:
-            odb = repo.cloud.get_remote(name).odb
+            remote = repo.cloud.get_remote(name)
+            refuse_unmarked(remote)
+            odb = remote.odb
             files = [path for path in (odb.fs.fs.find(odb.path) if odb.fs.exists(odb.path) else []) if cache.remote_id(path)]
             whole: set[str] = set()
             wrong: list[str] = []

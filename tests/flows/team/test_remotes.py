@@ -49,7 +49,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["remote", "add", "team", str(tmp_path / "remote"), "--option", "type=copy"]) == 0
     assert stat.S_IMODE((tmp_path / "remote").stat().st_mode) == 0o2775
-    assert list((tmp_path / "remote").iterdir()) == [], "the probe is taken away"
+    assert [path.name for path in (tmp_path / "remote").iterdir()] == ["retemper.json"], "the probe is taken away"
     config = (here / ".dvc/config").read_text()
     assert all(
         line in config for line in ("remote = team", f"url = {tmp_path / 'remote'}", "verify = true", "shared = group", "type = copy")
@@ -327,6 +327,55 @@ def test_what_is_damaged_on_a_remote_is_sent_again(
     damaged.unlink()
     assert verify_remote("team") == 1, "gone by other means: its listing hides that as well"
     assert push() == sent
+
+
+@pytest.mark.parametrize("damage", ["file", "listing", "cut listing"])
+def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """DVC believes a listing that it reads on the remote, and ends at one that is not JSON."""
+    remote = tmp_path / "remote"
+    remotes.add("team", str(remote), [])
+    for name in ("folder", "whole"):
+        (here / name).mkdir()
+        for file in ("a", "b"):
+            (here / name / file).write_text(name + file)
+    environment = os.environ | {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    subprocess.run([*DVC, "add", "--quiet", "folder", "whole"], check=True, env=environment)
+
+    def call(*words: str) -> list[str]:
+        done = subprocess.run([sys.executable, "-m", "flows.repository.dvc", *words], env=environment, capture_output=True, text=True)
+        assert "Traceback" not in done.stderr
+        return [line for line in done.stdout.splitlines() if line.startswith("retemper: ")]
+
+    def held() -> dict[str, bytes]:
+        return {integrity.object_id(path): path.read_bytes() for path in integrity.objects(remote / "files/md5")}
+
+    call("push")
+    sent = held()
+    listing = next(oid for oid, text in sent.items() if oid.endswith(".dir") and hashlib.md5(b"foldera").hexdigest().encode() in text)
+    damaged = hashlib.md5(b"foldera").hexdigest() if damage == "file" else listing
+    path = integrity.object_path(remote / "files/md5", damaged)
+    path.chmod(0o644)
+    path.write_bytes({"file": b"folderx", "listing": sent[damaged].replace(b'"b"', b'"c"'), "cut listing": sent[damaged][:20]}[damage])
+    path.chmod(0o444)
+    shutil.move(here / "folder", tmp_path / "folder")
+    shutil.rmtree(here / "whole")
+    shutil.rmtree(here / ".dvc/cache")
+    monkeypatch.chdir(here)
+    sync.PUSHED.parent.mkdir(exist_ok=True)
+    sync.PUSHED.write_text("{}")
+    (said,) = call("pull", "folder.dvc", "whole.dvc")
+    assert said.startswith(f"retemper: warning: remote team: object {damaged} (")
+    assert " is corrupt; removed there" in said
+    assert not sync.PUSHED.exists()
+    assert {path.name for path in (here / "whole").iterdir()} == {"a", "b"}, "what is intact comes all the same"
+    assert set(sent) - set(held()) == {damaged, listing}
+    shutil.rmtree(here / "folder", ignore_errors=True)
+    shutil.move(tmp_path / "folder", here / "folder")  # it is made again
+    subprocess.run([*DVC, "add", "--quiet", "folder"], check=True, env=environment)
+    call("push")
+    assert held() == sent
 
 
 def put(cache: Path, content: bytes, kind: str = "") -> str:

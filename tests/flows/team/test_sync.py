@@ -1,10 +1,12 @@
 """Which stages a clone may take from the remote, and what it remembers to have sent. The clones themselves: test_pipeline."""
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import time
 import urllib.parse
@@ -17,6 +19,9 @@ from typing import Any
 import pytest
 
 from flows.pipeline.stage import Processes
+from flows.repository import cache
+from flows.repository.cache import object_path, objects
+from flows.repository.remote import SEEN
 from flows.team import sync
 from flows.team.sync import is_pushed, push, restorable
 
@@ -68,7 +73,7 @@ def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Pat
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "test $0 = runs || { echo 'ERROR: gone'; exit 1; }"])
     assert sync.pull(Processes(), "team", ["a"], warnings.append)
     assert not is_pushed("team")
-    assert warnings == ["remote team has not everything that dvc.lock names; what is missing is computed: gone (status 1)"]
+    assert warnings == ["remote team lacks some of what dvc.lock names; it is computed here: gone (status 1)"]
     monkeypatch.setattr(sync, "REMOTE", ["true"])
     assert sync.pull(Processes(), "team", ["a"], warnings.append)
     assert is_pushed("team") == (not cached)
@@ -108,10 +113,114 @@ def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
         ("failed to transfer 'x' - [Errno 28] No space left on device", ""),
     ],
 )
-def test_a_refusal_is_told_from_a_remote_that_is_away(said: str, mend: str) -> None:
-    key = "; mend its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=- (ssh: password=-)"
+def test_a_refusal_is_told_from_an_unavailable_remote(said: str, mend: str) -> None:
+    key = "; fix its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=- (ssh: password=-)"
     found = sync.remedy("team", said)
     assert found == key if mend == "KEY" else found.startswith(mend) and bool(found) == bool(mend)
+
+
+def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
+    """A run over a remote that is not there, and one once it is back; what the first computed reaches the remote with the second."""
+    away = remote.parent.with_name("away")
+    project.rounds(a="1", b="11")
+    done = project.call("run")
+    assert done.returncode == 0, done.stderr
+    assert executed(states(done.stdout)) == {"train@b", "evaluate@b", "report"}
+    pulled, pushed = done.stderr.splitlines()
+    told = f"{remote}: found no retemper.json, which every remote has; is it not mounted? If it is new: retemper remote add team URL"
+    assert pulled == f"retemper: warning: remote team is unavailable, nothing is pulled: {told} (status 1)"
+    assert pushed == f"retemper: warning: remote team: not everything was pushed, the next run tries again: {told} (status 1)"
+    for words in (("verify", "--remote", "team"), ("gc", "--remote", "team")):
+        done = project.call(*words)
+        assert done.returncode == 2
+        assert "found no retemper.json" in done.stderr
+    shutil.rmtree(remote.parent, ignore_errors=True)
+    away.rename(remote.parent)
+    project.rounds(a="1", b="12")
+    assert executed(project.run()) == {"train@b", "evaluate@b", "report"}
+    held = {path.read_text() for path in objects(remote / "files/md5")}
+    for value in ("11", "12"):
+        assert any(text.startswith(f"{value}(") for text in held), value
+    assert stat.S_IMODE(remote.stat().st_mode) == 0o2775
+
+
+@pytest.mark.parametrize("mounted", [None, "share", "share/remote"], ids=["gone", "empty share", "empty folder"])
+def test_a_folder_remote_that_vanishes_is_not_made_again(
+    finished: Any, tmp_path: Path, executed: Any, read_states: Any, mounted: str | None
+) -> None:
+    """An unmounted share: warned of, what is computed is kept and pushed by the next run that reaches it."""
+    remote = tmp_path / "share/remote"
+    remote.parent.mkdir()
+    assert finished.call("remote", "add", "team", str(remote)).returncode == 0
+    assert executed(finished.run()) == set()
+    assert (remote / "retemper.json").stat().st_mode & 0o777 == 0o664
+    remote.parent.rename(tmp_path / "away")
+    if mounted:
+        (tmp_path / mounted).mkdir(parents=True)
+    before = list(tmp_path.rglob("share/**/*"))
+    done = finished.call("run")
+    assert done.returncode == 0
+    assert list(tmp_path.rglob("share/**/*")) == before, "nothing is created"
+    refused_then_back(finished, remote, executed, read_states)
+
+
+def test_a_remote_of_before_the_mark_gets_it_if_it_holds_artifacts(finished: Any, tmp_path: Path) -> None:
+    remote = tmp_path / "share/remote"
+    remote.parent.mkdir()
+    assert finished.call("remote", "add", "team", str(remote)).returncode == 0
+    finished.run()
+    (remote / "retemper.json").unlink()
+    (finished.folder / SEEN).unlink()
+    assert finished.call("run").stderr == "", "nothing to do, no contact"
+    finished.rounds(a="1", b="9")
+    done = finished.call("run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (remote / "retemper.json").exists()
+    shutil.copytree(remote / "files", tmp_path / "away/remote/files")
+    shutil.rmtree(remote.parent)
+    shutil.copytree(tmp_path / "away", remote.parent)  # what DVC makes of a folder that vanishes while it writes
+    done = finished.call("verify", "--remote", "team")
+    assert done.returncode == 2
+    assert not (remote / "retemper.json").exists(), "it had a mark before"
+
+
+@pytest.mark.parametrize(("mode", "verify"), [(0o444, "true"), (0o644, "false")])
+def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
+    finished: Any, tmp_path: Path, executed: Any, read_states: Any, mode: int, verify: str
+) -> None:
+    """By the first fresh clone that downloads it; the second one gets good bytes. DVC alone believes a remote that it is not to verify."""
+    remote = tmp_path / "remote"
+    assert finished.call("remote", "add", "team", str(remote), "--option", f"verify={verify}").returncode == 0
+    config = finished.folder / ".dvc/config"
+    config.write_text(config.read_text().replace("verify = true", f"verify = {verify}"))
+    finished.run()
+    finished.command("git", "add", ".dvc/config", "dvc.lock")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    text = (finished.folder / "data/encoders/a").read_bytes()
+    oid = hashlib.md5(text).hexdigest()
+    held = object_path(remote / "files/md5", oid)
+    held.chmod(0o644)
+    held.write_bytes(b"x" * len(text))
+    held.chmod(mode)
+
+    def clone(name: str) -> subprocess.CompletedProcess[str]:
+        finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / name))
+        project = type(finished)(tmp_path / name, finished.environment)
+        done = project.call("run")
+        assert done.returncode == 0, done.stderr
+        assert (project.folder / "data/encoders/a").read_bytes() == text
+        wrong: list[Path] = []
+        cache.verify(project.folder / ".dvc/cache/files/md5", wrong.append)
+        assert wrong == []
+        return subprocess.CompletedProcess([], 0, done.stdout, done.stderr)
+
+    first = clone("first")
+    assert executed(read_states(first.stdout)) == {"train@a"}
+    named = f"retemper: warning: remote team: object {oid} (data/encoders/a) is corrupt"
+    assert [line.startswith(named) for line in first.stderr.splitlines()] == [True, False], first.stderr
+    assert held.read_bytes() == text
+    second = clone("second")
+    assert (executed(read_states(second.stdout)), second.stderr) == (set(), "")
 
 
 MOTO = os.environ.get("MOTO_SERVER") or shutil.which("moto_server") or ""  # moto's and dvc-s3's botocore conflict: its own environment
@@ -187,13 +296,13 @@ def test_wrong_credentials_and_a_missing_bucket(
     local.write_text(local.read_text().replace(secret, "hunter2"))
     pulled, pushed = run("31").splitlines()
     assert pulled.startswith(
-        "retemper: warning: remote team refuses, nothing is pulled: Forbidden (status 1); mend its credentials: retemper remote add"
+        "retemper: warning: remote team refuses, nothing is pulled: Forbidden (status 1); fix its credentials: retemper remote add"
     )
     assert pushed.startswith("retemper: warning: remote team: not everything was pushed, the next run tries again: ")
-    assert "; mend its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=-" in pushed
+    assert "; fix its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=-" in pushed
     done = finished.call("verify", "--remote", "team")
     assert done.returncode == 2
-    assert "remote team: cannot be read: Forbidden; mend its credentials" in done.stderr
+    assert "remote team: cannot be read: Forbidden; fix its credentials" in done.stderr
     assert add("s3://bucket/c", secret).returncode == 0, "as the line says"
     assert run("32") == ""
     config = finished.folder / ".dvc/config"

@@ -1,0 +1,251 @@
+"""A team's remote: the mark that tells it from an empty folder, and the corrupt objects that a download finds in it."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from flows.repository.cache import listing, objects, remote_id
+from flows.repository.lock import Lock, read_lock
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json, write_json
+
+MARK = "retemper.json"
+NOTE = {"retemper": "remote", "note": "Keep this file: without it, runs take the remote for a share that is not mounted."}
+SEEN = Path(".retemper/marked.json")  # where this project has seen a mark
+WARNING = "retemper: warning: "  # begins a line that the process over this one shows to the user
+
+
+def write_mark(fs: Any, place: str) -> None:
+    """Write the mark into the remote at `place` of DVC's filesystem `fs`; writable by the group, as all else in a folder remote."""
+    path = fs.join(place, MARK)
+    if not _is_there(fs, path):
+        fs.pipe_file(path, (json.dumps(NOTE, indent=2) + "\n").encode())
+        if fs.protocol == "local":
+            Path(path).chmod(0o664)
+
+
+def refuse_unmarked(remote: Any) -> None:
+    """UserError where DVC's `remote` has no mark, which is how a share that is not mounted looks; nothing is created.
+
+    A remote of before the mark, which holds artifacts, gets one, but not where a mark was seen: DVC makes a folder that vanishes
+    while it writes again. HTTP remotes need none, since nothing lists what is there.
+    """
+    fs, place = remote.fs, remote.path
+    if fs.protocol in ("http", "https"):
+        return
+    seen = set(read_json(SEEN)) if SEEN.exists() else set()
+    if not _is_there(fs, fs.join(place, MARK)):
+        if place in seen or not _holds_artifacts(remote):
+            found = f"{place}: found no {MARK}, which every remote has"
+            raise UserError(f"{found}; is it not mounted? If it is new: retemper remote add {remote.name} URL")
+        try:
+            write_mark(fs, place)
+        except OSError:  # who may only read shares by it too
+            return
+    if place not in seen:
+        write_json(SEEN, sorted({*seen, place}))
+
+
+def _is_there(fs: Any, path: str) -> bool:
+    try:
+        fs.info(path)  # unlike `exists` it tells what is forbidden from what is missing
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _holds_artifacts(remote: Any) -> bool:
+    if remote.fs.protocol != "local":
+        return bool(remote.fs.exists(remote.odb.path))
+    return any(True for _ in objects(Path(remote.odb.path))) or any(Path(remote.path, "runs").glob("*/*/*"))
+
+
+@dataclass(frozen=True)
+class Download:
+    """An object that did not arrive as its digest says: where it is on a remote's filesystem."""
+
+    fs: Any
+    path: str
+    oid: str
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What became of a corrupt object of a remote, in words that follow on its name."""
+
+    oid: str
+    gone: bool = True
+    fate: str = "is corrupt; removed there, and the run that recomputes it pushes it again"
+
+
+def verify_downloads(corrupt: Callable[[Download], None]) -> None:
+    """From now on, in this process, what DVC downloads is read and compared with its digest; a `corrupt` one is told and not kept.
+
+    DVC does so only for a remote with `verify = true`, tells nobody, and never checks the listing of a folder (`....dir`) that it
+    reads in place; one that it cannot read ends it.
+    """
+    from dvc.data_cloud import DataCloud
+    from dvc_data.hashfile import transfer
+    from dvc_data.hashfile.db import HashFileDB
+    from dvc_data.hashfile.state import StateNoop
+    from dvc_data.hashfile.tree import Tree
+    from dvc_objects.errors import ObjectFormatError
+
+    get_remote, add, check, load, do_transfer = (
+        DataCloud.get_remote,
+        HashFileDB.add,
+        HashFileDB.check,
+        vars(Tree)["load"].__func__,
+        transfer._do_transfer,
+    )
+
+    def get_verified(self: Any, *rest: Any, **named: Any) -> Any:
+        remote = get_remote(self, *rest, **named)
+        remote.config["verify"] = True
+        return remote
+
+    def add_verified(self: Any, path: Any, fs: Any, oid: Any, *rest: Any, **named: Any) -> Any:
+        if not named.get("verify"):
+            return add(self, path, fs, oid, *rest, **named)
+        failed: set[str] = set()
+        on_error = named.get("on_error")
+
+        def note(name: str, error: BaseException) -> None:
+            failed.add(name)
+            if on_error is None:
+                raise error
+            on_error(name, error)
+
+        added = add(self, path, fs, oid, *rest, **{**named, "on_error": note})
+        pairs = [(path, oid)] if isinstance(path, str) else zip(path, oid, strict=True)
+        for source, name in pairs:
+            if name not in failed and not self.exists(name):  # DVC has removed what it found corrupt, without a word
+                corrupt(Download(fs, source, name))
+        return added
+
+    def check_told(self: Any, oid: str, *rest: Any, **named: Any) -> Any:
+        try:
+            return check(self, oid, *rest, **named)
+        except ObjectFormatError:
+            if isinstance(self.state, StateNoop):  # a folder that serves as a remote
+                corrupt(Download(self.fs, self.oid_to_path(oid), oid))
+            raise
+
+    def load_verified(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
+        if hash_info.value and odb.fs.protocol != "memory" and isinstance(odb.state, StateNoop):
+            path = odb.oid_to_path(hash_info.value)
+            if _md5([odb.fs.cat_file(path)]) != hash_info.value.removesuffix(".dir"):
+                corrupt(Download(odb.fs, path, hash_info.value))
+                raise ObjectFormatError(f"{path} is corrupt")
+        return load(cls, odb, hash_info, *rest, **named)
+
+    def transfer_readable(src: Any, dest: Any, obj_ids: Any, missing_ids: Any, **named: Any) -> Any:
+        places = [named.get("cache_odb"), src]
+        unreadable = {one for one in obj_ids if one.isdir and transfer.find_tree_by_obj_id(places, one) is None}
+        done = do_transfer(src, dest, set(obj_ids) - unreadable, set(missing_ids) | unreadable, **named)
+        return done | unreadable
+
+    for owner, name, function in (
+        (DataCloud, "get_remote", get_verified),
+        (HashFileDB, "add", add_verified),
+        (HashFileDB, "check", check_told),
+        (Tree, "load", classmethod(load_verified)),
+        (transfer, "_do_transfer", transfer_readable),
+    ):
+        setattr(owner, name, function)
+
+
+def remove_corrupt(remote: Any, downloads: Iterable[Download]) -> list[Removed]:
+    """Take what is corrupt off DVC's `remote`, each object once; what only arrived so stays. Whoever makes or has it pushes it again.
+
+    The listings of folders (`....dir`) that name a removed object go too: DVC takes what a listing names for there, and would
+    never send it again.
+    """
+    found = {download.oid: download for download in downloads}
+    removed = [_remove(download) for download in found.values()]
+    gone = {one.oid for one in removed if one.gone}
+    if gone:
+        from dvc_data.hashfile.db import get_index
+
+        for path in remote.odb.fs.find(remote.odb.path):
+            if path.endswith(".dir") and remote_id(path) and gone.intersection(_listed(remote.odb.fs, path)):
+                with suppress(OSError):
+                    remote.odb.fs.remove(path)
+        get_index(remote.odb).clear()
+    return removed
+
+
+def _remove(download: Download) -> Removed:
+    try:
+        with download.fs.open(download.path, "rb") as handle:
+            found = _md5(iter(lambda: handle.read(1 << 20), b""))
+        if found == download.oid.removesuffix(".dir"):
+            return Removed(download.oid, False, "arrived corrupt and is not used; the remote's copy is intact")
+        download.fs.remove(download.path)
+    except FileNotFoundError:  # DVC removes some itself, and a colleague may have been first
+        pass
+    except OSError as error:
+        reason = error.strerror or error
+        return Removed(download.oid, False, f"is corrupt and cannot be removed ({reason}); one who may: retemper verify --remote NAME")
+    return Removed(download.oid)
+
+
+def warnings(name: str, removed: Iterable[Removed], root: Path) -> Iterator[str]:
+    """A line on each corrupt object of the remote `name`: its digest, the artifacts that it is part of, its fate.
+
+    `root` is the local cache, whose recorded runs and listings know the artifacts.
+    """
+    removed = list(removed)
+    known = artifacts({one.oid for one in removed}, root)
+    for one in removed:
+        yield f"remote {name}: object {one.oid} ({', '.join(known.get(one.oid) or ['of no artifact known here'])}) {one.fate}"
+
+
+def artifacts(oids: set[str], root: Path) -> Mapping[str, list[str]]:
+    """Paths of the outs, or of the files in them, that objects are part of: by dvc.lock, else by the runs recorded in the cache `root`."""
+    found: dict[str, list[str]] = {}
+    for locks in (lambda: [read_lock()], lambda: _recorded(root)):
+        missing = oids - set(found)
+        for lock in locks() if missing else ():
+            for entry in lock.values():
+                for out in entry.get("outs") or []:
+                    for oid, path in _parts(out, root):
+                        if oid in missing and path not in found.setdefault(oid, []):
+                            found[oid].append(path)
+    return found
+
+
+def _parts(out: Mapping[str, Any], root: Path) -> Iterator[tuple[str, str]]:
+    oid, path = str(out.get("md5")), str(out.get("path"))
+    yield oid, path
+    if oid.endswith(".dir"):
+        yield from ((inner, f"{path}/{name}") for name, inner in listing(root / "files" / "md5", oid).items())
+
+
+def _recorded(root: Path) -> Iterator[Lock]:
+    for path in sorted((root / "runs").glob("*/*/*")):
+        with suppress(OSError, YAMLError):
+            entry = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+            if isinstance(entry, dict):
+                yield {path.name: entry}
+
+
+def _listed(fs: Any, path: str) -> set[str]:
+    try:
+        return {str(entry["md5"]) for entry in json.loads(fs.cat_file(path))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def _md5(blocks: Iterable[bytes]) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    for block in blocks:
+        digest.update(block)
+    return digest.hexdigest()
