@@ -9,6 +9,7 @@ from flows.process import locks
 from flows.process.processes import Processes
 from flows.repository import cache, leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status
+from flows.repository.lock import read_blob
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.team import sync
 from tasks.core.stage.errors import UserError
@@ -48,8 +49,8 @@ def make_plan(
     check()
     code = freeze()
     locks.repair()
-    if not dry and locks.restore(lock_is_readable):
-        warn("dvc.lock was cut short by a kill; it is as it was before that run, whose finished stages are in the cache")
+    if not dry and (told := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
+        warn(f"{LOCK} {told}")
     cache.by_content()
     with dvc_errors(), repository() as repo:
         if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to

@@ -3,8 +3,10 @@
 import fcntl
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 from tasks.core.stage.errors import UserError
@@ -14,6 +16,7 @@ RUN_LOCK = Path(".retemper/run.lock")
 RWLOCK = Path(".dvc/tmp/rwlock")
 DVC_LOCK = Path("dvc.lock")
 BEFORE = Path(".retemper/dvc.lock")
+AFTER = Path(".retemper/dvc.lock.intact")
 
 
 @contextmanager
@@ -70,24 +73,54 @@ def remember(lock: Path = DVC_LOCK, memory: Path = BEFORE) -> None:
         write_text(memory, text)
 
 
-def forget(memory: Path = BEFORE) -> None:
-    """The run has ended well, and dvc.lock is whole."""
+def forget(lock: Path = DVC_LOCK, memory: Path = BEFORE, intact: Path = AFTER) -> None:
+    """The run has ended well, and dvc.lock is intact: `intact` keeps a copy of it, by which a later cut is seen."""
+    if lock.exists():
+        write_text(intact, lock.read_text(encoding="utf-8"))
     memory.unlink(missing_ok=True)
 
 
-def restore(is_readable: Callable[[], bool], lock: Path = DVC_LOCK, memory: Path = BEFORE) -> bool:
-    """Put dvc.lock back as it was before a run that did not end well, if that left it unreadable; True where it did.
+def restore(
+    is_readable: Callable[[], bool],
+    lock: Path = DVC_LOCK,
+    memory: Path = BEFORE,
+    *,
+    intact: Path = AFTER,
+    committed: Callable[[], str | None] = lambda: None,
+) -> str:
+    """Put back a dvc.lock that was cut short, and say so in a line; nothing where it was not.
 
-    What that run finished is in DVC's run cache, and is taken from there. Conflict marks are left to the user.
+    After a run that did not end well (`memory` is there) that is one that cannot be read or has lost entries: it is put back as it was
+    before that run, whose finished stages are in DVC's run cache and taken from there. Otherwise it is one with which the copy of
+    the last good run (`intact`), or the committed one, begins: YAML that was cut between two lines is YAML. What git has committed
+    is no cut, and conflict marks are left to the user.
     """
-    if not (memory.exists() and lock.exists()):
-        return False
-    text = memory.read_text(encoding="utf-8")
+    if not lock.exists():
+        return ""
     found = lock.read_text(encoding="utf-8", errors="replace")
-    if found and (found == text or "<<<<<<<" in found or (found.endswith("\n") and is_readable())):
-        return False
-    write_text(lock, text) if text else lock.unlink(missing_ok=True)
-    return True
+    head = cache(committed)
+    if memory.exists():
+        text = memory.read_text(encoding="utf-8")
+        if found and (found == text or "<<<<<<<" in found):
+            return ""
+        lost = _stages(text) - _stages(found)
+        if not (found.endswith("\n") and is_readable()) or (lost and found != head()):
+            write_text(lock, text) if text else lock.unlink(missing_ok=True)
+            return "was cut short by a kill; it is as it was before that run, whose finished stages are in the cache"
+        return ""
+    kept = intact.read_text(encoding="utf-8") if intact.exists() else ""
+    for place, text in (("the last run left it", kept), ("git has it", head() or "")):
+        if text != found and text.startswith(found) and found != head():
+            missing = sorted(_stages(text) - _stages(found))
+            write_text(lock, text)
+            names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+            return f"was cut short{f' and had lost {names}' if missing else ''}; it is again as {place}"
+    return ""
+
+
+def _stages(text: str) -> set[str]:
+    """Names of the stages in a dvc.lock as DVC writes it, which may be cut."""
+    return set(re.findall(r"^  (\S+):$", text, re.MULTILINE))
 
 
 def _dvc_at_work(root: Path) -> bool:

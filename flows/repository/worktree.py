@@ -9,6 +9,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from flows.parameters.sources import source_keys
+from flows.process import locks
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
 from tasks.core.stage.params import read_yaml
@@ -27,7 +28,10 @@ def make_worktree(tree: Path, commit: str) -> Path:
     Path(git("rev-parse", "--absolute-git-dir", folder=top), "index.lock").unlink(missing_ok=True)  # of a dead one: the caller holds a lock
     git("checkout", "--quiet", "--force", "--detach", commit, folder=top)
     git("clean", "--quiet", "-d", "--force", folder=top)
-    return top / git("rev-parse", "--show-prefix")
+    project = top / git("rev-parse", "--show-prefix")
+    for memory in (locks.BEFORE, locks.AFTER):  # of another dvc.lock
+        (project / memory).unlink(missing_ok=True)
+    return project
 
 
 @dataclass(frozen=True)

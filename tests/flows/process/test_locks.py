@@ -73,7 +73,8 @@ def test_a_record_is_left_while_dvc_is_at_work_in_the_folder(rwlock: Path) -> No
 
 
 @pytest.mark.parametrize("cut", ["", "stages:\n  a:\n    cm", "stages:\n  a"])
-def test_a_dvc_lock_that_was_cut_short_is_put_back(tmp_path: Path, cut: str) -> None:
+def test_a_dvc_lock_that_was_cut_short_is_put_back(tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     lock, memory = tmp_path / "dvc.lock", tmp_path / "memory" / "dvc.lock"
     lock.write_text("stages: {}\n")
     assert not locks.restore(lambda: False, lock, memory), "no run was cut"
@@ -87,11 +88,56 @@ def test_a_dvc_lock_that_was_cut_short_is_put_back(tmp_path: Path, cut: str) -> 
     assert locks.restore(lambda: False, lock, memory), "whole, but DVC cannot read it"
     lock.write_text("<<<<<<< mine\n")
     assert not locks.restore(lambda: False, lock, memory), "a conflict is the user's"
-    locks.forget(memory)
+    locks.forget(lock, memory, tmp_path / "intact")
     assert not memory.exists()
 
 
-def test_a_first_run_that_was_cut_leaves_no_dvc_lock(tmp_path: Path) -> None:
+ENTRIES = "".join(f"  {name}:\n    cmd: x\n" for name in ("prepare", "train@a", "train@b"))
+
+
+@pytest.mark.parametrize("source", ["last run", "git"])
+@pytest.mark.parametrize("cut", ["", "stages:\n", "stages:\n  prepare:\n    cmd: x\n"])
+def test_a_dvc_lock_that_was_cut_into_valid_yaml_is_put_back(tmp_path: Path, source: str, cut: str) -> None:
+    """No run was at work; it can be read, and has only fewer entries."""
+    lock, memory, intact = tmp_path / "dvc.lock", tmp_path / "before", tmp_path / "intact"
+    whole = f"stages:\n{ENTRIES}"
+    lock.write_text(whole)
+    if source == "last run":
+        locks.remember(lock, memory)
+        locks.forget(lock, memory, intact)
+
+    def restore(committed: str | None) -> str:
+        return locks.restore(lambda: True, lock, memory, intact=intact, committed=lambda: committed)
+
+    committed = whole if source == "git" else None
+    assert restore(committed) == "", "it is intact"
+    lock.write_text(cut)
+    assert restore(cut) == "", "checked out from git as it is"
+    told = restore(committed)
+    assert "train@a, train@b; it is again as" in told
+    assert ("git" in told) == (source == "git")
+    assert lock.read_text() == whole
+    lock.write_text(whole.replace("cmd: x", "cmd: y"))
+    assert restore(committed) == "", "changed, not cut"
+
+
+def test_entries_that_a_killed_run_has_lost_are_put_back(tmp_path: Path) -> None:
+    """The first stage has changed, so what was cut is no beginning of the former dvc.lock."""
+    lock, memory = tmp_path / "dvc.lock", tmp_path / "before"
+    whole = f"stages:\n{ENTRIES}"
+    lock.write_text(whole)
+    locks.remember(lock, memory)
+    lock.write_text("stages:\n  prepare:\n    cmd: y\n")
+    committed = lock.read_text()
+    assert locks.restore(lambda: True, lock, memory, committed=lambda: committed) == "", "checked out after the kill"
+    assert "cut short by a kill" in locks.restore(lambda: True, lock, memory, committed=lambda: whole)
+    assert lock.read_text() == whole
+    lock.write_text(whole.replace("cmd: x", "cmd: y"))
+    assert locks.restore(lambda: True, lock, memory) == "", "no entry is lost"
+
+
+def test_a_first_run_that_was_cut_leaves_no_dvc_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     lock, memory = tmp_path / "dvc.lock", tmp_path / "dvc.lock.before"
     locks.remember(lock, memory)
     assert not locks.restore(lambda: False, lock, memory), "killed before there was one"
@@ -118,4 +164,7 @@ def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
         finished.call("run", "--dry-run")
         assert lock.read_text() == cut, "a dry run mends nothing"
     assert "cut short" in finished.call("run").stderr
+    assert lock.read_text() == text
+    lock.write_text(text[: text.index("\n  report:") + 1])  # valid YAML
+    assert "dvc.lock was cut short and had lost report; it is again as the last run left it" in finished.call("run").stderr
     assert lock.read_text() == text
