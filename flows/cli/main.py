@@ -26,6 +26,7 @@ examples:
   retemper search "capital of France"                     the best model's top ten
   retemper evaluate --model data/encoders/star --data beir:../nfcorpus     any model on any dataset, zero-shot
   retemper remote add team s3://bucket/path               share what is computed; whatever anyone has computed is fetched
+  retemper merge                                          after a git merge that stopped: params.yaml and dvc.lock of both sides
   retemper sweep grid.yaml                                the points of a grid as DVC experiments
   retemper lineage star                                   what made a model
   retemper retrain                                        new data in, train, and crown the new model if it is not worse
@@ -166,7 +167,7 @@ def main(arguments: Sequence[str] | None = None, check: Callable[[], None] | Non
         with _interrupted_by_signals(), one_line_errors():
             from flows.repository.project import project_folder
 
-            project_folder()
+            project_folder(merging=options.command == "merge")
             status = int(options.work(options, check))
     except KeyboardInterrupt as stopped:
         if not stopped.args:  # a run that is stopped has said so itself, at once

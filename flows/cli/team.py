@@ -1,4 +1,4 @@
-"""The commands of a team: remote, cache, verify, gc, lineage, reproduce, sweep, experiments. Imports are made where they are used."""
+"""The commands of a team: remote, cache, merge, verify, gc, lineage, sweep and others. Imports are made where they are used."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -29,6 +29,9 @@ def add_commands(commands: Any) -> None:
     )
     share.add_argument("folder", type=Path)
     cache.set_defaults(work=_cache)
+
+    merge = commands.add_parser("merge", help="resolve git's conflicts in params.yaml and dvc.lock: the changes of both sides")
+    merge.set_defaults(work=_merge)
 
     verify = commands.add_parser("verify", help="read the whole cache; what is damaged is removed, and fetched or computed by the next run")
     verify.add_argument("--remote", type=str.lower, metavar="NAME", help="the remote's objects instead")
@@ -92,6 +95,16 @@ def _cache(options: Namespace, _: object) -> int:
 
     with locks.only_run_in(worktrees()):  # those of sweeps and retrainings work over this cache
         print(remotes.share(options.folder))
+    return 0
+
+
+def _merge(_: Namespace, __: object) -> int:
+    from flows.process import locks
+    from flows.repository.cache import cache_folder
+    from flows.repository.merge import merge
+
+    with locks.only_run():
+        print("\n".join(merge(cache_folder())))
     return 0
 
 

@@ -58,8 +58,8 @@ def dvc_errors() -> Iterator[None]:
         raise UserError(f"{place}: {error}{detail}{remedy}") from error
 
 
-def project_folder() -> None:
-    """UserError where the current folder is no project, or cannot be written."""
+def project_folder(merging: bool = False) -> None:
+    """UserError where the current folder is no project, cannot be written, or (unless `merging`) has merge conflicts in it."""
     here = Path.cwd()
     for name in ("dvc.yaml", "params.yaml", ".dvc"):
         if not Path(name).exists():
@@ -67,7 +67,7 @@ def project_folder() -> None:
     for path in map(Path, ("data", ".retemper")):
         if path.exists() and not path.is_dir():
             raise UserError(f"{here / path}: found a file, expected a folder; move it away")
-    for path in KEPT:
+    for path in KEPT if not merging else ():
         refuse_conflict(path)
     if not any((folder / ".git").exists() for folder in (here, *here.parents)):
         raise UserError(f"{here}: not in a git repository, expected one (DVC needs it); run git init")
@@ -85,4 +85,7 @@ def refuse_conflict(path: Path) -> None:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
     if mark := CONFLICT.search(text):
         line = text.count("\n", 0, mark.start()) + 1
-        raise UserError(f"{path}:{line}: found the mark of a merge conflict; keep one side (git checkout --ours {path} takes ours whole)")
+        both = "" if path == GRAPH else "take both sides (retemper merge), or "
+        raise UserError(
+            f"{path}:{line}: found the mark of a merge conflict; {both}keep one side (git checkout --ours {path} takes ours whole)"
+        )

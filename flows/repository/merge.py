@@ -1,0 +1,245 @@
+"""`retemper merge`: resolves git's conflicts in params.yaml, dvc.lock and data/source.json, where DVC and git would leave marks.
+
+Each side's additions are taken, and what one side alone has changed. A parameter that both have changed is the user's to settle; of
+a stage that both have computed anew, the entry whose run is recorded in the cache is taken, else ours: the next run checks it.
+"""
+
+import io
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from flows.repository.git import git
+from flows.repository.lock import LOCK, Lock
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_text
+
+PARAMS = "params.yaml"
+SOURCE = "data/source.json"  # a run brings it up to date, so ours does where both have changed
+BASE, OURS, THEIRS = 1, 2, 3  # git's stages of a file in conflict
+MISSING = object()
+
+Known = Callable[[Mapping[str, Any]], bool]  # whether a dvc.lock entry's run is recorded here
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merged dvc.lock, the entries that came from theirs, and those that both sides had changed: whose was taken."""
+
+    lock: Lock
+    added: tuple[str, ...]
+    both: Mapping[str, str]
+
+
+def merge(root: Path) -> list[str]:
+    """Resolve what git has in conflict in the current folder and stage it for the commit; lines that say how.
+
+    `root` is the cache. UserError, and nothing is written, where there is no such conflict, or a parameter has two values.
+    """
+    conflicts = _conflicts()
+    ours = {name for name in (PARAMS, LOCK, SOURCE) if {OURS, THEIRS} <= set(conflicts.get(name, {}))}
+    if not ours:
+        raise UserError(f"{LOCK}, {PARAMS}: git has no conflict in them; run retemper merge after a git merge that stopped at one")
+    texts: dict[str, str] = {}
+    said: list[str] = []
+    for name in sorted(ours):
+        base, mine, other = (git("cat-file", "blob", blob) + "\n" if blob else "" for blob in _blobs(conflicts[name]))
+        if name == LOCK:
+            texts[name], lines = _merge_lock(base, mine, other, lambda entry: is_recorded(entry, root))
+        elif name == PARAMS:
+            texts[name], lines = merge_params(base, mine, other), [f"{PARAMS}: both sides' changes"]
+        else:
+            texts[name], lines = _merge_source(base, mine, other), [f"{name}: both sides' sources; the next run brings it up to date"]
+        said += lines
+    for name, text in texts.items():
+        write_text(Path(name), text)
+    git("add", "--", *texts)
+    rest = sorted(set(conflicts) - set(texts))
+    return [*said, f"still in conflict: {', '.join(rest)}" if rest else "resolved; git commit, then retemper run"]
+
+
+def merge_locks(base: Lock, ours: Lock, theirs: Lock, *, known: Known) -> Merged:
+    """The union of two dvc.locks that come from `base`. No entry is put together from two, so each is one that a run has written."""
+    lock: dict[str, Mapping[str, Any]] = {}
+    both: dict[str, str] = {}
+    for name in dict.fromkeys([*ours, *theirs]):
+        mine, other, before = ours.get(name), theirs.get(name), base.get(name)
+        if mine is None or other is None:
+            lock[name] = mine or other or {}
+        elif mine == other or other == before:
+            lock[name] = mine
+        elif mine == before:
+            lock[name] = other
+        else:
+            lock[name], both[name] = (other, "theirs") if known(other) and not known(mine) else (mine, "ours")
+    return Merged(lock, tuple(name for name in lock if lock[name] != ours.get(name) and name not in both), both)
+
+
+def three_way(base: Any, ours: Any, theirs: Any, clashes: list[str], *, key: str = "") -> Any:
+    """The value that both sides' changes of `base` give, mapping by mapping.
+
+    Where they clash ours, and its dotted key is added to `clashes`. MISSING stands for a key that a side does not have.
+    """
+    if _same(ours, theirs) or _same(theirs, base):
+        return ours
+    if _same(ours, base):
+        return theirs
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        clashes.append(key)
+        return ours
+    before = base if isinstance(base, dict) else {}
+    found = {
+        name: three_way(
+            before.get(name, MISSING), ours.get(name, MISSING), theirs.get(name, MISSING), clashes, key=f"{key}.{name}".strip(".")
+        )
+        for name in dict.fromkeys([*ours, *theirs])
+    }
+    return {name: value for name, value in found.items() if value is not MISSING}
+
+
+def merge_params(base: str, ours: str, theirs: str) -> str:
+    """The text of params.yaml with both sides' changes; comments stay. UserError where a parameter has two values."""
+    values = [_load(text, side) for text, side in ((base, "base"), (ours, "ours"), (theirs, "theirs"))]
+    clashes: list[str] = []
+    merged = three_way(values[0], values[1], values[2], clashes)
+    if clashes:
+        key = clashes[0]
+        mine, other = (json.dumps(_at(value, key), default=str) for value in values[1:])
+        more = f" (and {len(clashes) - 1} more)" if clashes[1:] else ""
+        raise UserError(
+            f"{PARAMS}: {key}: ours {mine}, theirs {other}{more}; choose in {PARAMS}, git add {PARAMS}, and retemper merge again"
+        )
+    union = _union(base, ours, theirs)
+    return union if _loads_as(union, merged) else _written(ours, merged)
+
+
+def is_recorded(entry: Mapping[str, Any], root: Path) -> bool:
+    """Whether the cache `root` has a record of the very run that a dvc.lock entry tells of: command, inputs and what they gave."""
+    from dvc.stage.cache import _get_cache_hash
+
+    key, value = (str(_get_cache_hash(json.loads(json.dumps(entry, default=str)), key=of_inputs)) for of_inputs in (True, False))
+    return Path(root, "runs", key[:2], key, value).is_file()
+
+
+def _merge_lock(base: str, ours: str, theirs: str, known: Known) -> tuple[str, list[str]]:
+    whole = _lock(ours, "ours")
+    stages = [_lock(text, side).get("stages") or {} for text, side in ((base, "base"), (ours, "ours"), (theirs, "theirs"))]
+    merged = merge_locks(stages[0], stages[1], stages[2], known=known)
+    whole["stages"] = dict(merged.lock)
+    verified = sum(map(known, merged.lock.values()))
+    lines = [f"{LOCK}: {len(merged.lock)} entries, {len(merged.added)} of them from theirs{_named(merged.added)}"]
+    if merged.both:
+        lines.append(
+            f"{LOCK}: computed on both sides, one was taken: {', '.join(f'{name} ({side})' for name, side in merged.both.items())}"
+        )
+    rest = len(merged.lock) - verified
+    lines.append(
+        f"{LOCK}: the runs of {verified} entries are recorded in the cache" + (f"; the next run checks the other {rest}" if rest else "")
+    )
+    text = io.StringIO()
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.dump(whole, text)  # as DVC does
+    return text.getvalue(), lines
+
+
+def _merge_source(base: str, ours: str, theirs: str) -> str:
+    values = [json.loads(text or "{}") for text in (base, ours, theirs)]
+    return json.dumps(three_way(values[0], values[1], values[2], []), indent=2) + "\n"
+
+
+def _conflicts() -> dict[str, dict[int, str]]:
+    """Blob of every stage by file, of those in conflict in the current folder and below it."""
+    found: dict[str, dict[int, str]] = defaultdict(dict)
+    for line in filter(None, git("ls-files", "--unmerged", "-z").split("\0")):
+        told, _, path = line.partition("\t")
+        _, blob, stage = told.split()
+        found[path][int(stage)] = blob
+    return dict(found)
+
+
+def _blobs(stages: Mapping[int, str]) -> list[str]:
+    return [stages.get(stage, "") for stage in (BASE, OURS, THEIRS)]
+
+
+def _lock(text: str, side: str) -> dict[str, Any]:
+    """A dvc.lock as DVC would rewrite it; UserError where it is not one."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from voluptuous import Invalid
+
+    try:
+        found = YAML().load(text) or {}
+        COMPILED_LOCKFILE_SCHEMA(found or {"schema": "2.0"})
+    except (YAMLError, Invalid, AttributeError) as error:
+        raise UserError(
+            f"{LOCK} of {side}: not a dvc.lock ({' '.join(str(error).split())[:100]}); git checkout --theirs or --ours"
+        ) from None
+    return dict(found)
+
+
+def _load(text: str, side: str) -> Any:
+    try:
+        return YAML(typ="safe", pure=True).load(text) or {}
+    except (YAMLError, ValueError) as error:
+        raise UserError(f"{PARAMS} of {side}: not YAML ({' '.join(str(error).split())[:100]}); fix that line there") from None
+
+
+def _loads_as(text: str, value: Any) -> bool:
+    try:
+        return _same(_load(text, "both"), value)
+    except UserError:
+        return False
+
+
+def _union(base: str, ours: str, theirs: str) -> str:
+    """git's own union: in a conflict, ours and then theirs. Keeps the comments of both; its value is to be checked."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, side) for side in ("ours", "base", "theirs")]
+        for file, text in zip(files, (ours, base, theirs), strict=True):
+            file.write_text(text, encoding="utf-8")
+        return git("merge-file", "--union", "-p", *map(str, files), check=False) + "\n"
+
+
+def _written(ours: str, merged: Mapping[str, Any]) -> str:
+    """The text of ours, brought to the value `merged`."""
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 4096
+    document = yaml.load(ours)
+    _bring(document, merged)
+    text = io.StringIO()
+    yaml.dump(document, text)
+    return text.getvalue()
+
+
+def _bring(node: Any, value: Mapping[str, Any]) -> None:
+    for name in [name for name in node if name not in value]:
+        del node[name]
+    for name, wanted in value.items():
+        if isinstance(wanted, dict) and isinstance(node.get(name), dict):
+            _bring(node[name], wanted)
+        elif name not in node or not _same(node[name], wanted):
+            node[name] = wanted
+
+
+def _at(value: Any, key: str) -> Any:
+    for name in key.split("."):
+        value = value.get(name, "(none)") if isinstance(value, dict) else "(none)"
+    return value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are one to every reader; True is not 1, and MISSING only itself."""
+    if one is MISSING or other is MISSING:
+        return one is other
+    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return f": {', '.join(names[:6])}{', ...' if len(names) > 6 else ''}" if names else ""

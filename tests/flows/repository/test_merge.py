@@ -1,0 +1,121 @@
+"""Two branches that each add a round: their params.yaml and dvc.lock are united, and nobody computes anything again."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from flows.repository.merge import is_recorded, merge_locks, merge_params
+from tasks.core.stage.errors import UserError
+
+
+def git(toy: Any, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=toy.folder, env=toy.environment, capture_output=True, text=True)
+
+
+def test_two_branches_that_each_add_a_round_are_merged_by_one_command(finished: Any, executed: Callable[..., set[str]]) -> None:
+    git(finished, "add", "dvc.lock")
+    git(finished, "commit", "--quiet", "-m", "computed")
+    for name in ("c", "d"):
+        git(finished, "checkout", "--quiet", "-b", name, "HEAD" if name == "c" else "HEAD~1")
+        finished.rounds(a="1", b="2", **{name: name})
+        assert executed(finished.run()) == {f"train@{name}", f"evaluate@{name}", "report"}
+        assert git(finished, "commit", "--quiet", "-am", name).returncode == 0
+    assert git(finished, "merge", "c").returncode == 1
+    for words in (("run",), ("search", "x")):
+        refused = finished.call(*words)
+        assert refused.returncode == 2
+        assert "take both sides (retemper merge)" in refused.stderr
+    done = finished.call("merge")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "dvc.lock: 10 entries, 2 of them from theirs: train@c, evaluate@c"
+    assert lines[1] == "dvc.lock: computed on both sides, one was taken: report (ours)"
+    assert lines[2] == "dvc.lock: the runs of 10 entries are recorded in the cache"
+    assert lines[-1] == "resolved; git commit, then retemper run"
+    assert git(finished, "commit", "--quiet", "--no-edit").returncode == 0
+    rounds = YAML(typ="safe").load(finished.folder / "params.yaml")["rounds"]
+    assert {name: one["value"] for name, one in rounds.items()} == {"a": 1, "b": 2, "c": "c", "d": "d"}
+    assert executed(finished.run()) == {"report"}, "its inputs are new; everything else is in the cache"
+    again = finished.call("merge")
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "git has no conflict in them" in again.stderr
+
+
+def entry(out: str, dep: str = "d") -> dict[str, Any]:
+    return {"cmd": "x", "deps": [{"path": "dep", "md5": dep}], "outs": [{"path": "out", "md5": out}]}
+
+
+def test_an_entry_is_taken_whole_from_the_side_that_changed_it() -> None:
+    base = {name: entry("0") for name in ("same", "ours", "theirs", "both", "verified")}
+    ours = {**base, "ours": entry("1"), "both": entry("1"), "verified": entry("1"), "new": entry("1")}
+    theirs = {**base, "theirs": entry("2"), "both": entry("2"), "verified": entry("2", "v"), "other": entry("2")}
+    merged = merge_locks(base, ours, theirs, known=lambda one: one == theirs["verified"])
+    taken = {name: one["outs"][0]["md5"] for name, one in merged.lock.items()}
+    assert taken == {"same": "0", "ours": "1", "theirs": "2", "both": "1", "verified": "2", "new": "1", "other": "2"}
+    assert merged.both == {"both": "ours", "verified": "theirs"}
+    assert merged.added == ("theirs", "other")
+    assert merge_locks(base, ours, theirs, known=lambda _: True).both == {"both": "ours", "verified": "ours"}
+    assert merge_locks({}, {}, {"only": entry("2")}, known=lambda _: False).lock == {"only": entry("2")}
+
+
+def test_an_entry_is_recorded_only_as_it_was_computed(finished: Any) -> None:
+    root = finished.folder / ".dvc/cache"
+    stages = YAML().load(finished.folder / "dvc.lock")["stages"]
+    assert all(is_recorded(one, root) for one in stages.values())
+    changed = json.loads(json.dumps(stages["train@a"]))
+    changed["outs"][0]["md5"] = "0" * 32
+    assert not is_recorded(changed, root)
+    del changed["outs"]
+    assert not is_recorded(changed, root)
+
+
+BASE = """\
+# the whole
+rounds:
+  init: {steps: 0}  # as it came
+  star: {lr: 1e-05}
+
+mine: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "wanted"),
+    [
+        (
+            BASE.replace("\nmine", "  c: {lr: 2e-05}  # of c\n\nmine"),
+            BASE.replace("\nmine", "  d: {lr: 3e-05}  # of d\n\nmine"),
+            BASE.replace("\nmine", "  c: {lr: 2e-05}  # of c\n  d: {lr: 3e-05}  # of d\n\nmine"),
+        ),
+        (BASE.replace("1e-05", "2e-05"), BASE.replace("{lr: 1e-05}", "{lr: 1e-05, steps: 7}"), BASE.replace("1e-05}", "2e-05, steps: 7}")),
+        (BASE.replace("  star: {lr: 1e-05}\n", ""), BASE.replace("mine: {}", "mine: {init: 1}"), None),
+    ],
+    ids=["a round each", "a key each of one line", "one taken away"],
+)
+def test_parameters_of_both_sides_are_united_with_their_comments(ours: str, theirs: str, wanted: str | None) -> None:
+    wanted = wanted or ours.replace("mine: {}", "mine: {init: 1}")
+    assert merge_params(BASE, ours, theirs) == wanted
+
+
+def test_a_parameter_with_two_values_is_the_users_to_settle(finished: Any) -> None:
+    with pytest.raises(UserError, match=r"params.yaml: rounds.star.lr: ours 2e-05, theirs 3e-05; choose in params.yaml") as caught:
+        merge_params(BASE, BASE.replace("1e-05", "2e-05"), BASE.replace("1e-05", "3e-05"))
+    assert "\n" not in str(caught.value)
+    git(finished, "add", "dvc.lock")
+    git(finished, "commit", "--quiet", "-m", "computed")
+    for branch, value in (("c", "7"), ("d", "8")):
+        git(finished, "checkout", "--quiet", "-b", branch, "HEAD" if branch == "c" else "HEAD~1")
+        finished.rounds(a="1", b=value)
+        git(finished, "commit", "--quiet", "-am", branch)
+    git(finished, "merge", "c")
+    before = (finished.folder / "params.yaml").read_text()
+    done = finished.call("merge")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "rounds.b.value: ours 8, theirs 7" in done.stderr
+    assert (finished.folder / "params.yaml").read_text() == before
+    assert Path(finished.folder / ".git/MERGE_HEAD").exists()
