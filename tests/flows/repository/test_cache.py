@@ -71,8 +71,7 @@ def test_damage_in_an_earlier_result_is_not_restored(finished: Any, executed: Ca
 
 
 def test_damage_is_fetched_again_where_there_is_a_remote(finished: Any, tmp_path: Path, executed: Callable[..., set[str]]) -> None:
-    finished.command(sys.executable, "-m", "dvc", "remote", "add", "--default", "team", str(tmp_path / "remote"))
-    finished.command(sys.executable, "-m", "dvc", "remote", "modify", "team", "verify", "true")
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
     finished.run()  # pushes
     text = (finished.folder / "data/encoders/a").read_text()
     damage(cached(finished, "data/encoders/a"))
