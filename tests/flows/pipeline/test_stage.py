@@ -44,6 +44,11 @@ def test_a_stage_that_ran() -> None:
     assert (transcript.ran, transcript.exited, own) == (True, None, ["> a line of its own", "epoch 1"])
 
 
+def test_our_own_warning_is_shown_outside_of_the_stages_output_too() -> None:
+    line = "retemper: warning: remote team: object 0a is corrupt"
+    assert read(f"{line}\n{RAN}\n{line}")[1] == [line, "> a line of its own", "epoch 1", line]
+
+
 @pytest.mark.parametrize(
     "line", ["Stage 'train@a' didn't change, skipping", "Stage 'train@a' is cached - skipping run, checking out outputs"]
 )
