@@ -223,7 +223,9 @@ def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
         assert named in first.stdout
     assert held.read_bytes() == text
     second = clone("second")
-    assert (executed(read_states(second.stdout)), second.stderr) == (set(), "")
+    assert executed(read_states(second.stdout)) == set()
+    assert "corrupt" not in second.stdout + second.stderr
+    assert second.stderr == "" or not committed  # without a dvc.lock, `dvc pull` has nothing to check out
 
 
 MOTO = os.environ.get("MOTO_SERVER") or shutil.which("moto_server") or ""  # moto's and dvc-s3's botocore conflict: its own environment
