@@ -6,14 +6,14 @@ from tasks.core.stage.params import Params
 
 
 class Articles(Params):
-    """Where the texts of pre-trainings come from, and which pages are left out."""
+    """Which Wikipedia (or other) articles pre-training reads, and which pages are excluded."""
 
-    source: str = Field("demo", min_length=1, description="demo | dump:PATH | parquet:PATH | jsonl:PATH")
+    source: str = Field("demo", min_length=1, description="demo | dump:PATH (MediaWiki XML, .bz2) | parquet:PATH | jsonl:PATH")
     redirects: bool = Field(
         False,
-        description="whether redirects are kept (a line of 3 words: lower least_line_words and least_words too, or they leave it out)",
+        description="keep redirects (their text is 3 words: also lower least_line_words and least_words, or it is still excluded)",
     )
-    disambiguations: bool = Field(False, description="whether pages that list the meanings of a title are kept")
-    lists: bool = Field(False, description="whether lists, indexes, outlines and timelines are kept")
-    least_words: int = Field(20, ge=1, description="articles with fewer words are stubs and left out")
-    least_line_words: int = Field(5, ge=1, description="lines with fewer words (headings, scraps of lists) are left out")
+    disambiguations: bool = Field(False, description="keep disambiguation pages")
+    lists: bool = Field(False, description="keep lists, indexes, outlines, and timelines")
+    least_words: int = Field(20, ge=1, description="minimum words per article; shorter ones are excluded as stubs")
+    least_line_words: int = Field(5, ge=1, description="minimum words per line; shorter ones (headings, list fragments) are excluded")

@@ -10,15 +10,19 @@ from tasks.core.stage.params import Params
 class EncoderSource(Params):
     """Where the first weights come from."""
 
-    source: str = Field(min_length=1, description="a Hugging Face id | a folder | package:MODULE/FOLDER inside an installed package")
+    source: str = Field(min_length=1, description="a Hugging Face id | a local folder | package:MODULE/FOLDER in an installed package")
 
 
 class Base(Params):
-    """The shape of the bi-encoder. `source` keeps what the source's sentence-transformers files say (mean, none, dot without any)."""
+    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say (without them: mean, none, dot)."""
 
     pooling: Literal["source", "cls", "mean"] = Field(
-        "source", description="text vector: first token's output, or the mean over all tokens"
+        "source", description="text vector: cls: the first token's output; mean: the mean over all tokens"
     )
-    head: Literal["source", "none", "linear_norm"] = Field("source", description="linear_norm: Linear + LayerNorm (ANCE, DRhard)")
-    similarity: Literal["source", "dot", "cosine"] = Field("source", description="cosine normalises every vector to length 1")
-    seed: int = Field(42, ge=0, description="draws a new head's weights, N(0, 0.02)")
+    head: Literal["source", "none", "linear_norm"] = Field(
+        "source", description="layer over the pooled vector; linear_norm: Linear + LayerNorm (ANCE, DRhard)"
+    )
+    similarity: Literal["source", "dot", "cosine"] = Field(
+        "source", description="query-document score; cosine normalizes every vector to length 1"
+    )
+    seed: int = Field(42, ge=0, description="seeds the weights of a new head, drawn from N(0, 0.02)")

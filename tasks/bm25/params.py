@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.stage.params import Params
 
-Stopwords = Literal[  # the languages are those of which bm25s has a list and Snowball a stemmer
+Stopwords = Literal[  # languages with both a bm25s list and a Snowball stemmer
     "none",
     "english",
     "english_plus",
@@ -28,18 +28,20 @@ Stopwords = Literal[  # the languages are those of which bm25s has a list and Sn
 class BM25(Params):
     """Lucene's BM25 (Robertson's tf saturation, idf = log(1 + (N - n + 0.5) / (n + 0.5)))."""
 
-    k1: float = Field(0.9, ge=0, description="term frequency saturation")
-    b: float = Field(0.4, ge=0, le=1, description="length normalisation")
-    stemmer: str = Field("english", description="a Snowball language, or none")
-    stopwords: Stopwords = Field("english", description="Lucene's 33 English words, a longer list, bm25s' of another language, or none")
-    depth: int = Field(100, ge=1, description="candidates of a training query, ranks")
-    run_depth: int = Field(1000, ge=1, description="ranks of a dev or test run")
+    k1: float = Field(0.9, ge=0, description="term-frequency saturation")
+    b: float = Field(0.4, ge=0, le=1, description="document-length normalization, 0 (none) to 1 (full)")
+    stemmer: str = Field("english", description="a Snowball stemmer, or none")
+    stopwords: Stopwords = Field(
+        "english", description="english: Lucene's 33 words; english_plus: a longer list; another language: bm25s's list; none"
+    )
+    depth: int = Field(100, ge=1, description="candidates per training query, in ranks")
+    run_depth: int = Field(1000, ge=1, description="depth of a dev or test run, in ranks")
 
     @field_validator("stemmer")
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in ("none", *Stemmer.algorithms()):
-            raise ValueError(f"known are none, {', '.join(Stemmer.algorithms())}")
+            raise ValueError(f"expected none or one of {', '.join(Stemmer.algorithms())}")
         return value
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured
 class Evaluate(Params):
     """What is measured, and how deep a run goes."""
 
-    depth: int = Field(1000, ge=1, description="ranks of a run")
+    depth: int = Field(1000, ge=1, description="depth of a run, in ranks")
     measures: tuple[str, ...] = Field(
         ("nDCG@10", "RR@10", "R@100", "AP"), min_length=1, description="in the notation of ir_measures, which computes them"
     )
@@ -30,7 +30,9 @@ class Evaluate(Params):
     )
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of the query encoding: bf16 where the hardware has it, else fp32")
 
-    @field_validator("relevance", mode="before")
+    @field_validator(
+        "relevance", mode="before", json_schema_input_type=dict[Split, Annotated[int, Field(ge=1)]] | Annotated[int, Field(ge=1)]
+    )
     @classmethod
     def _each(cls, value: Any) -> Any:
         return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)

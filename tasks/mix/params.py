@@ -8,21 +8,21 @@ from tasks.core.stage.params import Params
 
 
 class Mix(Params):
-    """Negatives of two sources, interleaved so that every stretch of ranks holds them in the same ratio."""
+    """Negatives from two sources, interleaved so that every range of ranks has the same ratio."""
 
     first: str = Field(
-        description="a source of negatives: random, official, bm25, a mine, a teacher or another mix; "
-        "a round draws anew at each step, from the whole corpus, what stands for random"
+        description="a source of negatives: random, official, bm25, or an entry of mine, teacher, or mix; "
+        "for random, a round samples from the whole corpus again at each step"
     )
-    second: str = Field(description="the other one")
-    ratio: float = Field(0.5, gt=0, lt=1, description="share of the first")
-    depth: int = Field(200, ge=2, description="negatives of a training query, both together")
-    seed: int = Field(42, ge=0, description="draws random negatives")
+    second: str = Field(description="the other source of negatives")
+    ratio: float = Field(0.5, gt=0, lt=1, description="fraction of negatives from first")
+    depth: int = Field(200, ge=2, description="negatives per training query, both sources together")
+    seed: int = Field(42, ge=0, description="seeds random negatives")
 
     @model_validator(mode="after")
     def _two(self) -> Self:
         if self.first == self.second:
-            raise ValueError(f"first and second are both {self.first}: name two sources")
+            raise ValueError(f"first and second are both {self.first}; name two different sources")
         if "none" in (self.first, self.second):
-            raise ValueError("none holds no negatives: name two sources that do")
+            raise ValueError("none has no negatives; name two sources that do")
         return self

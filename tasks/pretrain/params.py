@@ -1,4 +1,6 @@
-"""Parameters of one pre-training, an entry of `pretrain`. Defaults are costa.txt's unless the description says another thing."""
+"""Parameters of one pre-training, an entry of `pretrain`.
+
+Unless the description says otherwise, defaults are those of COSTA (arXiv:2204.10641), whose equations are cited."""
 
 from typing import Literal, Self
 
@@ -11,93 +13,115 @@ GRANULARITIES: tuple[Granularity, ...] = ("word", "phrase", "sentence", "paragra
 
 
 class Scratch(Params):
-    """Random weights in place of the initial encoder's; its tokenizer, positions and activation are kept."""
+    """Random weights in place of the initial encoder's; its tokenizer, positions, and activation are kept."""
 
-    layers: int = Field(ge=1)
-    width: int = Field(ge=8, description="hidden width; the feed-forward layer is four times as wide")
-    heads: int = Field(ge=1)
+    layers: int = Field(ge=1, description="Transformer layers")
+    width: int = Field(ge=8, description="hidden width, a multiple of heads; the feed-forward layer is four times as wide")
+    heads: int = Field(ge=1, description="attention heads per layer")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is no multiple of heads {self.heads}")
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         return self
 
 
 class Pretrain(Params):
     """One pre-training on the chunks of articles: total loss = contrastive_weight x contrastive + mlm_weight x MLM (Eq. 10)."""
 
-    init: str = Field(description="the encoder to start from: base or any other of the graph; its MLM head too, where it has one")
-    scratch: Scratch | None = Field(None, description="random weights of this size; none: the weights of init")
-    objective: Literal["costa", "ict", "mlm"] = Field(
-        "costa", description="costa: contrastive span prediction + MLM; ict: inverse cloze task + MLM; mlm: MLM alone"
+    init: str = Field(
+        description="the encoder to start from, with its MLM head if it has one: base, or an entry of pretrain, rounds, or adore"
     )
-    steps: int | None = Field(None, ge=1, description="optimizer steps; none: as many as `epochs` makes")
-    epochs: float = Field(6.0, gt=0, description="passes over the chunks, where steps is not given (ablations: 3)")
-    batch_texts: int = Field(64, ge=2, description="texts a step, N of Eq. 8: the others are negatives (the paper does not say)")
-    granularities: tuple[Granularity, ...] = Field(GRANULARITIES, min_length=1, description="kinds of spans")
-    spans: int = Field(5, ge=1, description="T, spans of each granularity a text (ablations: 3)")
-    phrase: tuple[int, int] = Field((4, 16), description="least and most tokens of a phrase")
-    sentence: tuple[int, int] = Field((16, 64), description="least and most tokens of a sentence-level span")
-    paragraph: tuple[int, int] = Field((64, 128), description="least and most tokens of a paragraph-level span")
-    beta: tuple[float, float] = Field((4.0, 2.0), description="alpha and beta of the lengths' beta distribution (Eq. 1)")
-    redraw: bool = Field(True, description="spans are drawn anew in every epoch (this project's); false: once for all, as Algorithm 1")
+    scratch: Scratch | None = Field(None, description="random weights of this size; null: the weights of init")
+    objective: Literal["costa", "ict", "mlm"] = Field(
+        "costa", description="costa: contrastive span prediction + MLM; ict: inverse cloze task + MLM; mlm: MLM only"
+    )
+    steps: int | None = Field(None, ge=1, description="optimizer steps; null: derived from `epochs`")
+    epochs: float = Field(6.0, gt=0, description="passes over the chunks if steps is null (ablations: 3)")
+    batch_texts: int = Field(64, ge=2, description="texts per step, N of Eq. 8; the others are negatives (the paper does not say)")
+    granularities: tuple[Granularity, ...] = Field(GRANULARITIES, min_length=1, description="granularities of spans")
+    spans: int = Field(5, ge=1, description="T: spans per text and granularity (ablations: 3)")
+    phrase: tuple[int, int] = Field((4, 16), description="minimum and maximum tokens of a phrase")
+    sentence: tuple[int, int] = Field((16, 64), description="minimum and maximum tokens of a sentence-level span")
+    paragraph: tuple[int, int] = Field((64, 128), description="minimum and maximum tokens of a paragraph-level span")
+    beta: tuple[float, float] = Field((4.0, 2.0), description="alpha and beta of the beta distribution of span lengths (Eq. 1)")
+    redraw: bool = Field(True, description="sample spans again in every epoch (this project's choice); false: only once, as in Algorithm 1")
     pooling: Literal["encoder", "cls", "mean"] = Field(
         "encoder",
-        description="the text's vector, before a head that the encoder may have (base.head): as the encoder pools (so that what is trained "
-        "is what retrieves, where there is no head), cls (the paper), mean",
+        description="the text vector, before the head that the encoder may have (base.head). encoder: as the encoder pools, so that "
+        "without "
+        "a head the vector that is trained is the one that retrieves; cls: the first token's (the paper); mean: over tokens",
     )
-    projector: Literal["nonlinear", "linear", "none"] = Field("nonlinear", description="over the text's vector (Eq. 5); thrown away")
-    similarity: Literal["dot", "cosine"] = Field("dot", description="sim of Eq. 8")
+    projector: Literal["nonlinear", "linear", "none"] = Field(
+        "nonlinear", description="a layer over the text vector (Eq. 5), discarded afterwards"
+    )
+    similarity: Literal["dot", "cosine"] = Field("dot", description="similarity of text and span vectors, sim of Eq. 8")
     temperature: float | None = Field(
-        None, gt=0, description="tau of Eq. 8 (ablations: 1), and of the inverse cloze task; none: 0.1 for costa, 1 for ict (it has none)"
+        None,
+        gt=0,
+        description="divides similarities: tau of Eq. 8 (ablations: 1) and of the inverse cloze task; null: 0.1 for costa, 1 for ict "
+        "(which has none)",
     )
-    contrastive_weight: float = Field(0.1, gt=0, description="lambda of Eq. 10")
-    mlm_weight: float = Field(1.0, ge=0, description="weight of the MLM loss; 0 leaves it out")
+    contrastive_weight: float = Field(0.1, gt=0, description="weight of the contrastive loss, lambda of Eq. 10")
+    mlm_weight: float = Field(1.0, ge=0, description="weight of the MLM loss; 0: no MLM")
     contrastive_input: Literal["masked", "clean"] = Field(
-        "masked", description="the contrastive vectors come from the one masked pass, or from a second, clean one (the paper does not say)"
+        "masked",
+        description="where contrastive vectors come from: the masked forward pass, or a second pass over the clean text (the paper "
+        "does not say)",
     )
     contrastive_reduction: Literal["mean", "sum"] = Field(
-        "mean", description="over the step's texts (Eq. 8: sum). With both means, lambda weighs the loss of a text against that of a token"
+        "mean",
+        description="over the step's texts (Eq. 8: sum). With both means, lambda weights the loss per text against the loss per token",
     )
     mlm_reduction: Literal["mean", "sum"] = Field(
-        "mean", description="over the step's masked tokens (Eq. 9: sum; then lambda weighs N texts against about 0.15 x N x length tokens)"
+        "mean",
+        description="over the step's masked tokens (Eq. 9: sum, so that lambda weights N texts against about 0.15 x N x length tokens)",
     )
-    mask_share: float = Field(0.15, gt=0, lt=1, description="share of the tokens to predict: 80 % [MASK], 10 % a random token, 10 % as is")
-    optimizer: Literal["adamw", "lamb"] = "adamw"
+    mask_share: float = Field(
+        0.15, gt=0, lt=1, description="fraction of tokens to predict: 80% become [MASK], 10% a random token, 10% stay"
+    )
+    optimizer: Literal["adamw", "lamb"] = Field(
+        "adamw", description="update rule: AdamW, or LAMB (layer-wise scaled steps, for large batches)"
+    )
     lr: float = Field(5e-5, gt=0, description="peak learning rate")
-    weight_decay: float = Field(0.01, ge=0, description="not applied to biases and layer norms (the paper does not say)")
-    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which lr rises linearly; it then falls linearly to 0")
-    clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16: autocast over fp32 weights where the hardware has it, else fp32")
+    weight_decay: float = Field(
+        0.01, ge=0, description="the optimizer's decay per unit of lr; not applied to biases and layer norms (the paper does not say)"
+    )
+    warmup: float = Field(
+        0.1, ge=0, lt=1, description="fraction of the steps over which lr rises linearly from 0; it then falls linearly to 0"
+    )
+    clip: float = Field(1.0, gt=0, description="the gradient is scaled down to this L2 norm if it is larger")
+    precision: Literal["bf16", "fp32"] = Field(
+        "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
+    )
     batch_tokens: TrainingTokens = None
-    seed: int = Field(42, ge=0, description="order, spans, masks, dropout, new weights")
+    seed: int = Field(42, ge=0, description="seeds order, spans, masks, dropout, and new weights")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
         for name in ("phrase", "sentence", "paragraph"):
             least, most = getattr(self, name)
             if not 1 <= least <= most:
-                raise ValueError(f"{name} ({least}, {most}): expected least and most tokens, 1 <= least <= most")
+                raise ValueError(f"{name} ({least}, {most}): expected [minimum, maximum] with 1 <= minimum <= maximum")
         if min(self.beta) <= 0:
-            raise ValueError(f"beta {self.beta}: both are greater than 0")
+            raise ValueError(f"beta {self.beta}: expected two numbers greater than 0")
         if len(set(self.granularities)) < len(self.granularities):
-            raise ValueError("granularities: one stands twice")
+            raise ValueError("granularities: one is listed twice; list each once")
         if self.objective == "mlm" and not self.mlm_weight:
-            raise ValueError("objective mlm with mlm_weight 0: there would be no loss at all")
+            raise ValueError("objective mlm with mlm_weight 0 has no loss; set mlm_weight above 0")
         return self
 
     @property
     def tau(self) -> float:
-        """What contrastive scores are divided by."""
+        """The temperature that divides contrastive scores."""
         return self.temperature or (1.0 if self.objective == "ict" else 0.1)
 
     @property
     def contrastive(self) -> bool:
-        """Whether there is a contrastive loss beside the MLM loss."""
+        """Whether there is a contrastive loss in addition to the MLM loss."""
         return self.objective != "mlm"
 
     @property
     def masked(self) -> bool:
-        """Whether texts are masked at all."""
+        """Whether texts are masked."""
         return self.mlm_weight > 0

@@ -6,11 +6,11 @@ from tasks.core.stage.params import Params
 
 
 class Report(Params):
-    """What is compared with what."""
+    """What the report compares."""
 
-    metric: str = Field("nDCG@10", description="chooses the best model on dev, and is tested for significance")
+    metric: str = Field("nDCG@10", description="measure that selects the best model on dev and is tested for significance")
     baselines: tuple[str, ...] = Field(
-        ("bm25", "init", "warmup"), description="every system is tested against each of these that is in the table"
+        ("bm25", "init", "warmup"), description="systems in the table that every other system is tested against"
     )
-    alpha: float = Field(0.05, gt=0, lt=1, description="family-wise error rate of the paired t-tests, Holm-corrected")
-    seed: int = Field(42, ge=0, description="draws the example queries shown")
+    alpha: float = Field(0.05, gt=0, lt=1, description="family-wise error rate of the paired t-tests, with Holm's correction")
+    seed: int = Field(42, ge=0, description="seeds the sample of queries shown")

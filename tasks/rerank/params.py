@@ -13,6 +13,6 @@ class Rerank(Params):
     run: str = Field(description="the system whose runs are reranked: bm25, a round or an adore")
     reranker: str = Field(description="an entry of rerankers")
     depth: int = Field(100, ge=1, description="ranks of the run that are reranked; the rest is left out")
-    max_length: int = Field(256, ge=16, description="tokens of query and document together")
+    max_length: int = Field(256, ge=16, description="maximum tokens of query and document together")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 where the hardware has it, else fp32")
     batch_tokens: InferenceTokens = None

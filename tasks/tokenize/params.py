@@ -6,15 +6,18 @@ from tasks.core.stage.params import Params
 
 
 class Tokenize(Params):
-    """How long texts may be, in tokens, and what stands before them."""
+    """Maximum lengths of texts, and their prefixes."""
 
-    query_length: int = Field(32, ge=3, description="tokens of a query at most, special ones included")
-    document_length: int = Field(96, ge=3, description="tokens of a document at most, special ones included")
+    query_length: int = Field(32, ge=3, description="maximum tokens per query, special tokens included")
+    document_length: int = Field(
+        96, ge=3, description="maximum tokens per document (per passage, if passages > 1), special tokens included"
+    )
     passages: int = Field(
         1,
         ge=1,
         le=64,
-        description="1: the first document_length tokens (FirstP); more: as many passages of that length, the best counts (MaxP)",
+        description="maximum passages per document. 1: its first document_length tokens (FirstP); more: it is scored by its best "
+        "passage (MaxP)",
     )
-    query_prefix: str = Field("", description="put before every query (`query: ` for E5, say)")
-    document_prefix: str = Field("", description="put before every document")
+    query_prefix: str = Field("", description="prepended to every query (for example `query: ` for E5)")
+    document_prefix: str = Field("", description="prepended to every document")

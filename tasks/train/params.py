@@ -8,115 +8,131 @@ from tasks.core.stage.params import Params, TrainingTokens
 
 
 class Round(Params):
-    """One training of the bi-encoder. Defaults are this product's; the papers' values stand in the descriptions."""
+    """One training of the bi-encoder. Descriptions give the papers' values where they differ from the defaults."""
 
-    init: str = Field(description="the encoder to start from: base, a pretrain, an earlier round or an adore")
+    init: str = Field(description="the encoder to start from: base, or an entry of pretrain, rounds, or adore")
     negatives: str = Field(
-        description="where hard negatives come from: none (in-batch ones only), random (uniform from the corpus, drawn anew at each step), "
-        "official, bm25, a mine, a mix or a teacher"
+        description="source of hard negatives: none (in-batch only), random (sampled uniformly from the corpus again at each step), "
+        "official, bm25, or an entry of mine, mix, or teacher"
     )
-    steps: int | None = Field(None, ge=0, description="optimizer steps; none: as many as `epochs` makes; 0: the encoder as it came")
-    epochs: float = Field(1.0, gt=0, description="passes over the training queries, where steps is not given")
+    steps: int | None = Field(
+        None, ge=0, description="optimizer steps; null: derived from `epochs`; 0: no training, the encoder is used as is"
+    )
+    epochs: float = Field(1.0, gt=0, description="passes over the training queries if steps is null")
     train_queries: int | None = Field(
-        None, ge=1, description="train on so many of the queries, drawn by split_seed (COSTA, section 5.5: 500 to 5,000); none: on all"
+        None, ge=1, description="number of queries to train on, sampled by split_seed (COSTA, section 5.5: 500 to 5,000); null: all"
     )
-    split_seed: int = Field(0, ge=0, description="which queries train_queries draws; with one seed, fewer are always among more")
-    batch_queries: int = Field(64, ge=1, description="queries a step (STAR: 256, ADORE: 32)")
-    hard_negatives: int = Field(1, ge=0, description="hard negatives a query and step (STAR and ANCE: 1, Tevatron: 7)")
-    window: tuple[int, int] = Field((1, 200), description="first and last rank that a hard negative is drawn from")
+    split_seed: int = Field(
+        0, ge=0, description="seeds the sample of train_queries; under one seed, a smaller sample is a subset of a larger one"
+    )
+    batch_queries: int = Field(64, ge=1, description="queries per step (STAR: 256)")
+    hard_negatives: int = Field(1, ge=0, description="hard negatives per query and step (STAR and ANCE: 1; Tevatron: 7)")
+    window: tuple[int, int] = Field((1, 200), description="first and last rank to sample hard negatives from")
     sampling: Literal["uniform", "top", "simans"] = Field(
         "uniform",
-        description="of the window, anew at each step without repetition. top: its best ranks, always the same; "
-        "simans: by exp(-a (s- - s+ - b)^2) of the mined scores (SimANS); needs a mine or a teacher as negatives",
+        description="how hard negatives are sampled from the window, at each step, without replacement. top: always its top ranks; "
+        "simans: with probability proportional to exp(-a (s- - s+ - b)^2) of the scores (SimANS); requires a mine or a teacher",
     )
-    simans_a: float = Field(1.0, ge=0, description="a of simans, per squared unit of score (cosines lie close together: 100 or more)")
-    simans_b: float = Field(0.0, description="b of simans: the wanted distance from the positive's score, in units of score")
+    simans_a: float = Field(1.0, ge=0, description="a of simans, per squared score unit (cosine scores are close together: 100 or more)")
+    simans_b: float = Field(0.0, description="b of simans: the target difference from the positive's score, in score units")
     projector: Literal["none", "linear", "nonlinear"] = Field(
         "none",
-        description="a head over the text's vector, trained and retrieved with (COSTA, Table 6; nonlinear: tanh of a linear map): that of "
-        "the pre-training `init` where it had this kind, else a new one; none: as `init` has it",
+        description="a head over the text vector, used in training and retrieval (COSTA, Table 6; nonlinear: tanh of a linear map). It is "
+        "taken from the pre-training `init` if that has one of this kind, else new; none: no head is added",
     )
     loss: Literal["nll", "pairwise", "ranknet", "hinge", "margin_mse", "kl"] = Field(
         "nll",
-        description="nll: softmax over positive and negatives; ranknet: pairwise (STAR, Eq. 14); pairwise: ANCE's softmax over two, "
-        "the same formula; hinge; margin_mse, kl: to the scores of `negatives`, a teacher as a rule, over the query's own group",
+        description="nll: softmax over positive and negatives; ranknet: pairwise (STAR, Eq. 14); pairwise: ANCE's two-way softmax, the "
+        "same formula; hinge: see margin; margin_mse, kl: distillation from the scores of `negatives` (usually a teacher)",
     )
-    margin: float = Field(1.0, gt=0, description="hinge: wanted distance of scores, after division by temperature")
-    teacher_temperature: float = Field(1.0, gt=0, description="the teacher's scores are divided by it (kl, margin_mse)")
+    margin: float = Field(1.0, gt=0, description="hinge: target difference of scores, after division by temperature")
+    teacher_temperature: float = Field(1.0, gt=0, description="kl, margin_mse: divides the teacher's scores")
     nll_weight: float = Field(
-        0.0, ge=0, description="kl, margin_mse: weight of an added nll over the positive and all negatives (SimLM: 0.2)"
+        0.0, ge=0, description="kl, margin_mse: weight of an additional nll over the positive and all negatives (SimLM: 0.2)"
     )
-    in_batch: bool = Field(True, description="whether the other queries' documents are negatives too, known positives masked")
-    hardest: bool = Field(False, description="only the highest-scored negative of a query enters the loss (NCE)")
+    in_batch: bool = Field(True, description="also use the other queries' documents as negatives, with known positives masked")
+    hardest: bool = Field(
+        False, description="use only each query's highest-scoring negative in the loss (NCE, as the ANCE paper's baseline)"
+    )
     alpha: float | None = Field(
         None,
         ge=0,
-        description="ranknet: weight of in-batch against own hard negatives (STAR, Eq. 13); none: every pair weighs the same, as released",
+        description="ranknet: weight of in-batch relative to hard negatives (STAR, Eq. 13); null: every pair weighs the same, as in "
+        "STAR's code",
     )
-    temperature: float = Field(0.05, gt=0, description="scores are divided by it (1 for dot products, 0.01 to 0.1 for cosine)")
-    optimizer: Literal["adamw", "lamb"] = Field("adamw", description="STAR and ANCE: lamb")
+    temperature: float = Field(0.05, gt=0, description="divides scores (dot product: 1; cosine: 0.01 to 0.1)")
+    optimizer: Literal["adamw", "lamb"] = Field(
+        "adamw", description="update rule: AdamW, or LAMB (layer-wise scaled steps, for large batches; STAR and ANCE)"
+    )
     lr: float = Field(5e-5, gt=0, description="peak learning rate (STAR: 1e-4 with lamb; Tevatron: 5e-6 to 1e-5 with adamw)")
-    weight_decay: float = Field(0.01, ge=0, description="not applied to biases and layer norms")
-    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which lr rises linearly; it then falls linearly to 0")
+    weight_decay: float = Field(0.01, ge=0, description="the optimizer's decay per unit of lr; not applied to biases and layer norms")
+    warmup: float = Field(
+        0.1, ge=0, lt=1, description="fraction of the steps over which lr rises linearly from 0; it then falls linearly to 0"
+    )
     optimizer_from: Literal["anew", "continue"] = Field(
-        "anew", description="continue: with the optimizer's state and the schedule of the round `init`, as one long training would"
+        "anew",
+        description="anew: a fresh optimizer; continue: the optimizer state and schedule of the round `init`, as in one long training",
     )
     schedule_steps: int | None = Field(
         None,
         ge=1,
-        description="steps over which lr rises and falls, those of earlier rounds of a continued chain included; none: this round's",
+        description="steps of the lr schedule, including those of earlier rounds in a continued chain; null: this round's",
     )
-    clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16: autocast over fp32 weights where the hardware has it, else fp32")
+    clip: float = Field(1.0, gt=0, description="the gradient is scaled down to this L2 norm if it is larger")
+    precision: Literal["bf16", "fp32"] = Field(
+        "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
+    )
     batch_tokens: TrainingTokens = None
     seed: int = Field(
         42,
         ge=0,
-        description="order, sampling and dropout; rounds of a chain that are shorter than an epoch and begin anew want seeds of their "
-        "own, or all train on the same queries (retemper rounds gives them)",
+        description="seeds query order, sampling, and dropout. Give rounds of a chain that are shorter than an epoch different seeds, or "
+        "all train on the same queries (`retemper rounds` does so)",
     )
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
         if not 1 <= self.window[0] <= self.window[1]:
-            raise ValueError(f"window {self.window}: the first rank is at least 1 and at most the last")
+            raise ValueError(f"window {self.window}: expected [first, last] with 1 <= first <= last")
         if self.alpha is not None and not (self.loss == "ranknet" and self.in_batch):
-            raise ValueError("alpha weighs ranknet's in-batch pairs: it needs loss: ranknet and in_batch: true")
+            raise ValueError("alpha weights ranknet's in-batch pairs; it requires loss: ranknet and in_batch: true")
         if self.steps == 0:
             return self
         if self.hard == 0 and not self.in_batch:
-            raise ValueError("neither hard_negatives nor in_batch: there would be no negative at all")
+            raise ValueError("neither hard_negatives nor in_batch, so there are no negatives; set one of them")
         if self.hard == 0 and 1 in (self.batch_queries, self.train_queries):
-            raise ValueError("one query a step and no hard_negatives: nobody else's documents are there to be negatives")
+            raise ValueError(
+                "one query per step and no hard_negatives, so there are no negatives; increase batch_queries or hard_negatives"
+            )
         if self.hard == 0 and self.alpha == 0:
-            raise ValueError("alpha 0 weighs in-batch pairs with 0, and there are no hard_negatives: every pair would weigh 0")
+            raise ValueError("alpha 0 without hard_negatives gives every pair weight 0; increase either")
         if self.hard > self.window[1] - self.window[0] + 1 and self.negatives != "random":
             raise ValueError(
-                f"hard_negatives {self.hard_negatives}: window {list(self.window)} holds {self.window[1] - self.window[0] + 1}"
+                f"hard_negatives {self.hard_negatives}: window {list(self.window)} has only {self.window[1] - self.window[0] + 1} ranks"
             )
         if self.distilled and self.hard == 0:
             raise ValueError(
-                f"loss {self.loss} compares a query's own hard negatives: it needs hard_negatives and negatives that have scores"
+                f"loss {self.loss} compares each query's hard negatives; it requires hard_negatives and a source of negatives with scores"
             )
         if self.negatives in ("none", "random") and (self.distilled or self.sampling == "simans"):
             wish = f"loss {self.loss}" if self.distilled else "sampling simans"
-            raise ValueError(f"negatives {self.negatives} have no scores, and {wish} needs them; take a mine or a teacher")
+            raise ValueError(f"negatives {self.negatives} have no scores, which {wish} requires; name a mine or a teacher")
         if self.hardest and self.distilled:
-            raise ValueError(f"hardest takes one negative of all, and loss {self.loss} the whole group: choose one of them")
+            raise ValueError(f"hardest uses one negative, but loss {self.loss} uses the whole group; choose one of them")
         if self.optimizer_from == "continue" and self.projector != "none":
-            raise ValueError(f"projector {self.projector} adds weights that the carried optimizer knows nothing of; set projector: none")
+            raise ValueError(f"projector {self.projector} adds weights that the continued optimizer has no state for; set projector: none")
         if self.optimizer_from == "continue" and self.schedule_steps is None:
-            raise ValueError("optimizer_from: continue needs schedule_steps, the steps of the whole chain")
+            raise ValueError("optimizer_from: continue requires schedule_steps, the steps of the whole chain")
         if self.schedule_steps is not None and self.steps is not None and self.steps > self.schedule_steps:
-            raise ValueError(f"steps {self.steps}: schedule_steps {self.schedule_steps} ends before")
+            raise ValueError(f"steps {self.steps} exceeds schedule_steps {self.schedule_steps}")
         return self
 
     @property
     def hard(self) -> int:
-        """Hard negatives a query and step; `negatives: none` brings none, whatever hard_negatives says."""
+        """Hard negatives per query and step: 0 under `negatives: none`, whatever hard_negatives says."""
         return 0 if self.negatives == "none" else self.hard_negatives
 
     @property
     def distilled(self) -> bool:
-        """Whether the loss reads the scores of the negatives' table."""
+        """Whether the loss reads the scores of the table of negatives."""
         return self.loss in ("margin_mse", "kl")

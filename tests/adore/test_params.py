@@ -21,15 +21,15 @@ def test_the_shortest_entry_is_adore_as_released() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"cut": 0}, "cut 0: no rank would count and every pair weigh 0"),
-        ({"cut": -3}, "every pair weigh 0"),
-        ({"cut": 5, "loss": "ranknet"}, "ranknet's pairs all weigh 1"),
+        ({"cut": 0}, "cut 0: every pair would have weight 0"),
+        ({"cut": -3}, "every pair would have weight 0"),
+        ({"cut": 5, "loss": "ranknet"}, "ranknet weights every pair by 1"),
         ({"negatives": "bm25"}, "negatives bm25 with lists: retrieved"),
         ({"lists": "given", "loss": "ranknet"}, "negatives none with lists: given"),
         ({"lists": "refreshed", "loss": "ranknet"}, "refresh None with lists: refreshed"),
         ({"refresh": 5}, "refresh 5 with lists: retrieved"),
-        ({"lists": "random"}, "lists: random have no ranks that lambda could weigh"),
-        ({"centroid_lr": 0.1}, "centroid_lr without centroids"),
+        ({"lists": "random"}, "lists: random has no ranks for loss: lambda to weight"),
+        ({"centroid_lr": 0.1}, "centroid_lr requires centroids"),
         ({"depth": 0}, "depth: found 0"),
         ({"refine": 1}, "refine: unknown key"),
     ],
@@ -40,8 +40,8 @@ def test_refusals(more: dict[str, object], words: str) -> None:
     assert "\n" not in str(refused.value) and str(refused.value).startswith("adore.a")
 
 
-def test_a_study_weighs_its_pairs_too() -> None:
-    with pytest.raises(UserError, match="every pair weigh 0"):
+def test_study_checks_its_cut_too() -> None:
+    with pytest.raises(UserError, match="every pair would have weight 0"):
         validate(Study, {"round": "star", "factories": ["Flat"], "cut": 0}, "study.s")
 
 

@@ -103,8 +103,8 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run(tmp_path, monkeypatch, "{first: a, second: random}", a, b)
     with pytest.raises(UserError, match="holds no negative of any training query"):
         run(tmp_path, monkeypatch, "{first: b, second: c}", b, b)
-    with pytest.raises(UserError, match="both a: name two"):
+    with pytest.raises(UserError, match="both a; name two"):
         run(tmp_path, monkeypatch, "{first: a, second: a}", a, a)
-    with pytest.raises(UserError, match="none holds no negatives"):
+    with pytest.raises(UserError, match="none has no negatives"):
         run(tmp_path, monkeypatch, "{first: a, second: none}", a, a)
     assert not (tmp_path / "out").exists()

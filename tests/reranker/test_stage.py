@@ -129,8 +129,8 @@ def test_mistakes(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyP
         run(project, f"{{source: {tiny_encoder}, negatives: none}}", monkeypatch, "x")
     with pytest.raises(UserError, match="no training query has both a positive and a negative of rank 50 to 60"):
         run(project, f"{{source: {tiny_encoder}, head: new, negatives: n, steps: 2, window: [50, 60]}}", monkeypatch, "x")
-    with pytest.raises(UserError, match="needs steps to learn"):
+    with pytest.raises(UserError, match="must be trained; set steps"):
         run(project, f"{{source: {tiny_encoder}, head: new, negatives: n}}", monkeypatch, "x")
-    with pytest.raises(UserError, match="steps 5 train on a table"):
+    with pytest.raises(UserError, match=r"training \(steps 5\) needs a table"):
         run(project, f"{{source: {tiny_encoder}, head: new, negatives: none, steps: 5}}", monkeypatch, "x")
     assert not (project / "x").exists() or not list((project / "x").iterdir())

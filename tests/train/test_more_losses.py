@@ -177,14 +177,14 @@ def test_a_step_of_each_other_loss() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"hard_negatives": 5, "window": [3, 6]}, "window .3, 6. holds 4"),
-        ({"negatives": "none", "in_batch": False}, "no negative at all"),
-        ({"negatives": "none", "loss": "kl"}, "needs hard_negatives"),
+        ({"hard_negatives": 5, "window": [3, 6]}, "window .3, 6. has only 4"),
+        ({"negatives": "none", "in_batch": False}, "so there are no negatives"),
+        ({"negatives": "none", "loss": "kl"}, "requires hard_negatives"),
         ({"loss": "kl", "hardest": True}, "choose one"),
-        ({"optimizer_from": "continue"}, "needs schedule_steps"),
-        ({"steps": 10, "schedule_steps": 9}, "ends before"),
+        ({"optimizer_from": "continue"}, "requires schedule_steps"),
+        ({"steps": 10, "schedule_steps": 9}, "steps 10 exceeds schedule_steps 9"),
     ],
 )
-def test_rounds_that_make_no_sense(values: dict[str, object], words: str) -> None:
+def test_inconsistent_rounds_are_refused(values: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         round_of(**values)

@@ -147,7 +147,7 @@ def test_the_schedule_of_a_chain() -> None:
 @pytest.mark.parametrize("negatives", ["random", "none"])
 def test_negatives_without_scores_teach_nothing(values: dict[str, str], negatives: str) -> None:
     """Drawn from the corpus they have none: every pair would be left out, the loss 0 and the round's weights those it began with."""
-    with pytest.raises(ValueError, match=f"negatives {negatives}|needs hard_negatives and negatives that have scores"):
+    with pytest.raises(ValueError, match=f"negatives {negatives}|requires hard_negatives and a source of negatives with scores"):
         round_of(negatives=negatives, **values)
 
 

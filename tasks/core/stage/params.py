@@ -23,13 +23,13 @@ TrainingTokens = Annotated[
     int | None,
     Field(
         ge=512,
-        description="tokens of one forward pass at most, padding included (a step is cut into these); "
-        "none: 2,048 on a CPU (bf16: 8,192), 16,384 on a GPU",
+        description="maximum tokens per forward pass, padding included (a step is split into these); "
+        "null: 2,048 on a CPU (bf16: 8,192), 16,384 on a GPU",
     ),
 ]
 InferenceTokens = Annotated[
     int | None,
-    Field(ge=512, description="tokens of a batch at most, padding included; none: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU"),
+    Field(ge=512, description="maximum tokens per batch, padding included; null: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What a document's text is, for every stage that reads it."""
+"""The text of a document, for every stage that reads one."""
 
 from pydantic import Field
 
@@ -6,12 +6,12 @@ from tasks.core.stage.params import Params
 
 
 class Text(Params):
-    """Which fields make a document's text. Published figures differ by this alone, so it is printed beside every number."""
+    """Which fields make up a document's text. Published figures differ by this alone, so it is printed with every figure."""
 
-    titles: bool = Field(False, description="whether the title stands before the text")
-    separator: str = Field(" ", description="between title and text")
+    titles: bool = Field(False, description="prepend the title to the text")
+    separator: str = Field(" ", description="string between title and text")
 
 
 def document_text(title: str, text: str, settings: Text) -> str:
-    """The text that a document is indexed, encoded and shown by."""
+    """The text under which a document is indexed, encoded, and shown."""
     return f"{title}{settings.separator}{text}" if settings.titles and title else text

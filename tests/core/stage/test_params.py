@@ -29,9 +29,9 @@ def test_yaml_1_2_numbers(tmp_path: Path) -> None:
         ("{init: base, negatives: bm25, lr: 0}", r"rounds\.star\.lr: found 0; input should be greater than 0"),
         ("{init: base, negatives: bm25, lr: .nan}", r"rounds\.star\.lr: found nan"),
         ("{init: base, negatives: bm25, loss: mse}", r"rounds\.star\.loss: found 'mse'; input should be 'nll', "),
-        ("{init: base, negatives: bm25, window: [20, 3]}", r"rounds\.star.*first rank is at least 1 and at most the last"),
-        ("{init: base, negatives: bm25, alpha: 0.1}", r"rounds\.star.*alpha weighs ranknet's in-batch pairs"),
-        ("{init: base, negatives: bm25, hard_negatives: 0, in_batch: false}", r"rounds\.star.*there would be no negative at all"),
+        ("{init: base, negatives: bm25, window: [20, 3]}", r"rounds\.star.*1 <= first <= last"),
+        ("{init: base, negatives: bm25, alpha: 0.1}", r"rounds\.star.*alpha weights ranknet's in-batch pairs"),
+        ("{init: base, negatives: bm25, hard_negatives: 0, in_batch: false}", r"rounds\.star.*so there are no negatives"),
         ("3", r"rounds\.star: found 3, expected a mapping with init, negatives"),
     ],
 )

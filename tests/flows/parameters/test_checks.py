@@ -89,7 +89,7 @@ IDENTICAL = {"measures": ["nDCG@10", "R@1000"], "ignore_identical_ids": True}
         (
             "mix.m",
             {"first": "none", "second": "bm25"},
-            "mix.m: found {'first': 'none', 'second': 'bm25'}; value error, none holds no negatives",
+            "mix.m: found {'first': 'none', 'second': 'bm25'}; value error, none has no negatives",
         ),
         (
             "teacher.t",
@@ -127,12 +127,12 @@ IDENTICAL = {"measures": ["nDCG@10", "R@1000"], "ignore_identical_ids": True}
         (
             "rounds.warmup",
             TRAINED | {"negatives": "none", "batch_queries": 1},
-            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'batch_queries': 1}; value error, one query a step and no",
+            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'batch_queries': 1}; value error, one query per step and no",
         ),
         (
             "rounds.warmup",
             TRAINED | {"negatives": "none", "loss": "ranknet", "alpha": 0},
-            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'loss': 'ranknet', 'alpha': 0}; value error, alpha 0 weighs",
+            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'loss': 'ranknet', 'alpha': 0}; value error, alpha 0 without",
         ),
         ("mine.warmup.depth", 3, "rounds.star.hard_negatives: found 4, expected at most 3: mine.warmup.depth keeps ranks 1 to 3"),
         (
