@@ -2,7 +2,7 @@
 #   EXTRA=cpu     faiss for the CPU (default) | gpu: faiss for CUDA 12. PyTorch itself uses a GPU either way.
 #   ARGS='-k NAME'  arguments for pytest (make test)
 #   PYTHON=...    the interpreter to build .venv with; default: the first of python3, python3.14 ... that is 3.11 to 3.14
-# A smaller, CPU-only PyTorch where pip would take the CUDA build: set pip's own PIP_EXTRA_INDEX_URL (see README).
+# A smaller, CPU-only PyTorch where pip would take the CUDA build: set pip's own PIP_EXTRA_INDEX_URL (docs/machine.md).
 EXTRA ?= cpu
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) or v[:3] == (3, 14, 1))' 2>/dev/null && { echo $$p; break; }; done)

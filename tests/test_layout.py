@@ -18,7 +18,17 @@ LONG = {"tests/test_bad_input.py": 560}  # files that may be longer, with their 
 
 NOT_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Tests of the whole, which mirror no folder.
-WHOLE = {"test_bad_input", "test_full_disk", "test_gpu", "test_graph", "test_invalidations", "test_layout", "test_security", "test_smoke"}
+WHOLE = {
+    "test_bad_input",
+    "test_docs",
+    "test_full_disk",
+    "test_gpu",
+    "test_graph",
+    "test_invalidations",
+    "test_layout",
+    "test_security",
+    "test_smoke",
+}
 
 
 def relative(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""The generated pages of docs/ are current; the JSON schema accepts and refuses what the records do; the command walker shows everything."""
+"""The generated pages of docs/ are current; the schema refuses what the records refuse; the walker lists every command."""
 
 from collections.abc import Iterator
 from copy import deepcopy

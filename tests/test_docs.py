@@ -1,0 +1,54 @@
+"""README stays short, links lead somewhere, and papers are cited by name and number."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "data").glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+PAPER_FILES = re.compile(r"\b(costa|star-adore|ltre|ance-iclr|ance-arxiv-v1)\.txt\b")
+
+
+def test_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 1100
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of `page`'s headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_pages_and_headings(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
+
+
+def test_paths_that_pages_name_exist() -> None:
+    """Modules named in design.md and CONTRIBUTING.md; the tables of rooms are checked too."""
+    for page in (ROOT / "docs" / "design.md", ROOT / "docs" / "CONTRIBUTING.md"):
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`((?:flows|tasks|tests|docs)/[\w/.-]+\.\w+)`", text):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+    tables = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").split("## Rooms")[1].split("## Two walks")[0]
+    for head, folder in (("`flows/`", "flows"), ("`tasks/`", "tasks"), ("`tasks/core/`", "tasks/core")):
+        rows = tables.split(f"| {head} | |")[1].split("\n\n")[0]
+        listed = set(re.findall(r"`(\w+)/`", rows))
+        rooms = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+        assert listed == rooms, f"design.md: table of {folder}/ differs in {sorted(listed ^ rooms)}"
+
+
+def test_papers_are_cited_by_name_and_number() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    sources = [name for name in listed if name.endswith((".py", ".md", ".yaml")) and name != "tests/test_docs.py"]
+    wrong = [name for name in sources if (ROOT / name).exists() and PAPER_FILES.search((ROOT / name).read_text(encoding="utf-8"))]
+    assert not wrong, f"cite the paper by name and arXiv number, not by a file: {wrong}"
