@@ -125,7 +125,7 @@ class Harness:
                 wounded += 1
             status = self.wait(flow, stopped)
             text = log.read_text("utf-8", "replace")
-            self.resumed += text.count("going on from step")
+            self.resumed += text.count("resuming from step")
             twice = finished & (now := set(re.findall(r"^(\S+) +Ran in", text, re.MULTILINE)))
             finished |= now
             if twice:

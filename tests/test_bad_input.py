@@ -351,7 +351,7 @@ MODELS: dict[str, tuple[Arrange, tuple[str, ...]]] = {
         content(f"{BASE}/config.json", lambda data: data.replace(b'"hidden_size": 128', b'"hidden_size": 64')),
         (BASE, "model.safetensors does not fit config.json"),
     ),
-    "NaN in weights": (rewritten(f"{BASE}/model.safetensors", with_nan), (BASE, "query.weight holds NaN or infinity", "name another")),
+    "NaN in weights": (rewritten(f"{BASE}/model.safetensors", with_nan), (BASE, "query.weight contains NaN or infinity", "choose another")),
     "remote code": (
         content(
             f"{BASE}/config.json",
@@ -420,41 +420,41 @@ def manifest(**fields: object) -> Arrange:
 
 
 ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
-    "shard with a flipped bit": ("evaluate@warmup", content(SHARD, flipped), (f"{SHARD}: not a readable shard", "run encode again")),
+    "shard with a flipped bit": ("evaluate@warmup", content(SHARD, flipped), (f"{SHARD}: unreadable shard", "run encode again")),
     "shard cut short": (
         "evaluate@warmup",
         content(SHARD, lambda data: data[:-100]),
-        (f"{SHARD}: not a readable shard", "run encode again"),
+        (f"{SHARD}: unreadable shard", "run encode again"),
     ),
-    "shard that is empty": ("index@warmup", lambda p: p.write(SHARD, b""), (f"{SHARD}: not a readable shard", "run encode again")),
-    "shard that is gone": ("index@warmup", gone(SHARD), (f"{SHARD}: not a readable shard", "run encode again")),
+    "shard that is empty": ("index@warmup", lambda p: p.write(SHARD, b""), (f"{SHARD}: unreadable shard", "run encode again")),
+    "shard that is gone": ("index@warmup", gone(SHARD), (f"{SHARD}: unreadable shard", "run encode again")),
     "NaN in embeddings": ("evaluate@warmup", with_value(float("nan")), ("vectors of rows 0 to 59: found NaN or infinity", "encode")),
     "manifest cut short": ("evaluate@warmup", content(MANIFEST, lambda data: data[:40]), (f"{MANIFEST}: not JSON", "run again")),
     "manifest that is gone": ("evaluate@warmup", gone(MANIFEST), (f"{MANIFEST}: not there", "run the stage that makes it")),
     "manifest of other rows": (
         "index@warmup",
         manifest(rows=61),
-        (f"{MANIFEST}: shards hold 60 rows, the manifest says 61", "encode again"),
+        (f"{MANIFEST}: shards have 60 rows, expected 61", "encode again"),
     ),
-    "manifest of another width": ("index@warmup", manifest(width=64), (f"{SHARD}: found (60, 128) float32, the manifest says (60, 64)",)),
-    "manifest with other fields": ("index@warmup", manifest(colour="red"), (f"{MANIFEST}: not a manifest", "run encode again")),
-    "manifest that is a list": ("index@warmup", lambda p: p.write(MANIFEST, "[]"), (f"{MANIFEST}: not a manifest", "run encode again")),
-    "manifest of words": ("index@warmup", manifest(shards=["x"]), (f"{MANIFEST}: not a manifest", "run encode again")),
-    "owners cut short": ("evaluate@warmup", content(OWNERS, lambda data: data[:50]), (f"{OWNERS}: not readable", "run encode again")),
+    "manifest of another width": ("index@warmup", manifest(width=64), (f"{SHARD}: found (60, 128) float32, expected (60, 64)",)),
+    "manifest with other fields": ("index@warmup", manifest(colour="red"), (f"{MANIFEST}: invalid manifest", "run encode again")),
+    "manifest that is a list": ("index@warmup", lambda p: p.write(MANIFEST, "[]"), (f"{MANIFEST}: invalid manifest", "run encode again")),
+    "manifest of words": ("index@warmup", manifest(shards=["x"]), (f"{MANIFEST}: invalid manifest", "run encode again")),
+    "owners cut short": ("evaluate@warmup", content(OWNERS, lambda data: data[:50]), (f"{OWNERS}: unreadable", "run encode again")),
     "owners of other rows": ("evaluate@warmup", lambda p: p.write(OWNERS, npy(np.arange(9, dtype=np.int32))), (f"{OWNERS}: found 9 rows",)),
     "weights whose width does not fit": (
         "evaluate@warmup",
         both(gone("data/embeddings/warmup"), lambda p: narrow(p, 64)),
-        ("data/embeddings/warmup: vectors of width 64, the encoder gives 128", "encode again"),
+        ("data/embeddings/warmup: width 64, but the encoder has 128", "encode again"),
     ),
     "faiss index of another width": ("mine@warmup", other_index(64, 60), (f"{INDEX}: found width 64, expected 128", "index again")),
     "faiss index of other rows": ("mine@warmup", other_index(128, 9), (f"{INDEX}: found vectors 9, expected 60", "index again")),
     "faiss index cut short": (
         "mine@warmup",
         content(INDEX, lambda data: data[:200]),
-        (f"{INDEX}: not a readable faiss index", "index again"),
+        (f"{INDEX}: unreadable faiss index", "index again"),
     ),
-    "faiss index that is none": ("mine@warmup", lambda p: p.write(INDEX, "no"), (f"{INDEX}: not a readable faiss index", "index again")),
+    "faiss index that is none": ("mine@warmup", lambda p: p.write(INDEX, "no"), (f"{INDEX}: unreadable faiss index", "index again")),
     "unknown kind of index": ("index@warmup", lambda p: p.set("index.factory", "Falt"), ("params.yaml: index.factory: found 'Falt'",)),
     "corpus that is no table": (
         "tokenize",
@@ -464,11 +464,11 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "corpus cut short": ("bm25", content("data/corpus/documents.parquet", lambda data: data[:99]), ("documents.parquet: not a readable",)),
     "corpus that is gone": ("bm25", gone("data/corpus/documents.parquet"), ("documents.parquet: not there", "run the stage")),
     "tokens cut short": ("encode@warmup", content(f"{TOKENS}/tokens.bin", lambda data: data[:-2]), (f"{TOKENS}/tokens.bin:", "tokenize")),
-    "tokens without facts": ("encode@warmup", lambda p: p.write(f"{TOKENS}/meta.json", "{}"), (f"{TOKENS}: not a whole", "tokenize")),
+    "tokens without facts": ("encode@warmup", lambda p: p.write(f"{TOKENS}/meta.json", "{}"), (f"{TOKENS}: incomplete", "tokenize")),
     "tokenizer longer than the model": (
         "tokenize",
         lambda p: p.set("tokenize.document_length", 513),
-        ("params.yaml: tokenize.document_length: found 513, the model takes 512 tokens at most",),
+        ("params.yaml: tokenize.document_length: found 513, expected at most 512",),
     ),
     "no training queries": (
         "train@warmup",
@@ -484,7 +484,7 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "loss that is not a number": (
         "train@warmup",
         lambda p: p.set("rounds.warmup.lr", 1e30),
-        ("train warmup (cpu, float32): step 1: loss nan", "lower lr", "the last checkpoint is kept (.retemper/scratch/train-warmup/"),
+        ("train warmup (cpu, float32): step 1: loss nan", "decrease lr", "the last checkpoint is kept (.retemper/scratch/train-warmup/"),
     ),
     "numbers too large for float16": (
         "encode@warmup",

@@ -15,7 +15,7 @@ SEED = 42  # of a round that names none (tasks.train.params)
 
 @dataclass(frozen=True)
 class Ance:
-    """ANCE as rounds PREFIX1 ... PREFIXn (ance-iclr.txt section 4): each starts from the one before it.
+    """ANCE as rounds PREFIX1 ... PREFIXn (arXiv:2007.00808, section 4): each starts from the one before it.
 
     Round k takes its negatives from round k - 1 - lag. Lag 0: training waits until the round before it is mined. Lag 1:
     it trains on while that is encoded and mined, the paper's Trainer and Inferencer side by side. Until a round is that

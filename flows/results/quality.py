@@ -1,6 +1,7 @@
 """Time to quality: how good each model of a chain is on dev, and after how many seconds from the model that the chains start from.
 
-ance-iclr.txt and star-adore.txt (section 5.3) compare training times; here what serving needs is counted too: encoding and indexing.
+ANCE (arXiv:2007.00808) and STAR (arXiv:2104.08051, section 5.3) compare training times;
+here what serving needs is counted too: encoding and indexing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A round's query tower trained further over its fixed document vectors (--name), or over several indexes to compare them (--study)."""
+"""Train a round's query tower over its fixed document vectors (--name), or over several indexes to compare them (--study)."""
 
 import shutil
 from argparse import Namespace
@@ -45,7 +45,7 @@ def arguments() -> Namespace:
 
 
 def setting_of(given: Namespace, params: Adore | Study, key: str) -> tuple[Setting, Path]:
-    """What the trainings read, and the scratch folder of just that."""
+    """What the trainings read, and the scratch folder keyed by it."""
     runtime = read_runtime()
     device = choose_device(runtime)
     dtype = compute_dtype(device, params.precision)

@@ -25,18 +25,18 @@ class Data:
 
 
 def read_data(queries: Tokens, document_ids: Path, qrels: Path, negatives: Path | None, depth: int, scratch: Path) -> Data:
-    """Judgements of the training queries and the `depth` best of the given negatives; UserError where there is nothing to train on."""
+    """Judgements of the training queries and the `depth` best of the given negatives; UserError if there is nothing to train on."""
     query_ids = queries.folder / "ids.parquet"
     positives = lists_of(*relevant_pairs(qrels, query_ids, document_ids), count_rows(query_ids))
     if not len(positives.values):
         raise UserError(
-            f"{qrels}: no training query has a relevant document; give the dataset a train split, or take the entry of adore away"
+            f"{qrels}: no training query has a relevant document; add a train split to the data set, or remove the entry of adore"
         )
     given = None
     if negatives is not None:
         given = ranked_lists(negatives, query_ids, document_ids, (1, depth), scratch)
         if not len(given.values):
-            raise UserError(f"{negatives}: no negative of rank 1 to {depth}, expected some to train on; for random ones set lists: random")
+            raise UserError(f"{negatives}: no negatives at ranks 1 to {depth}; for random ones set lists: random")
     return Data(np.flatnonzero(positives.counts), positives, given, count_rows(document_ids))
 
 

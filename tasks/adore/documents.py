@@ -1,6 +1,6 @@
 """The fixed documents of a query-side training: searched in full, and scored so that a gradient reaches the query.
 
-B queries, L places of a list, R rows, D width, M sub-vectors of a product quantizer, S = D' / M their width after the rotation.
+B queries, L positions of a list, R rows, D width, M sub-vectors of a product quantizer, S = D' / M their width after the rotation.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
-RESIDENT = 2 << 30  # bytes of vectors that are kept in a CPU's memory; a GPU keeps what fills half of what it has free
-GPU_SHARDS = 64  # at a time: a product of 4,096 rows is less work for a GPU than its launches
+RESIDENT = 2 << 30  # bytes of vectors kept in memory on a CPU; a GPU keeps as many as fill half of its free memory
+GPU_SHARDS = 64  # at a time: for a GPU, launching a product of 4,096 rows costs more than computing it
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 
@@ -30,14 +30,14 @@ class Documents(Protocol):
     """What a step needs of the document side."""
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
-        """Scores and rows of the best `depth` rows at least, [B, K]; -1 where fewer were found."""
+        """Scores and rows of at least the best `depth` rows, [B, K]; -1 where fewer were found."""
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
-        """Inner products [B, L] of queries and rows as the search counts them, with a graph; a row of -1 scores as row 0."""
+        """Inner products [B, L] of queries and rows as the search computes them, with a graph; a row of -1 scores as row 0."""
 
 
 class Exact:
-    """The vectors themselves: on the device where they fit, else mapped from disk and moved a block at a time."""
+    """The vectors themselves: on the device if they fit, otherwise mapped from disk and moved a block at a time."""
 
     def __init__(self, embeddings: Embeddings, device: torch.device) -> None:
         self.device = device
@@ -52,7 +52,7 @@ class Exact:
                 self.resident[first : first + len(block)] = finite_block(first, block, device)
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
-        """(first row, vectors) of a shard, on a GPU of many, whether resident or mapped: the same products, the same bits."""
+        """(first row, vectors) of a shard, on a GPU of many shards, whether resident or mapped: the same products, so the same bits."""
         sizes, at_once = self.embeddings.manifest.shards, self.shards_at_once
         mapped = (block for _, block in self.embeddings.blocks()) if self.resident is None else iter(())
         first = 0
@@ -105,7 +105,7 @@ class Centroids(nn.Module):
     """A PQ index whose centroids are trained: s = q R^T . concat(centroid[m, code_m]) (JPQ, run_train.py).
 
     Rotation and codes are fixed. The one coarse centroid of an IVF1 index is first added to the PQ centroids and made 0,
-    which changes no score. `search` writes the centroids of the moment into the index first.
+    which changes no score. `search` first writes the current centroids into the index.
     """
 
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
@@ -124,7 +124,7 @@ class Centroids(nn.Module):
         self.write_back()
 
     def write_back(self) -> None:
-        """The centroids as they are now become the index's."""
+        """Write the current centroids into the index."""
         faiss.copy_array_to_vector(self.weight.detach().cpu().numpy().ravel(), self.quantizer.centroids)
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
@@ -168,5 +168,5 @@ def _quantizer(index: Any, key: str) -> tuple[Any, npt.NDArray[np.uint8]]:
 
 
 def searched(documents: Documents, queries_BD: torch.Tensor, depth: int) -> tuple[Floats, Ints]:
-    """A search with vectors as they come from the tower, whose graph is left alone."""
+    """Search with detached vectors from the tower; their graph is unaffected."""
     return documents.search(queries_BD.detach().cpu().numpy().astype(np.float32), depth)

@@ -1,6 +1,6 @@
-"""The ranked list of every query of a step: what was retrieved, and what becomes of positives that were not.
+"""The ranked list of every query of a step: what was retrieved, and how positives that were not are handled.
 
-B queries, N documents retrieved, L places of a list (-1 where a list has ended), R rows (passages), O documents.
+B queries, N documents retrieved, L positions of a list (-1 past its end), R rows (passages), O documents.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from tasks.core.retrieval.exact import Floats
 from tasks.core.tables.ids import Ints
 
 Bools = npt.NDArray[np.bool_]
-BestRows = Callable[[int, Ints], Ints]  # of a query (its place in the batch), the best passage's row of each of some documents
+BestRows = Callable[[int, Ints], Ints]  # of a query (its position in the batch), the best passage's row of each of some documents
 Missing = Literal["drhard", "jpq", "ltre"]
 
 
 @dataclass(frozen=True)
 class Lists:
-    """One list a query. `rows` are the passages that stand for the documents."""
+    """One list per query. `rows` are the passages that stand for the documents."""
 
     rows: Ints  # [B, L]
     positive: Bools  # [B, L]
@@ -34,7 +34,7 @@ class Lists:
 def best_documents(scores_BK: Floats, rows_BK: Ints, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Ints:
     """The row of the best passage of the `depth` best documents, int64 [B, depth]; -1 where fewer were found.
 
-    Order as in tasks.core.retrieval.exact: by score, ties by document id falling; a document stands once. `place` is id_order's.
+    Order as in tasks.core.retrieval.exact: by score, ties by descending document id; a document appears once. `place` is id_order's.
     """
     best = np.full((len(rows_BK), depth), -1, dtype=np.int64)
     for b, (scores, rows) in enumerate(zip(scores_BK, rows_BK, strict=True)):
@@ -54,7 +54,7 @@ def completed(
     missing: Missing,
     rng: np.random.Generator,
 ) -> Lists:
-    """Retrieved lists with their labels, positives that were not retrieved treated as `missing` says (params.QuerySide)."""
+    """Retrieved lists with their labels, positives that were not retrieved handled as `missing` says (params.QuerySide)."""
     lists: list[tuple[Ints, Bools]] = []
     for b, found in enumerate(found_BN):
         rows = found[found >= 0]
@@ -65,7 +65,7 @@ def completed(
             added = absent[:0]
         elif missing == "ltre":
             added = rng.choice(absent, 1)
-            if len(rows) == found_BN.shape[1]:  # it takes the last place of a full list
+            if len(rows) == found_BN.shape[1]:  # it takes the last rank of a full list
                 rows, positive = rows[:-1], positive[:-1]
         else:
             added = absent
@@ -75,7 +75,7 @@ def completed(
 
 
 def unranked(positives: Sequence[Ints], negatives: Sequence[Ints], best_rows: BestRows) -> Lists:
-    """Every known positive of a query, then its negatives, known positives and repetitions left out."""
+    """Every known positive of a query, then its negatives, without known positives and duplicates."""
     lists: list[tuple[Ints, Bools]] = []
     for b, (own, given) in enumerate(zip(positives, negatives, strict=True)):
         others = np.setdiff1d(given, own)
@@ -85,7 +85,7 @@ def unranked(positives: Sequence[Ints], negatives: Sequence[Ints], best_rows: Be
 
 
 def padded(lists: Sequence[tuple[Ints, Bools]]) -> Lists:
-    """Lists of their own lengths as one array."""
+    """Lists of different lengths as one padded array."""
     length = max(1, *(len(rows) for rows, _ in lists))
     rows_BL, positive_BL = np.full((len(lists), length), -1, dtype=np.int64), np.zeros((len(lists), length), dtype=bool)
     for b, (rows, positive) in enumerate(lists):
@@ -106,9 +106,10 @@ def measured(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[
 
 
 def overlap(lists: Lists, found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints]) -> float:
-    """Mean share of the really retrieved documents, known positives left out, that are among the negatives trained on.
+    """Mean fraction of the documents that a full search retrieves, without known positives, that are among the negatives trained on.
 
-    star-adore.txt Fig. 4a, ltre.txt Fig. 3d. Queries whose retrieved documents are all positive are left out; 1 where no other is.
+    STAR (arXiv:2104.08051), Fig. 4a; LTRe (arXiv:2010.10469), Fig. 3d. Queries whose retrieved documents are all positive are
+    excluded; 1 if all are.
     """
     shares = []
     for rows, positive, found, own in zip(lists.rows, lists.positive, found_BN, positives, strict=True):

@@ -1,6 +1,6 @@
 """Pairwise losses over ranked lists: pure functions of scores. One formula, one function, one source.
 
-B queries, L places of a list, P pairs' positives. Place l of a list is rank l + 1; shorter lists have invalid places at their end.
+B queries, L positions of a list, P positives of pairs. Position l is rank l + 1; shorter lists end with invalid positions.
 """
 
 import torch
@@ -15,7 +15,7 @@ def gains(places: int, metric: str, cut: int, device: torch.device) -> torch.Ten
 
 
 def ideal(positives_B: torch.Tensor, cut: int) -> torch.Tensor:
-    """The largest DCG at `cut` that queries with so many known positives can have, [B]."""
+    """The largest DCG at `cut` that queries with that many known positives can have, [B]."""
     best_C = gains(max(1, min(cut, int(positives_B.max()))), "ndcg", cut, torch.device("cpu")).cumsum(0)  # CUDA's sum is not reproducible
     return best_C.to(positives_B.device)[positives_B.clamp(1, len(best_C)) - 1]
 
@@ -29,9 +29,10 @@ def pairwise(
 ) -> torch.Tensor:
     """Mean over queries of: mean over (positive i, negative j) of |gain_i - gain_j| / ideal * log(1 + e^(s_j - s_i)).
 
-    Without gains every pair weighs 1: RankNet (ltre.txt Eq. 1, star-adore.txt Eq. 14). With them: LambdaRank (ltre.txt Eq. 2) and
-    LambdaLoss (star-adore.txt Eq. 15). For MRR the papers' code (DRhard, adore/train.py) takes |1/r_i - 1/r_j| whatever other
-    positives stand above, and so do we. Ranks are the list's own, never sorted again by `scores_BL`. A query without a pair adds 0.
+    Without gains every pair weighs 1: RankNet (LTRe (arXiv:2010.10469), Eq. 1; STAR (arXiv:2104.08051), Eq. 14). With them:
+    LambdaRank (LTRe, Eq. 2) and LambdaLoss (ADORE, Eq. 15).
+    For MRR the papers' code (DRhard, adore/train.py) uses |1/r_i - 1/r_j| whatever other
+    positives rank above, and so do we. Ranks are the list's own, not re-sorted by `scores_BL`. A query without a pair adds 0.
     """
     negative_BL = valid_BL & ~positive_BL
     query_P, place_P = (positive_BL & valid_BL).nonzero(as_tuple=True)

@@ -1,6 +1,6 @@
-"""Lists that are retrieved anew every so many steps, with the tower of that moment: ANCE's negatives over fixed documents.
+"""Lists that are retrieved again every so many steps, with the current tower: ANCE's negatives over fixed documents.
 
-What was retrieved is kept on disk until no resumed training can ask for it again: the tower it was made with is gone by then.
+Results are kept on disk as long as a resumed training may need them, because the tower that retrieved them is gone.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Ordinals = npt.NDArray[np.int32]
 
 
 class Refreshed:
-    """Documents (ordinals, -1 where fewer were found) of the queries of every step; found every `steps` steps for those that follow."""
+    """Documents (ordinals, -1 where fewer were found) of the queries of every step; retrieved every `steps` steps for those that follow."""
 
     def __init__(self, folder: Path, steps: int, retrieve: Callable[[int, int], Ordinals]) -> None:
         """`retrieve(first, end)` gives the documents [queries, depth] of the batches of steps first..end-1, in order."""
@@ -26,11 +26,11 @@ class Refreshed:
         self._first, self._documents = -1, np.empty((0, 0), dtype=np.int32)
         resumed = checkpoint_step(folder / CHECKPOINT)
         if resumed % steps and not sealed(self._path(resumed - resumed % steps)):
-            print(f"{folder}: the lists that step {resumed} trains on were damaged, and their tower is gone: from the first step again")
+            print(f"{folder}: the lists for step {resumed} are corrupt and their tower is gone; starting again from the first step")
             (folder / CHECKPOINT).unlink()
 
     def of(self, step: int, size: int) -> Ints:
-        """The documents of step `step`, [size, depth]; steps are asked for in rising order."""
+        """The documents of step `step`, [size, depth]; call in increasing order of steps."""
         first = step - step % self.steps
         if first != self._first:
             self._first, self._documents = first, self._load(first)

@@ -30,13 +30,13 @@ UNRANKED = ("refreshed", "random", "given")
 
 @dataclass(frozen=True)
 class Corpus:
-    """The document side: how it is searched and scored, and which document a row is a passage of (owners never fall)."""
+    """The document side: how it is searched and scored, and which document a row is a passage of (owners are sorted)."""
 
     documents: Documents
     owners: npt.NDArray[np.int32]  # [R]
     place: Ints  # [O] of documents in the order of ids
-    rows: int  # that must be found so that enough different documents are among them
-    depth: int  # documents of a list, no more than there are
+    rows: int  # rows to find so that they include enough different documents
+    depth: int  # documents of a list, at most all
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
@@ -44,12 +44,12 @@ class Corpus:
         return best_documents(scores, rows, self.owners, self.place, self.depth)
 
     def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
-        """Which passage of a document suits a query best: MaxP, for documents that no search brought."""
+        """The best passage of a document for a query: MaxP, for documents that were not retrieved."""
 
         def best(query: int, documents: Ints) -> Ints:
             if not len(documents):
                 return documents
-            wanted = documents.astype(self.owners.dtype)  # else numpy makes a wider copy of all that it searches
+            wanted = documents.astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
             first = np.searchsorted(self.owners, wanted, "left").astype(np.int64)
             count = np.searchsorted(self.owners, wanted, "right") - first
             if count.max() == 1:
@@ -64,7 +64,7 @@ class Corpus:
 
 
 def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Corpus:
-    """A corpus whose lists hold `depth` documents, or all that there are."""
+    """A corpus whose lists have `depth` documents, or all if there are fewer."""
     depth = min(depth, len(place))
     return Corpus(documents, owners, place, min(rows_needed(depth, owners), len(owners)), depth)
 
@@ -94,16 +94,16 @@ def make_step(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Callable[[int], Metrics]:
-    """The function that leaves the gradients of step n in the tower (and in the centroids, where they are trained).
+    """The function that leaves the gradients of step n in the tower (and in the centroids, if they are trained).
 
-    `plotted` says which steps' figures are kept: lists that are not retrieved are held against a full search at those only.
+    `plotted` says which steps' metrics are kept; only at those are lists that are not retrieved compared with a full search.
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
     inference_tokens = params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype, gradients=True)
 
     def retrieve(first: int, end: int) -> npt.NDArray[np.int32]:
-        """Documents of the batches of some steps, [queries, depth], with the tower as it stands and without dropout."""
+        """Documents of the batches of some steps, [queries, depth], with the current tower and without dropout."""
         rows = np.concatenate([batch_of(data, params, step) for step in range(first, min(end, steps_of(data, params)))])
         rows, places = np.unique(rows, return_inverse=True)  # a query may come in several epochs
         order = np.argsort(places, kind="stable")

@@ -1,6 +1,7 @@
-"""Train-index x serve-index: what a query tower trained over one index is worth when another is served.
+"""Train-index x serve-index: how well a query tower trained over one index works when another is served.
 
-LTRe Tables 3 and 4, ADORE Tables 3 and 5. The first row is the round's own query tower, trained over none.
+LTRe (arXiv:2010.10469), Tables 3 and 4; ADORE (arXiv:2104.08051), Tables 3 and 5. The first row is the round's own query
+tower, without training.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ Measured = dict[str, float]
 
 
 class Recipe:
-    """One factory of a study, as tasks.core.retrieval.faiss_build wants it."""
+    """One factory of a study, as tasks.core.retrieval.faiss_build expects it."""
 
     def __init__(self, factory: str, params: Study) -> None:
         self.factory, self.seed = factory, params.seed
@@ -47,7 +48,7 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     judged = {split: _read_qrels(qrels / f"{split}.parquet", name) for split in splits}
     paths = {factory: scratch / f"{number}.faiss" for number, factory in enumerate(params.factories)}
     key = f"study.{name}.factories"
-    for factory, path in paths.items():  # all of them first: a mistake in the last is told before the first training
+    for factory, path in paths.items():  # all of them first: a mistake in the last is reported before the first training
         built_index(setting.embeddings, Recipe(factory, params), path, key)
     towers = {UNTRAINED: setting.towers.query.to(setting.device).eval()}
     for number, (factory, path) in enumerate(paths.items()):
@@ -109,7 +110,7 @@ def _measure(name: str, study: str) -> Any:
     try:
         return ir_measures.parse_measure(name)
     except (NameError, ValueError, SyntaxError):
-        raise UserError(f"params.yaml: study.{study}.measures: found {name!r}, expected measures in ir_measures' notation: RR@10") from None
+        raise UserError(f"params.yaml: study.{study}.measures: found {name!r}, expected ir_measures notation, such as RR@10") from None
 
 
 def _read_qrels(path: Path, study: str) -> dict[str, dict[str, int]]:
@@ -119,7 +120,7 @@ def _read_qrels(path: Path, study: str) -> dict[str, dict[str, int]]:
             judged.setdefault(row["query"], {})[row["doc"]] = row["grade"]
     judged = {query: grades for query, grades in judged.items() if max(grades.values()) > 0}
     if not judged:
-        raise UserError(f"params.yaml: study.{study}.splits: {path} holds no relevant document; name a split that has some")
+        raise UserError(f"params.yaml: study.{study}.splits: {path} has no relevant document; name another split")
     return judged
 
 
@@ -143,6 +144,6 @@ def _run(index: Any, queries_QD: Vectors, tokens: Tokens, setting: Setting, dept
 
 
 def _add(table: pa.Table, run: dict[str, dict[str, float]]) -> None:
-    """Ranks as scores: trec_eval's own order of ties needs no thought then."""
+    """Ranks as scores, so trec_eval's order of ties does not matter."""
     for query, doc, rank in zip(table["query"].to_pylist(), table["doc"].to_pylist(), table["rank"].to_pylist(), strict=True):
         run.setdefault(query, {})[doc] = -float(rank)

@@ -25,12 +25,12 @@ from tasks.core.training.loop import Schedule, fit, plotted
 from tasks.core.training.optimizers import make_optimizer
 
 INDEX = "index.faiss"
-FLAT = "Flat"  # the one factory that needs no faiss: the embeddings are searched as they lie
+FLAT = "Flat"  # the one factory that does not need faiss: the embeddings are searched directly
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What every training of one entry shares."""
+    """What all trainings of one entry share."""
 
     towers: Towers
     embeddings: Embeddings
@@ -42,7 +42,7 @@ class Setting:
 
 
 def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) -> Any:
-    """The faiss index of `recipe`, kept at `path`: a resumed training must search the very same one."""
+    """The faiss index of `recipe`, kept at `path`: a resumed training must search the same one."""
     if not sealed(path):
         save_index(build(embeddings, recipe, key), path)
         seal(path)
@@ -50,7 +50,7 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) ->
 
 
 def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> Documents:
-    """The document side as `params` wants it searched."""
+    """The document side, to be searched as `params` says."""
     if params.index == FLAT:
         if params.centroids:
             raise UserError(f"params.yaml: {key}: Flat has no centroids; set an index such as OPQ24,IVF1,PQ24x8, or centroids: false")
@@ -60,13 +60,13 @@ def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> 
 
 
 def centroid_lr(params: Adore, documents: Centroids) -> float:
-    """The peak learning rate of the centroids; by bytes a vector as JPQ's scripts have it, where none is given."""
+    """The peak learning rate of the centroids; if not given, by bytes per vector as in JPQ's scripts."""
     size = documents.weight.shape[0]
     return params.centroid_lr or (5e-6 if size <= 24 else 2e-5 if size <= 32 else 1e-4)
 
 
 def train_tower(setting: Setting, params: QuerySide, documents: Documents, scratch: Path, curves: Path, what: str) -> tuple[Encoder, int]:
-    """A trained copy of the round's query tower, and the steps it took; `documents`' centroids are trained in place, if they are to be."""
+    """A trained copy of the round's query tower, and the steps it took; `documents`' centroids are trained in place, if enabled."""
     tower = copy.deepcopy(setting.towers.query).to(setting.device).train()
     optimizer = make_optimizer(params.optimizer, tower, params.lr, params.weight_decay)
     module = nn.ModuleDict({"query": tower})
@@ -76,7 +76,7 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
     embeddings = setting.embeddings
     corpus = make_corpus(documents, embeddings.owners(), id_order(embeddings.ids()), params.depth)
     if corpus.depth < params.depth:
-        print(f"{what}: depth {params.depth}, the corpus has {corpus.depth} documents: all of them are in every list")
+        print(f"{what}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
     steps = steps_of(setting.data, params)
     backward = make_step(
         tower,

@@ -41,10 +41,12 @@ def main() -> None:
         progress.close()
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
         if not articles:
-            raise UserError(f"articles {params.source!r}: no article in it (left out: {left_out}); name another source")
+            raise UserError(f"articles {params.source!r}: no articles found (excluded: {left_out}); choose another source")
         stats = {"articles": articles, "dropped": dict(sorted(dropped.items())), "lines": dict(lines)}
         write_json(out / "stats.json", stats)
-    print(f"{articles:,} articles of {params.source}; left out: {left_out}; of {lines.total():,} lines {lines[WITH_MARKUP]:,} with markup")
+    print(
+        f"{articles:,} articles from {params.source}; excluded: {left_out}; {lines[WITH_MARKUP]:,} of {lines.total():,} lines with markup"
+    )
 
 
 if __name__ == "__main__":

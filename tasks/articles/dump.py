@@ -1,7 +1,7 @@
-"""MediaWiki's XML dump in pieces of whole pages, without ever holding more than a few of them.
+"""MediaWiki's XML dump in pieces of whole pages, with only a few of them in memory.
 
-A multistream dump is a row of bz2 streams of about a hundred pages each: their beginnings are found by their signature, so
-that each can be decompressed by a process of its own. Any other dump is decompressed in order and cut between pages.
+A multistream dump is a sequence of bz2 streams of about a hundred pages each; their signatures mark where they begin, so
+each can be decompressed by a separate process. Any other dump is decompressed in order and split between pages.
 """
 
 import bz2
@@ -17,15 +17,15 @@ from tasks.core.stage.errors import UserError
 
 BLOCK = 1 << 20  # bytes read at once
 PIECE = 1 << 21  # bytes of pages that are parsed at once
-MOST = 1 << 28  # bytes that one page may have: Wikipedia allows 2 MiB of text
-SIGNATURE = b"1AY&SY"  # of a bz2 block, behind BZh and the level
+MOST = 1 << 28  # maximum bytes of a page: Wikipedia allows 2 MiB of text
+SIGNATURE = b"1AY&SY"  # of a bz2 block, after BZh and the level
 OPENING, CLOSING, START, END = b"<mediawiki", b"</mediawiki>", b"<page>", b"</page>"
 SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Bytes of a file that are one bz2 stream, to be decompressed by whoever works on it."""
+    """Bytes of a file that are one bz2 stream, to be decompressed by a worker."""
 
     path: Path
     start: int
@@ -41,13 +41,13 @@ class Piece:
 
 
 def cut(path: Path) -> Iterator[Stream | Piece]:
-    """The pieces of a dump, in order; UserError where it is no dump or breaks off."""
+    """The pieces of a dump, in order; UserError if it is not a dump or is truncated."""
     with path.open("rb") as handle:
         head = handle.read(3)
     streams = stream_starts(path) if head == b"BZh" else []
     bounds = [*streams, path.stat().st_size]
     found = [Stream(path, start, end) for start, end in pairwise(bounds)]
-    if len(streams) > 2 and decompressed(found[1]).lstrip().startswith(START):  # a header, pages, a footer; pbzip2 cuts anywhere
+    if len(streams) > 2 and decompressed(found[1]).lstrip().startswith(START):  # a header, pages, a footer; pbzip2 splits anywhere
         check_opening(path, decompressed(found[0])[:4096])
         check_closing(path, decompressed(found[-1]))  # at once, not after hours
         yield from found
@@ -56,7 +56,7 @@ def cut(path: Path) -> Iterator[Stream | Piece]:
 
 
 def stream_starts(path: Path) -> list[int]:
-    """Where bz2 streams begin: BZh, a level from 1 to 9, the signature of a block. Ten bytes do not come about by chance."""
+    """Where bz2 streams begin: BZh, a level from 1 to 9, the signature of a block. Ten bytes do not match by chance."""
     starts = []
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as view:
         place = view.find(SIGNATURE)
@@ -68,10 +68,9 @@ def stream_starts(path: Path) -> list[int]:
 
 
 def decompressed(stream: Stream) -> bytes:
-    """The bytes of one stream; UserError where it breaks off or is damaged.
+    """The bytes of one stream; UserError if it is truncated or corrupt.
 
-    What follows it up to the next stream's beginning must be a stream too (an empty one has no signature): it is none where
-    the damage is in its header.
+    What follows up to the next stream must be a stream too (an empty one has no signature); if its header is corrupt, it is not.
     """
     with stream.path.open("rb") as handle:
         handle.seek(stream.start)
@@ -82,7 +81,7 @@ def decompressed(stream: Stream) -> bytes:
         try:
             found += decompressor.decompress(raw)
         except OSError as error:
-            raise UserError(f"{stream.path}: the bz2 stream at byte {start} is damaged ({error}); fetch the file again") from None
+            raise UserError(f"{stream.path}: the bz2 stream at byte {start} is corrupt ({error}); download the file again") from None
         if not decompressor.eof:
             raise UserError(broken(stream.path, stream.end, start))
         raw = decompressor.unused_data
@@ -90,7 +89,7 @@ def decompressed(stream: Stream) -> bytes:
 
 
 def broken(path: Path, end: int, start: int) -> str:
-    return f"{path}: breaks off at byte {end}: the bz2 stream that begins at byte {start} has no end; fetch the file again"
+    return f"{path}: truncated at byte {end}: the bz2 stream that begins at byte {start} has no end; download the file again"
 
 
 def blocks(path: Path) -> Iterator[bytes]:
@@ -105,7 +104,7 @@ def blocks(path: Path) -> Iterator[bytes]:
                 try:
                     found = decompressor.decompress(raw)
                 except OSError as error:
-                    raise UserError(f"{path}: damaged within {BLOCK} bytes before byte {read} ({error}); fetch the file again") from None
+                    raise UserError(f"{path}: corrupt within {BLOCK} bytes before byte {read} ({error}); download the file again") from None
                 raw = decompressor.unused_data
                 if found:
                     yield found
@@ -121,7 +120,7 @@ def raw_blocks(path: Path) -> Iterator[bytes]:
 
 
 def cut_blocks(path: Path, found: Iterator[bytes]) -> Iterator[Piece]:
-    """Decompressed blocks cut behind the last whole page, PIECE bytes or a little more at a time."""
+    """Decompressed blocks cut after the last whole page, PIECE bytes or a little more at a time."""
     waiting, first = bytearray(), True
     for block in found:
         waiting += block
@@ -148,17 +147,17 @@ def check_opening(path: Path, head: bytes) -> None:
 
 def check_closing(path: Path, tail: bytes) -> None:
     if CLOSING not in tail:
-        raise UserError(f"{path}: breaks off at byte {path.stat().st_size}: no {CLOSING.decode()} at its end; fetch the file again")
+        raise UserError(f"{path}: truncated at byte {path.stat().st_size}: no {CLOSING.decode()} at the end; download the file again")
 
 
 def read_pages(piece: Stream | Piece) -> Iterator[Page]:
-    """The pages of one piece. What stands between pages (site information, the end tag) is not looked at."""
+    """The pages of one piece. Anything between pages (site information, the end tag) is ignored."""
     xml = decompressed(piece) if isinstance(piece, Stream) else piece.xml
     place = xml.find(START)
     while place >= 0:
         end = xml.find(END, place)
         if end < 0:
-            raise UserError(f"{piece.path}: a page begins and does not end ({xml[place : place + SHOWN]!r}...); fetch the file again")
+            raise UserError(f"{piece.path}: a page does not end ({xml[place : place + SHOWN]!r}...); download the file again")
         yield read_page(piece.path, xml[place : end + len(END)])
         place = xml.find(START, end)
 
@@ -168,9 +167,9 @@ def read_page(path: Path, xml: bytes) -> Page:
     try:
         page = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
-        raise UserError(f"{path}: a page is not XML ({error}): {xml[:SHOWN]!r}...; fetch the file again") from None
+        raise UserError(f"{path}: a page is not XML ({error}): {xml[:SHOWN]!r}...; download the file again") from None
     if (count := len(page.findall("revision"))) > 1:
-        raise UserError(f"{path}: page {page.findtext('title')!r} has {count} revisions, expected one; take pages-articles")
+        raise UserError(f"{path}: page {page.findtext('title')!r} has {count} revisions, expected one; use pages-articles")
     namespace = page.findtext("ns") or "0"
     return Page(
         id=page.findtext("id") or "",

@@ -1,4 +1,4 @@
-"""From files to articles: pages are read, looked at and cleaned by as many processes as there are cores, in the source's order."""
+"""From files to articles: pages are read, filtered, and cleaned by one process per core, in the source's order."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ from tasks.articles.readers import read_demo, read_jsonl, read_parquet
 from tasks.core.sources.wikipedia import ArticleSpec
 from tasks.core.stage.processes import in_order
 
-PAGES = 500  # of plain text, cleaned at once
+PAGES = 500  # of plain text, cleaned together
 READERS: dict[str, Callable[[Path], Iterator[Page]]] = {"demo": read_demo, "parquet": read_parquet, "jsonl": read_jsonl}
 KEPT, WITH_MARKUP = "kept", "with markup"
 Work = Stream | Piece | list[Page]
@@ -25,9 +25,9 @@ Work = Stream | Piece | list[Page]
 
 @dataclass
 class Cleaned:
-    """The articles of one piece of work, how many pages it had of each kind that is left out, and how many lines.
+    """The articles of one piece of work, the number of excluded pages of each kind, and of lines.
 
-    `lines`: "kept", and "with markup": those left out because they still showed some after parsing. Many of these say that
+    `lines`: "kept", and "with markup": those excluded because they still contained some after parsing. Many of these mean that
     the parser does not understand the source.
     """
 
@@ -44,7 +44,7 @@ def clean(work: Work, params: Articles) -> Cleaned:
         if reason is None:
             try:
                 text, removed = plain_text(page.text) if page.markup else (page.text, 0)
-            except (ParserError, RecursionError):  # one page in millions must not end a day's work; it is counted
+            except (ParserError, RecursionError):  # one page in millions must not end a day's work; it is counted instead
                 found.dropped[UNREADABLE] += 1
                 continue
             text = long_lines(text, params.least_line_words)
@@ -69,5 +69,5 @@ def pieces(spec: ArticleSpec, files: Iterable[Path]) -> Iterator[Work]:
 
 
 def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processes: int) -> Iterator[Cleaned]:
-    """The articles of a source, piece by piece in its order, whatever the number of processes."""
+    """The articles of a source, piece by piece in its order, for any number of processes."""
     yield from in_order(partial(clean, params=params), pieces(spec, files), processes)

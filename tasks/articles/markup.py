@@ -1,7 +1,7 @@
-"""Wiki markup to plain text. mwparserfromhell parses; what is kept of each node is decided here.
+"""Wiki markup to plain text. mwparserfromhell parses; this module decides what to keep of each node.
 
-Kept: paragraphs and list items, the words of links, the words of a few templates that stand inside sentences. Left out: all
-other templates, tables, references, files, categories, links to other languages and projects that have no words of their own,
+Kept: paragraphs and list items, the words of links, the words of a few templates inside sentences. Removed: all
+other templates, tables, references, files, categories, links to other languages and projects without words of their own,
 formulas, blocks of code, comments, headings, and whole sections of sources and links ("References", "External links", ...).
 """
 
@@ -24,7 +24,7 @@ SILENT_TAGS = frozenset(
 )  # fmt: skip
 BREAKS = frozenset(["br", "hr", "p", "div", "li", "dt", "dd", "ul", "ol", "blockquote", "poem"])
 BREAK = "\n\n"  # a paragraph's end; a single line break inside one is a space
-# Templates whose words belong to the sentence: which positional parameters to keep, in order; {{lang-XX}} is among them.
+# Templates whose words are part of the sentence: the positional parameters to keep, in order; {{lang-XX}} is among them.
 FIRST = [
     "nowrap", "nobr", "val", "abbr", "tooltip", "small", "smaller", "big", "large", "larger", "smallcaps", "sc", "em", "strong",
     "formatnum", "quote", "blockquote", "bquote", "cquote", "nihongo", "vanchor", "visible anchor", "linktext", "ipa", "chem2",
@@ -35,7 +35,7 @@ WORDS_OF = {
     "transl": (-1,), "transliteration": (-1,),
 }  # fmt: skip
 _WORDS_NAMED = {"text": "1", "quote": "1"}  # {{quote|text=...}}
-# Templates that put something before their first parameter.
+# Templates that prepend something to their first parameter.
 PREFIXES = {
     "circa": "c. ", "c.": "c. ", "ca.": "c. ", "floruit": "fl. ", "fl.": "fl. ", "us$": "US$", "usd": "US$", "a$": "A$", "aud": "A$",
     "£": "£", "gbp": "£", "€": "€", "euro": "€", "eur": "€", "¥": "¥", "inr": "₹", "hms": "HMS ", "uss": "USS ", "ss": "SS ", "rms": "RMS ",
@@ -46,7 +46,7 @@ FRACTIONS = frozenset(["frac", "sfrac"])
 MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
 QUANTITIES = frozenset(["convert", "cvt"])
 KEPT = frozenset([*WORDS_OF, *PREFIXES, *JOINED, *FRACTIONS, *QUANTITIES, "as of", "angbr", "ipa", "ordered list"])
-RANGES = {  # what may stand between two numbers of a quantity, and how it is shown
+RANGES = {  # what may be between two numbers of a quantity, and how it is shown
     "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ", "by": " by ", "by(x)": " by ", "x": " × ", "×": " × ",
     "-": "–", "–": "–", "+/-": " ± ", "±": " ± ",
 }  # fmt: skip
@@ -58,7 +58,7 @@ LITERAL = {
 _NAMESPACE = re.compile(r"\s*([\w -]{1,30}?)\s*:")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
 SILENT_NAMESPACES = frozenset(["file", "image", "media", "category", "timedtext"])
-NAMESPACES = frozenset(  # and other projects: a link there is left out, but [[wikt:brigand|brigand]] is a word of the sentence
+NAMESPACES = frozenset(  # and other projects: such links are removed, but [[wikt:brigand|brigand]] is a word of the sentence
     ["template", "wikipedia", "wp", "user", "talk", "help", "portal", "special", "wikt", "wiktionary", "commons", "s", "wikisource",
      "q", "wikiquote", "b", "n", "v", "d", "m", "meta", "mw", "project", "draft", "module", "book"]
 )  # fmt: skip
@@ -67,13 +67,13 @@ RESIDUE = re.compile(
 )
 _QUOTES = re.compile(r"'{2,}")  # bold, italics
 _MARKS = re.compile(r"^[*#:;]+\s*")  # of lists
-_STANDS_ALONE = re.compile(r"[*#:; ]")  # what a line begins with that is no part of a paragraph
+_STANDS_ALONE = re.compile(r"[*#:; ]")  # how a line begins that is not part of a paragraph
 _PLAIN_FORMULA = re.compile(r"[A-Za-z0-9 .,=+*/()<>−-]{1,20}")
 SIGNS = [  # in the whole text
-    (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word that other scripts write in another way
+    (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word that scripts write differently
     (re.compile(r"__[A-Z]+__"), ""),  # switches
 ]
-GAPS = [  # in a line: what a removed template leaves in its sentence
+GAPS = [  # in a line: remains of a removed template in its sentence
     (re.compile(r"\(\s*(?:[,;:/–—-]\s*)*\)|\[\s*\]"), ""),
     (re.compile(r"\((?:\s*[,;:])*\s+|\((?:\s*[,;:])+"), "("),
     (re.compile(r"^[,;:]\s+"), ""),
@@ -85,7 +85,7 @@ GAPS = [  # in a line: what a removed template leaves in its sentence
 
 
 def plain_text(markup: str) -> tuple[str, int]:
-    """The text of a page's markup, and how many lines still showed markup (an unbalanced template, say): these are left out whole."""
+    """The text of a page's markup, and the number of lines removed for leftover markup (such as an unbalanced template)."""
     text = _body(mwparserfromhell.parse(_without_quotes(markup), skip_style_tags=True))
     for pattern, kept in SIGNS:
         text = pattern.sub(kept, text)
@@ -98,7 +98,7 @@ def plain_text(markup: str) -> tuple[str, int]:
 def _without_quotes(markup: str) -> str:
     """The markup without bold and italics. Two quotes are italics, three bold, five both; further ones are apostrophes.
 
-    Where a line has an odd number of each, MediaWiki takes one bold for an apostrophe and italics: ''Iliad'''s.
+    If a line has an odd number of each, MediaWiki reads one bold as an apostrophe and italics: ''Iliad'''s.
     """
     return "\n".join(_line_without_quotes(line) if "''" in line else line for line in markup.split("\n"))
 
@@ -114,7 +114,7 @@ def _line_without_quotes(line: str) -> str:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Lines of the source as lines of the text: a paragraph goes on until a blank line or one that stands alone (a list's)."""
+    """Lines of the source as lines of the text: a paragraph ends at a blank line or a line of its own kind (such as a list item)."""
     waiting: list[str] = []
     for line in lines:
         alone = _STANDS_ALONE.match(line)
@@ -130,9 +130,9 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
 
 
 def _body(code: Any) -> str:
-    """The words of a page, sections of sources left out."""
+    """The text of a page without sections of sources."""
     kept: list[str] = []
-    silent = 0  # level of the heading whose section is left out
+    silent = 0  # level of the heading whose section is removed
     for node in code.nodes:
         if isinstance(node, nodes.Heading):
             if silent and node.level > silent:
@@ -169,7 +169,7 @@ def _node(node: Any) -> str:
 
 
 def _link(node: Any) -> str:
-    if found := _NAMESPACE.match(str(node.title)):  # not where a colon stands first: [[:Category:X]] is a link to be read
+    if found := _NAMESPACE.match(str(node.title)):  # not with a leading colon: [[:Category:X]] is a visible link
         space = found[1].casefold()
         if space in SILENT_NAMESPACES:
             return ""
@@ -204,7 +204,7 @@ def _template(node: Any) -> str:
     if name == "angbr":
         return f"⟨{first}⟩"
     if name == "ipa":
-        return first if len(values) == 1 else ""  # fr|mɔ̃: how a title is said
+        return first if len(values) == 1 else ""  # fr|mɔ̃: how a title is pronounced
     if name == "ordered list":
         return "".join(f"{BREAK}{value}{BREAK}" for value in values)
     places = WORDS_OF.get(name, (1,))

@@ -1,4 +1,4 @@
-"""A page of any source, and which pages are no articles."""
+"""A page of any source, and which pages are not articles."""
 
 import re
 from typing import NamedTuple
@@ -20,11 +20,11 @@ _MEANINGS = re.compile(  # "may also refer to:", "can stand for one of the follo
     r"\b((may|can|could|might) (also |most commonly |commonly )?(refer to|mean|stand for)"
     r"|((most )?(commonly|often|usually|frequently) |also )refers to)( several| one of| any of| the)*[\w ]{0,40}:"
 )
-_BEGINNING = 300  # characters: a title and a meaning above the others come first at most
+_BEGINNING = 300  # characters: room for a title and one meaning before the phrase
 
 
 class Page(NamedTuple):
-    """A page as its source has it. `text` is wiki markup where `markup` says so."""
+    """A page as in its source. `text` is wiki markup if `markup` is set."""
 
     id: str
     title: str
@@ -43,7 +43,7 @@ class Article(NamedTuple):
 
 
 def unwanted(page: Page, params: Articles) -> str | None:
-    """Why a page is left out, before its text is looked at closely; None where it is an article."""
+    """Why a page is excluded, before its text is cleaned; None if it is an article."""
     if page.namespace != 0:
         return OTHER
     if not params.redirects and (page.redirect or _REDIRECT.match(page.text)):
@@ -56,13 +56,13 @@ def unwanted(page: Page, params: Articles) -> str | None:
 
 
 def is_disambiguation(page: Page) -> bool:
-    """By its title, by its template, or, in plain text, by what its beginning says ("Mercury may refer to:")."""
+    """By its title, by its template, or, in plain text, by its beginning ("Mercury may refer to:")."""
     if page.title.endswith("(disambiguation)"):
         return True
     return bool(_DISAMBIGUATION.search(page.text) if page.markup else _MEANINGS.search(page.text, 0, _BEGINNING))
 
 
 def long_lines(text: str, least_words: int) -> str:
-    """The lines that have as many words, spaces folded."""
+    """The lines with at least that many words, spaces folded."""
     lines = (line.split() for line in text.splitlines())
     return "\n".join(" ".join(words) for words in lines if len(words) >= least_words)

@@ -1,4 +1,4 @@
-"""The pages of a source that is plain text already: the embedded default, Parquet, JSON lines. One batch or line is in memory at a time."""
+"""The pages of a source that is already plain text: the embedded default, Parquet, JSON lines. One batch or line is in memory at a time."""
 
 import gzip
 import json
@@ -25,11 +25,13 @@ def read_demo(path: Path) -> Iterator[Page]:
 
 
 def read_parquet(path: Path) -> Iterator[Page]:
-    """Rows of id, title, text; other columns are not looked at."""
+    """Rows of id, title, text; other columns are ignored."""
     try:
         with pq.ParquetFile(path) as file:
             if missing := [name for name in FIELDS if name not in file.schema_arrow.names]:
-                raise UserError(f"{path}: found columns {', '.join(file.schema_arrow.names)}, expected {missing[0]} too (id, title, text)")
+                raise UserError(
+                    f"{path}: found columns {', '.join(file.schema_arrow.names)}, expected id, title, and text; {missing[0]} is missing"
+                )
             for batch in file.iter_batches(BATCH_ROWS // 8, columns=list(FIELDS)):
                 columns = [batch[name].cast(pa.string()).to_pylist() for name in FIELDS]
                 yield from (Page(id_ or "", title or "", text or "") for id_, title, text in zip(*columns, strict=True))
@@ -38,7 +40,7 @@ def read_parquet(path: Path) -> Iterator[Page]:
 
 
 def read_jsonl(path: Path) -> Iterator[Page]:
-    """Objects with text, and title and id (or _id) where there are any, plain or gzip (known by its first bytes)."""
+    """Objects with text, optionally title and id (or _id), plain or gzip (known by its first bytes)."""
     with path.open("rb") as handle:
         packed = handle.read(2) == GZIP_MAGIC
     number = 0
@@ -48,18 +50,18 @@ def read_jsonl(path: Path) -> Iterator[Page]:
                 if line.strip():
                     yield _page(line, f"{path}:{number}", str(number))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}:{number + 1}: the gzip file breaks off or is damaged here ({error}); fetch it again") from None
+        raise UserError(f"{path}:{number + 1}: the gzip file is truncated or corrupt here ({error}); download it again") from None
 
 
 def _page(line: bytes, at: str, number: str) -> Page:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{at}: not JSON ({error}), expected an object with id, title, text; mend that line") from None
+        raise UserError(f"{at}: not JSON ({error}), expected an object with id, title, text; fix that line") from None
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
-        raise UserError(f"{at}: found {line[:60].decode('utf-8', 'replace')!r}, expected an object with id, title, text; mend that line")
+        raise UserError(f"{at}: found {line[:60].decode('utf-8', 'replace')!r}, expected an object with id, title, text; fix that line")
     page = Page(str(value.get("id", value.get("_id", number))), str(value.get("title") or ""), value["text"])
     for name, part in zip(FIELDS, (page.id, page.title, page.text), strict=True):
         if any("\ud800" <= c <= "\udfff" for c in part):
-            raise UserError(f"{at}: the {name} holds half a character (a lone surrogate); mend that line")
+            raise UserError(f"{at}: the {name} contains a lone surrogate (half a character); fix that line")
     return page

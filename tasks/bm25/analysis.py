@@ -1,4 +1,4 @@
-"""What a word is: lower-cased runs of two or more letters or digits, stopwords out, stemmed."""
+"""Words: lowercased runs of two or more letters or digits, without stopwords, stemmed."""
 
 import re
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import Stemmer
 from bm25s import stopwords as lists
 
-WORD = re.compile(r"\b\w\w+\b")  # bm25s' own; single characters carry little
+WORD = re.compile(r"\b\w\w+\b")  # bm25s' own; single characters say little
 
 
 def stop_list(name: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The inverted index: bm25s' precomputed term weights, one column a term, one row a document."""
+"""The inverted index: bm25s' precomputed term weights, one column per term, one row per document."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,15 +18,15 @@ IDS = pa.schema([("id", pa.string())])
 
 
 def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25, scratch: Path) -> bm25s.BM25:
-    """Index `texts`, read once; terms are numbered as they come, so the same texts give the same files.
+    """Index `texts`, read once; terms are numbered in order of appearance, so the same texts give the same files.
 
-    The index stands in files of the folder `scratch`, mapped; memory holds the vocabulary and a block of documents.
-    What is saved is byte for byte what bm25s' own build gives, which holds the corpus in memory. UserError where there is
+    The index is in memory-mapped files in `scratch`; memory holds the vocabulary and a block of documents.
+    The saved index equals that of bm25s's own build, which holds the corpus in memory, byte for byte. UserError if there is
     no document or no term.
     """
     pairs = write_pairs(texts, terms, scratch)
     if not pairs.vocabulary:
-        raise UserError(f"bm25: {pairs.documents} documents without a single term; expected text (see data/corpus, bm25.stopwords)")
+        raise UserError(f"bm25: {pairs.documents} documents have no terms; expected text (check data/corpus and bm25.stopwords)")
     columns = invert(pairs, params.k1, params.b)
     index = bm25s.BM25(k1=params.k1, b=params.b, method="lucene")
     index.nonoccurrence_array = None  # as its own build sets it for this variant
@@ -45,12 +45,12 @@ def save(folder: Path, index: bm25s.BM25, ids: pa.ChunkedArray, params: BM25) ->
 def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, dict[str, str]]:
     """Memory-map a saved index: the index, document ids [N], and the arguments of `analyzer`.
 
-    Whoever has numbers of terms needs no `vocabulary`, which is the one part that is held in memory.
+    Callers that have term numbers do not need the `vocabulary`, the only part held in memory.
     """
     analysis = read_json(folder / "analysis.json")
     return bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary), StoredIds(folder / "ids.parquet"), analysis
 
 
 def id_order(ids: pa.Array) -> pa.Array:
-    """The place of every document in the order of ids, int64 [N]: what ties are broken by."""
+    """The position of every document in the order of ids, int64 [N], which breaks ties."""
     return pc.rank(ids, sort_keys="ascending", tiebreaker="first").cast(pa.int64())

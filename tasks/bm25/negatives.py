@@ -16,9 +16,9 @@ def _keys(query: pa.Array, doc: pa.Array) -> pa.Array:
 
 
 def without_positives(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa.Table) -> Iterator[pa.Table]:
-    """`candidates` (RANKED, by query and rank, ranks without gaps) less every pair of grade > 0 in `qrels`, ranks from 1 again.
+    """`candidates` (RANKED, by query and rank, ranks without gaps) without pairs of grade > 0 in `qrels`, ranked again from 1.
 
-    A query may run over from one batch into the next. All of `qrels` is passed by once a batch: let these be large.
+    A query may continue in the next batch. All of `qrels` is scanned once per batch: use large ones.
     """
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))
     carried = 0  # positives already removed of the query that the next batch begins with

@@ -1,4 +1,4 @@
-"""The search of many queries, piece by piece, by as many processes as there are: a kill costs the pieces in flight."""
+"""The search of many queries, piece by piece, by one process per core: a kill loses the pieces in progress."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -17,7 +17,7 @@ from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import RANKED
 
-QUERIES = 1024  # of a piece: seconds of work; that of fewer needs no process
+QUERIES = 1024  # of a piece: seconds of work; fewer queries need no process
 
 
 class Piece(NamedTuple):
@@ -28,10 +28,10 @@ class Piece(NamedTuple):
 
 
 def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, processes: int) -> Iterator[pa.Table]:
-    """Ranked documents (schema RANKED) of `queries` in their order, a piece a table, from the saved `index`.
+    """Ranked documents (schema RANKED) of `queries` in their order, one table per piece, from the saved `index`.
 
-    Pieces are kept in `scratch`, a folder of these queries alone; what is there and whole is not searched again. The number
-    of processes, which share the mapped index, changes nothing.
+    Pieces are kept in `scratch`, a folder for these queries only; intact ones are not searched again. The number
+    of processes, which share the mapped index, does not change the result.
     """
     scratch.mkdir(exist_ok=True)
     paths: list[Path] = []
@@ -61,13 +61,13 @@ def search_piece(piece: Piece, index: Path, depth: int) -> int:
 
 
 def seal_index(folder: Path) -> None:
-    """Say that an index is whole."""
+    """Mark an index as complete."""
     write_json(_mark(folder), folder_digest(folder))
     seal(_mark(folder))
 
 
 def whole_index(folder: Path) -> bool:
-    """Whether an index is there as it was when it was sealed."""
+    """Whether an index is unchanged since it was sealed."""
     return folder.is_dir() and sealed(_mark(folder)) and read_json(_mark(folder)) == folder_digest(folder)
 
 

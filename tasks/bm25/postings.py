@@ -1,7 +1,7 @@
-"""A corpus's postings, inverted on disk: memory holds a block of documents and the vocabulary, whatever the corpus.
+"""A corpus's postings, inverted on disk: memory holds a block of documents and the vocabulary, for any corpus.
 
 Two passes. Documents stream in and are written as (term, frequency) pairs, in their order; then, document and term
-frequencies being known, each pair's weight goes to its place in the column of its term: a counting sort, a block at a time.
+frequencies being known, each pair's weight is written to its position in the column of its term: a counting sort, a block at a time.
 Shapes: N documents, V terms, P pairs.
 """
 
@@ -17,16 +17,16 @@ import numpy.typing as npt
 
 from tasks.core.stage.progress import Progress
 
-BLOCK = 2**17  # pairs in memory at a time, about 13 MB with what sorts them
-PARTS = ("terms", "counts", "lengths", "sizes")  # files of the first pass, int32: two a pair, two a document
+BLOCK = 2**17  # pairs in memory at a time, about 13 MB including sorting
+PARTS = ("terms", "counts", "lengths", "sizes")  # files of the first pass, int32: two per pair, two per document
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """What the first pass leaves: the files PARTS in `folder`, and what stands in memory."""
+    """The result of the first pass: the files PARTS in `folder`, and what is in memory."""
 
     folder: Path
-    vocabulary: dict[str, int]  # terms by number, as they came
+    vocabulary: dict[str, int]  # terms by number, in order of appearance
     frequencies: npt.NDArray[np.int64]  # documents of every term, [V]
     blocks: list[tuple[int, int]]  # documents and pairs of each
     documents: int
@@ -35,7 +35,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Columns:
-    """The inverted index: for every term its documents, rising, and its weight in each."""
+    """The inverted index: for every term its documents, ascending, and its weight in each."""
 
     data: npt.NDArray[np.float32]  # [P], mapped
     indices: npt.NDArray[np.int32]  # [P], mapped
@@ -43,7 +43,7 @@ class Columns:
 
 
 def write_pairs(texts: Iterable[str], terms: Callable[[str], list[str]], folder: Path) -> Pairs:
-    """The first pass, over `texts`, read once; `folder` is there."""
+    """The first pass, over `texts`, read once; `folder` exists."""
     vocabulary: dict[str, int] = {}
     frequencies, blocks = array("q"), list[tuple[int, int]]()
     buffers = {part: array("i") for part in PARTS}

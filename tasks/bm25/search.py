@@ -1,6 +1,6 @@
 """Retrieval: every document that shares a term with the query, best first.
 
-Lists are ordered by score, ties by document id falling: trec_eval's order, so ranks, our figures and its agree.
+Lists are ordered by score, ties by descending document id: trec_eval's order, so our ranks and figures agree with its.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from tasks.core.tables.schemas import RANKED
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-Query = tuple[str, list[int]]  # id; numbers of its terms, in their order, without those that no document has
-HELD = 2**19  # results that are held before they are written: 4 MB
-LEAST = np.nextafter(np.float32(0), np.float32(1))  # score of a result: above 0
+Query = tuple[str, list[int]]  # id; numbers of its terms in order, without those in no document
+HELD = 2**19  # results buffered before they are written: 4 MB
+LEAST = np.nextafter(np.float32(0), np.float32(1))  # minimum score of a result: above 0
 
 
 def known(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
@@ -27,17 +27,17 @@ def known(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
 
 
 class Searcher:
-    """Search over one buffer of a number a document [N]. A query touches the documents of its terms and no other."""
+    """Search over one buffer with a number per document [N]. A query touches only the documents of its terms."""
 
     def __init__(self, index: bm25s.BM25) -> None:
         self.weights, self.documents, self.starts = (np.asarray(index.scores[name]) for name in ("data", "indices", "indptr"))
         self.scores: Floats = np.zeros(index.scores["num_docs"], dtype=np.float32)  # all 0 between two queries
 
     def best(self, terms: Sequence[int], depth: int) -> tuple[Ints, Floats]:
-        """Rows, rising, and scores of the `depth` best documents, with all that tie at the last rank: id decides, not chance.
+        """Ascending rows and scores of the `depth` best documents, with all ties at the last rank, which ids decide.
 
-        A term that stands twice in the query counts twice, as in Lucene. Weights are added up in the order of the query,
-        so that a score has the bits of bm25s' own.
+        A term that occurs twice in the query counts twice, as in Lucene. Weights are added in the order of the query,
+        so that scores have the same bits as those of bm25s.
         """
         added: list[tuple[Ints, Floats]] = []  # for every term its documents, and their sums up to it
         for term in terms:
@@ -47,7 +47,7 @@ class Searcher:
             self.scores[rows] = sums
             added.append((rows, sums))
         last = LEAST
-        for _, sums in sorted(added, key=lambda pair: len(pair[0])):  # rare terms weigh most: of the others' documents few come up
+        for _, sums in sorted(added, key=lambda pair: len(pair[0])):  # rare terms weigh most: few documents of the others matter
             last = max(last, _last(sums[sums >= last], depth))
         # A document's score is its sum at the last of its terms; the best have at least `last` there.
         candidates = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows[sums >= last] for rows, sums in added)]))
@@ -59,12 +59,12 @@ class Searcher:
 
 
 def _last(scores: Floats, depth: int) -> np.float32:
-    """The `depth`-th largest of `scores`, LEAST where there are fewer."""
+    """The `depth`-th largest of `scores`, LEAST if there are fewer."""
     return np.float32(np.partition(scores, len(scores) - depth)[len(scores) - depth]) if len(scores) >= depth else LEAST
 
 
 def ranked(queries: Iterable[Query], index: bm25s.BM25, ids: pa.Array | StoredIds, depth: int) -> Iterator[pa.Table]:
-    """Ranked documents (schema RANKED) of `queries`, in their order, about HELD results a table. All ids pass by once a table."""
+    """Ranked documents (schema RANKED) of `queries`, in their order, about HELD results per table. All ids are scanned once per table."""
     searcher = Searcher(index)
     names: list[str] = []
     found: list[tuple[Ints, Floats]] = []
@@ -81,7 +81,7 @@ def ranked(queries: Iterable[Query], index: bm25s.BM25, ids: pa.Array | StoredId
 
 
 def _table(names: list[str], found: list[tuple[Ints, Floats]], ids: pa.Array | StoredIds, depth: int) -> pa.Table:
-    """The rows of some queries in their order: by score, ties by falling id."""
+    """The rows of some queries in their order: by score, ties by descending id."""
     query = np.repeat(np.arange(len(names)), [len(rows) for rows, _ in found])
     scores = np.concatenate([scores for _, scores in found])
     unique, which = np.unique(np.concatenate([rows for rows, _ in found]), return_inverse=True)

@@ -28,13 +28,17 @@ def main() -> None:
     arguments = parser(__doc__ or "", articles="folder of articles", tokenizer="tokenizer folder", out="folder to write").parse_args()
     params, tokenizer = load(Chunk, "chunk"), load_tokenizer(arguments.tokenizer)
     if params.length > tokenizer.model_max_length:
-        raise UserError(f"params.yaml: chunk.length: found {params.length}, the model takes {tokenizer.model_max_length} tokens at most")
+        raise UserError(
+            f"params.yaml: chunk.length: found {params.length}, expected at most {tokenizer.model_max_length}, the "
+            "model's limit; decrease it"
+        )
     path, digest = arguments.articles / "articles.parquet", folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         stats = write_chunks(out, articles(path), tokenizer, digest, params, pq.read_metadata(path).num_rows)
         if not stats["chunks"]:
             raise UserError(
-                f"{path}: {stats['articles']} articles make no chunk of {params.least} tokens; lower chunk.least or articles.least_words"
+                f"{path}: {stats['articles']} articles yield no chunk of {params.least} tokens; decrease chunk.least or "
+                "articles.least_words"
             )
     print(", ".join(f"{count:,} {name}" for name, count in stats.items()))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Packed:
-    """A chunk without its special tokens; `starts` are the places of its sentences' first tokens, from 0."""
+    """A chunk without its special tokens; `starts` are the positions of its sentences' first tokens, from 0."""
 
     ids: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -17,10 +17,10 @@ class Packed:
 
 
 def pack(sentences: Iterable[tuple[list[int], list[int | None]]], room: int) -> Iterator[Packed]:
-    """Chunks of at most `room` tokens of whole sentences, each as full as the next sentence lets it be.
+    """Chunks of at most `room` tokens of whole sentences, each as full as whole sentences allow.
 
-    A sentence is its token ids and, where it is longer than `room`, the word each belongs to. Such a one stands alone and is
-    split between words, or anywhere where a single word is longer.
+    A sentence is its token ids and, if longer than `room`, the word of each. A long sentence is chunked alone and
+    split between words, or anywhere if a single word is longer.
     """
     chunk = Packed()
     for ids, words in sentences:

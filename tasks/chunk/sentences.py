@@ -1,4 +1,4 @@
-"""Where a sentence ends: a rule of thumb that needs no model and no language's resources."""
+"""Where a sentence ends: a heuristic without models or language resources."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # J, U.S
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text in order, spaces at their ends taken off; the end of a line always ends one.
+    """The sentences of a text in order, stripped; the end of a line always ends one.
 
     An abbreviation or an initial (Dr., U.S., J.) before the mark does not.
     """
@@ -33,7 +33,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def abbreviated(before: str) -> bool:
-    """Whether the full stop behind `before` belongs to its last word."""
+    """Whether the period after `before` belongs to its last word."""
     found = LAST_WORD.search(before)
     word = found[1].lstrip("\"'“‘([") if found else ""
     return word.lower() in ABBREVIATIONS or INITIALS.fullmatch(word) is not None

@@ -22,25 +22,27 @@ SENTENCES_AT_ONCE = 4096
 
 
 def frame(tokenizer: Any) -> tuple[int, int]:
-    """The special token before and the one behind a text; UserError where the tokenizer has others."""
+    """The special tokens before and after a text; UserError if the tokenizer has others."""
     special = tokenizer("")["input_ids"]
     if len(special) != 2 or special[0] != tokenizer.cls_token_id:
-        raise UserError(f"data/tokenizer: puts {len(special)} special tokens around a text, expected [CLS] and [SEP] as BERT has them")
+        raise UserError(
+            f"data/tokenizer: adds {len(special)} special tokens to a text, expected two, as BERT's [CLS] and [SEP]; choose another encoder"
+        )
     return special[0], special[1]
 
 
 def lead(tokenizer: Any) -> str:
-    """What to put before a sentence that is tokenised alone, so that its tokens are those it has inside a running text.
+    """What to prepend to a sentence that is tokenized alone, so that its tokens are the same as within a text.
 
-    A space for a byte-level BPE as RoBERTa's, whose tokens hold the space before a word ("Ġthe"), so that a word at a text's
-    very start is told by none; nothing for WordPiece and SentencePiece, to which every text begins with a word.
+    A space for a byte-level BPE as RoBERTa's, whose tokens include the space before a word ("Ġthe"), except at the start of a
+    text; nothing for WordPiece and SentencePiece, for which every text begins with a word.
     """
     alone, twice = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in ("a", "a a"))
     return "" if twice == alone * 2 else " "
 
 
 def tokenised(texts: list[str], tokenizer: Any, room: int) -> Iterator[list[Sentence]]:
-    """The sentences of each text as tokens; the tokenizer's threads share many sentences at once."""
+    """The sentences of each text as tokens; many sentences at once, for the tokenizer's threads."""
     space = lead(tokenizer)
     split = [list(sentences(text)) for text in texts]
     flat = [space + sentence for found in split for sentence in found]
@@ -57,9 +59,9 @@ def tokenised(texts: list[str], tokenizer: Any, room: int) -> Iterator[list[Sent
 def write_chunks(
     folder: Path, batches: Iterable[tuple[list[str], list[str]]], tokenizer: Any, digest: str, params: Chunk, total: int
 ) -> dict[str, int]:
-    """Cut (id, text) batches into chunks in `folder` (existing); how many articles, chunks, tokens and sentences there are.
+    """Cut (id, text) batches into chunks in `folder` (existing); returns the numbers of articles, chunks, tokens, and sentences.
 
-    Memory holds a batch of articles, and for each chunk three numbers.
+    In memory: a batch of articles, and three numbers per chunk.
     """
     before, behind = frame(tokenizer)
     room = params.length - 2

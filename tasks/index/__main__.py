@@ -13,7 +13,7 @@ from tasks.core.stage.params import load
 from tasks.core.text.tokens import open_tokens
 from tasks.index.params import Index
 
-SAMPLE = 1000  # dev queries that recall is measured with, the first ones
+SAMPLE = 1000  # number of dev queries to measure recall with, from the first
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def main() -> None:
     needed = rows_needed(depth, documents.owners)
     size = part_size(needed, device if params.search == "embeddings" else None)
     scratch = None
-    if len(queries) > size:  # else a kill costs little, and a digest of all that is read costs more
+    if len(queries) > size:  # otherwise a kill costs less than a digest of all inputs
         digest = work_digest(
             params.model_dump(),
             size,
@@ -82,8 +82,8 @@ def main() -> None:
         rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
         write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
     if params.depth > len(ids):
-        print(f"mine {args.name}: depth {params.depth}, the corpus has {len(ids)} documents: all but known positives are kept")
-    print(f"mine {args.name}: {rows_kept:,} negatives of {len(queries):,} queries")
+        print(f"mine {args.name}: depth {params.depth} exceeds the corpus ({len(ids)} documents); all but known positives are kept")
+    print(f"mine {args.name}: {rows_kept:,} negatives for {len(queries):,} queries")
     if scratch:
         finish(scratch)
 

@@ -1,4 +1,4 @@
-"""Scores of known positives, and the negatives that come too near them: probably positives that nobody judged."""
+"""Scores of known positives, and removal of negatives that score too close to them: probably unjudged positives."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from tasks.core.tables.schemas import RANKED
 
 
 def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, owners: npt.NDArray[np.int32]) -> Floats:
-    """The same from a faiss index, by the vectors that it keeps (its codes, decoded)."""
+    """The same from a faiss index, by the vectors that it stores (its decoded codes)."""
     first, count = np.searchsorted(owners, document.astype(owners.dtype), "left"), np.bincount(owners)[document]
     pair = np.repeat(np.arange(len(query)), count)
     row = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count) + first[pair]
@@ -25,7 +25,7 @@ def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, o
 
 
 def ranked_positives(query: Ints, document: Ints, scores: Floats, query_ids: pa.Array, document_ids: pa.Array) -> pa.Table:
-    """The pairs as a table (schema RANKED): by query, best first, ranks among themselves."""
+    """The pairs as a table (schema RANKED): by query, best first, ranked among themselves."""
     order = np.lexsort((document, -scores, query))
     query, document, scores = query[order], document[order], scores[order]
     rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
@@ -34,9 +34,9 @@ def ranked_positives(query: Ints, document: Ints, scores: Floats, query_ids: pa.
 
 
 def thresholds(query: Ints, scores: Floats, queries: int, relative: float | None, absolute: float | None) -> npt.NDArray[np.float64]:
-    """The score above which a negative is left out, [Q]: the margins below the best positive, the lower of both; inf without one.
+    """The score above which a negative is discarded, [Q]: the lower of the margins below the best positive; inf without one.
 
-    A share of a negative score is taken of its size, so a margin always lies below the positive.
+    The relative margin is of the absolute score, so the bound is always below the positive.
     """
     best = np.full(queries, -np.inf)
     np.maximum.at(best, query, scores.astype(np.float64))
@@ -48,7 +48,7 @@ def thresholds(query: Ints, scores: Floats, queries: int, relative: float | None
 
 
 def _ordinals(names: pa.ChunkedArray, query_ids: pa.Array, start: int) -> Ints:
-    """The ordinals of `names`, which all stand behind `start`, most often soon: not all ids are looked through for each table."""
+    """The ordinals of `names`, which all come after `start`, usually soon, so not all ids are searched for each table."""
     count = QUERY_BLOCK
     while (found := pc.index_in(names, value_set=query_ids.slice(start, count))).null_count and start + count < len(query_ids):
         count *= 2
@@ -57,8 +57,8 @@ def _ordinals(names: pa.ChunkedArray, query_ids: pa.Array, start: int) -> Ints:
 
 
 def guarded(tables: Iterable[pa.Table], bound: npt.NDArray[np.float64], query_ids: pa.Array, depth: int, skip: int) -> Iterator[pa.Table]:
-    """`tables` (RANKED, whole queries in the order of `query_ids`, best first) less what scores above its query's bound, then less
-    `skip`, at most `depth` a query.
+    """`tables` (RANKED, whole queries in the order of `query_ids`, best first) without what scores above its query's bound, then without
+    the top `skip`; at most `depth` per query.
     """
     start = 0
     for table in tables:

@@ -1,4 +1,4 @@
-"""Mined tables, part by part of the queries: a kill costs the part it falls into."""
+"""Mined tables, in parts of the queries: a kill loses only the part in progress."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +16,13 @@ Floats = npt.NDArray[np.float32]
 
 
 class Pieces:
-    """What is finished is in `folder`, and taken from there while it is whole; without a folder all passes through."""
+    """Finished parts are in `folder` and reused if intact; without a folder, everything is passed through."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def array(self, name: str, make: Callable[[], Floats]) -> Floats:
-        """What `make` gives."""
+        """The array that `make` returns, or the stored one."""
         if self.folder is None:
             return make()
         path = self.folder / f"{name}.npy"
@@ -34,7 +34,7 @@ class Pieces:
         return found
 
     def part(self, first: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """`tables` (RANKED) of the queries from `first` on, as they were cut; asked for only where they are not finished."""
+        """`tables` (RANKED) of the queries from `first` on, with the same boundaries; evaluated only if not finished."""
         if self.folder is None:
             yield from tables
             return

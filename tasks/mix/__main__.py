@@ -1,4 +1,4 @@
-"""Two sources of negatives to one, interleaved in a ratio."""
+"""Two sources of negatives interleaved in a ratio."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tasks.mix.params import Mix
 
 
 def random_of(documents: Path, queries: Path, qrels: Path, params: Mix) -> Source:
-    """The random source over a corpus, positives of the training queries left out."""
+    """The random source over a corpus, without positives of the training queries."""
     positives: dict[int, set[int]] = {}
     for query, document in np.stack(relevant_pairs(qrels, queries, documents), axis=1).tolist():
         positives.setdefault(query, set()).add(document)
@@ -48,7 +48,9 @@ def main() -> None:
         for table in tables.values():
             table.close()
         if not rows and len(read_ids(ids)):
-            raise UserError(f"mix {args.name}: {params.first} or {params.second} holds no negative of any training query; name others")
+            raise UserError(
+                f"mix {args.name}: {params.first} and {params.second} have no negatives for any training query; name other sources"
+            )
     print(f"mix {args.name}: {rows:,} negatives")
 
 

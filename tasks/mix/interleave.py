@@ -1,4 +1,4 @@
-"""Two lists of negatives a query become one. Queries pass by one at a time, in the order of the training queries."""
+"""Merge two lists of negatives per query. Queries are read one at a time, in the order of the training queries."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ Source = Callable[[str, int], list[Entry]]  # the negatives of a query (its id, 
 
 
 class Table:
-    """A table of negatives whose queries are asked for in the order they stand in."""
+    """A table of negatives whose queries are read in their order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,9 +32,9 @@ class Table:
         return entries
 
     def close(self) -> None:
-        """UserError where rows were never asked for: the table was in another order."""
+        """UserError if rows were not read: the table is in another order."""
         if self._next is not None:
-            raise UserError(f"{self.path}: query {self._next[0]!r} stands out of the order of the training queries; run its stage again")
+            raise UserError(f"{self.path}: query {self._next[0]!r} is out of the order of the training queries; run its stage again")
 
     def _read(self) -> Iterator[tuple[str, list[Entry]]]:
         query, entries = "", list[Entry]()
@@ -52,7 +52,7 @@ class Table:
 def random_source(ids: pa.Array, positives: dict[int, set[int]], depth: int, seed: int) -> Source:
     """`depth` different documents of the corpus for each query, none of its positives; a function of (seed, query's ordinal).
 
-    Their score is NaN: what trains on them may draw others in their place.
+    Their score is NaN: training may draw others instead.
     """
 
     def draw(_: str, ordinal: int) -> list[Entry]:
@@ -68,9 +68,9 @@ def random_source(ids: pa.Array, positives: dict[int, set[int]], depth: int, see
 
 
 def interleave(first: list[Entry], second: list[Entry], ratio: float, depth: int) -> list[Entry]:
-    """At most `depth` documents, each once: the n-th comes from `first` where that keeps its share of n nearest to `ratio`.
+    """At most `depth` documents, each once: the n-th comes from `first` if that keeps its fraction of n closest to `ratio`.
 
-    Where one list ends, the mixture ends: what remains of the other would change the ratio.
+    The mixture ends with the shorter list: the rest of the other would change the ratio.
     """
     lists = (iter(first), iter(second))
     mixed: dict[str, float] = {}

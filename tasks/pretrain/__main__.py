@@ -25,7 +25,7 @@ def main() -> None:
         init="encoder folder to start from",
         chunks="folder of chunks",
         encoder="encoder folder to write",
-        state="state to write: a round that starts here has no steps behind it",
+        state="optimizer state to write; a round that starts here begins at step 0",
         curves="training curves to write",
     )
     arguments.add_argument("--name", required=True, help="the pre-training")
@@ -36,7 +36,7 @@ def main() -> None:
     dtype = compute_dtype(device, params.precision)
     chunks, tokenizer = open_chunks(args.chunks), load_tokenizer(args.init)
     vocabulary, rows = read_vocabulary(tokenizer, str(args.init)), usable_rows(chunks, params, f"params.yaml: {where}")
-    print(f"{where}: {len(rows):,} chunks, {min(len(rows), params.batch_texts):,} texts a step")
+    print(f"{where}: {len(rows):,} chunks, {min(len(rows), params.batch_texts):,} texts per step")
     towers = initial_towers(args.init, params.scratch, params.seed)
     transformer = towers.document.transformer
     check_length(chunks, transformer)
@@ -58,7 +58,7 @@ def main() -> None:
         write_json(args.state / "state.json", {"steps": 0})
         module.to("cpu")
         save_towers(towers, tokenizer, encoder)
-        kept = find_head(args.init) if params.scratch is None else {}  # where none is trained: for pre-trainings to go on with
+        kept = find_head(args.init) if params.scratch is None else {}  # where none is trained: kept for later pre-trainings
         if tensors := kept if head is None else head.state_dict():
             save_head(tensors, encoder)
         if module.projector is not None:

@@ -1,7 +1,7 @@
-"""What a step pre-trains on: texts as the model sees them, what is hidden in them, and their spans or their sentence taken out.
+"""The batch of a pre-training step: texts as the model sees them, masked tokens, and spans or removed sentences.
 
-N chunks a step make K texts: K = N, or 2 N for the inverse cloze task (N sentences, then N passages without them).
-Every draw is a function of (seed, epoch, chunk) or (seed, epoch): a step's work never depends on the step before it.
+N chunks per step make K texts: K = N, or 2 N for the inverse cloze task (N sentences, then N passages without them).
+Every draw is a function of (seed, epoch, chunk) or (seed, epoch): no step depends on the one before it.
 """
 
 from dataclasses import dataclass
@@ -35,24 +35,24 @@ class Batch:
 
 
 def usable_rows(chunks: Chunks, params: Pretrain, where: str) -> Ints:
-    """The chunks that a pre-training can learn from; UserError where there are too few, or none that the spans fit into."""
+    """The chunks that a pre-training can use; UserError if there are too few, or if spans fit into none."""
     rows = np.arange(len(chunks))
     if params.objective == "ict":
         rows = np.flatnonzero(chunks.sentence_counts >= 2)
         if not len(rows):
-            raise UserError(f"{where}.objective: ict takes a sentence out of a chunk, and none has two; raise chunk.length")
+            raise UserError(f"{where}.objective: ict removes a sentence from a chunk, but no chunk has two; increase chunk.length")
     if len(rows) < 2:
-        raise UserError(f"{where}: found {len(rows)} chunks to train on, expected two or more; name a larger articles.source")
+        raise UserError(f"{where}: found {len(rows)} chunks to train on, expected at least two; choose a larger articles.source")
     if params.objective == "costa":
         longest = int(chunks.tokens.lengths.max()) - 2
         for name in params.granularities:
             if name != "word" and getattr(params, name)[0] > longest:
                 raise UserError(
-                    f"{where}.{name}: found {list(getattr(params, name))}, the longest text has {longest} tokens; "
-                    f"lower it, raise chunk.length, or leave {name} out of granularities"
+                    f"{where}.{name}: found {list(getattr(params, name))}, but the longest text has {longest} tokens; "
+                    f"decrease it, increase chunk.length, or remove {name} from granularities"
                 )
         if params.spans > longest:
-            raise UserError(f"{where}.spans: found {params.spans}, the longest text has {longest} tokens; lower it")
+            raise UserError(f"{where}.spans: found {params.spans}, but the longest text has {longest} tokens; decrease it")
     return rows
 
 
@@ -62,7 +62,7 @@ def steps_of(rows: Ints, params: Pretrain) -> int:
 
 
 def steps_per_epoch(rows: Ints, params: Pretrain) -> int:
-    """Full batches of an epoch; what is left over has its chance in the next epoch, whose order is another."""
+    """Full batches per epoch; the remainder may be drawn in the next epoch, which has another order."""
     return max(1, len(rows) // params.batch_texts)
 
 

@@ -1,17 +1,17 @@
-"""What masked language modelling hides (Devlin et al., BERT, section 3.1)."""
+"""Masking of masked language modeling (BERT, Devlin et al., arXiv:1810.04805, section 3.1)."""
 
 import numpy as np
 
 from tasks.core.tables.ids import Ints
 from tasks.pretrain.words import Bools, Vocabulary
 
-MASKED, RANDOM = 0.8, 0.1  # of the tokens to predict; the rest stays as it is
+MASKED, RANDOM = 0.8, 0.1  # of the tokens to predict; the rest stay unchanged
 
 
 def hide(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> tuple[Ints, Bools]:
-    """A row of tokens as the model sees it, and which places it has to predict, both [L].
+    """A row of tokens as the model sees it, and a mask of the positions to predict, both [L].
 
-    Every token but special ones is to be predicted with probability `share`, independently: then it is [MASK] with
+    Every non-special token is chosen with probability `share`, independently; then it becomes [MASK] with
     probability 0.8, a uniformly random token of the vocabulary with 0.1, itself with 0.1.
     """
     chance, kind = rng.random((2, len(ids)))

@@ -1,4 +1,4 @@
-"""What is trained: the encoder, and beside it the MLM head and the projector, which no retrieval needs."""
+"""The module to train: the encoder, plus the MLM head and the projector, which retrieval does not use."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +23,9 @@ WEIGHTS, HEAD = 11, 12  # streams of draws
 
 
 class Pretrainer(nn.Module):
-    """Encoder, MLM head and projector under one roof, for the optimizer and the checkpoint.
+    """Encoder, MLM head, and projector as one module, for the optimizer and the checkpoint.
 
-    What is trained of the encoder is its transformer: a head over its vectors (base.head linear_norm) stays as it came.
+    Only the transformer of the encoder is trained; a head over its vectors (base.head linear_norm) is unchanged.
     """
 
     def __init__(self, encoder: Encoder, head: MLMHead | None, projector: Head | None, pooling: str) -> None:
@@ -38,21 +38,21 @@ class Pretrainer(nn.Module):
         return hidden_BLH
 
     def pool(self, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """The texts' vectors before the projector, [B, H], float32: the transformer's, pooled. encoder.head takes no part."""
+        """The texts' vectors before the projector, [B, H], float32: the transformer's, pooled. encoder.head is not applied."""
         if self.pooling == "cls":
             return hidden_BLH[:, 0].float()
         weights_BL1 = mask_BL.unsqueeze(-1).float()
         return (hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1)
 
     def projected(self, text_NH: torch.Tensor) -> torch.Tensor:
-        """Eq. 5: the texts' vectors [N, H] behind the projector; as they are, where there is none (Table 6)."""
+        """Eq. 5: the text vectors [N, H] after the projector; unchanged if there is none (Table 6)."""
         if self.projector is None:
             return text_NH
         projected_NH: torch.Tensor = self.projector(text_NH)
         return projected_NH
 
     def embeddings(self) -> torch.Tensor:
-        """The word embeddings, [V, H], which are the MLM head's output layer too."""
+        """The word embeddings, [V, H], which are also the MLM head's output layer."""
         weight: torch.Tensor = self.encoder.transformer.get_input_embeddings().weight
         return weight
 
@@ -75,13 +75,13 @@ def initial_towers(init: Path, scratch: Scratch | None, seed: int) -> Towers:
     if scratch is None:
         towers = load_towers(init)
         if not towers.shared:
-            raise UserError(f"{init}: found a query tower of its own, expected one tower for both; name an encoder before its adore")
+            raise UserError(f"{init}: found a separate query tower, expected one shared tower; name the encoder from before adore")
         return towers
     return random_towers(read_json(init / "config.json"), read_shape(init), scratch, seed)
 
 
 def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: int) -> Towers:
-    """A transformer of the kind of `config`, random weights as its own code draws them; no head over the vectors."""
+    """A transformer of the architecture of `config` with its own random initialization, without a head over the vectors."""
     size = {
         "num_hidden_layers": scratch.layers,
         "hidden_size": scratch.width,
@@ -89,7 +89,7 @@ def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: 
         "intermediate_size": 4 * scratch.width,
     }
     if missing := [name for name in size if name not in config]:
-        raise UserError(f"scratch: a {config.get('model_type')} model has no {missing[0]}; expected one of BERT's kind")
+        raise UserError(f"scratch: a {config.get('model_type')} model has no {missing[0]}; expected a BERT-like model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(draw_seed(seed, WEIGHTS))
         transformer = AutoModel.from_config(AutoConfig.for_model(**(config | size)), dtype=torch.float32)
@@ -98,11 +98,11 @@ def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: 
 
 
 def initial_head(init: Path, transformer: Any, params: Pretrain) -> tuple[MLMHead, bool]:
-    """The MLM head of `init`, or a new one; and whether it is new. Both are tied to the word embeddings."""
+    """The MLM head of `init`, or a new one, and whether it is new. Either is tied to the word embeddings."""
     config, width = transformer.config, transformer.get_input_embeddings().weight.shape[1]
     if width != config.hidden_size:
         raise UserError(
-            f"{init}: word embeddings of width {width}, hidden states of {config.hidden_size}, expected the same for an MLM head; "
+            f"{init}: word embeddings of width {width}, hidden states of {config.hidden_size}, expected equal widths for an MLM head; "
             "set mlm_weight: 0 or choose another encoder"
         )
     head = MLMHead(config)
@@ -113,7 +113,7 @@ def initial_head(init: Path, transformer: Any, params: Pretrain) -> tuple[MLMHea
 
 
 def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> Pretrainer:
-    """The module to train. The inverse cloze task has no projector (Chang et al. 2020)."""
+    """The module to train. The inverse cloze task has no projector (Chang et al., ICLR 2020, arXiv:2002.03932)."""
     encoder = towers.document
     kind = params.projector if params.objective == "costa" else "none"
     pooling = encoder.shape.pooling if params.pooling == "encoder" else params.pooling
@@ -121,7 +121,9 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
 
 
 def check_length(chunks: Chunks, transformer: Any) -> None:
-    """UserError where a chunk may be longer than the transformer has positions."""
+    """UserError if a chunk may be longer than the transformer's positions."""
     most = longest_text(transformer)
     if most is not None and chunks.tokens.max_length > most:
-        raise UserError(f"params.yaml: chunk.length: found {chunks.tokens.max_length}, the model takes {most} tokens at most")
+        raise UserError(
+            f"params.yaml: chunk.length: found {chunks.tokens.max_length}, expected at most {most}, the model's limit; decrease it"
+        )

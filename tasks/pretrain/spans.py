@@ -1,6 +1,6 @@
-"""Multi-granularity span sampling (costa.txt section 3.2, Eq. 1-3).
+"""Multi-granularity span sampling (COSTA, arXiv:2204.10641, section 3.2, Eq. 1-3).
 
-A text is a row [CLS] x_1 ... x_n [SEP]; a span is [start, end) in places of the row, 1 <= start < end <= n + 1.
+A text is a row [CLS] x_1 ... x_n [SEP]; a span is [start, end) in positions of the row, 1 <= start < end <= n + 1.
 T spans of each of the G granularities: S = G T spans a text.
 """
 
@@ -14,7 +14,7 @@ from tasks.pretrain.words import Vocabulary, whole_words
 def draw_lengths(least: int, most: int, n: int, beta: tuple[float, float], count: int, rng: np.random.Generator) -> Ints:
     """Eq. 1: floor(p (most - least) + least), p ~ Beta(alpha, beta); [count] tokens, at most `most` - 1 unless most = least.
 
-    A text of n < `most` tokens clips `most` to n; one of n <= `least` tokens is taken whole (the paper does not say).
+    A text of n < `most` tokens clips `most` to n; a text of n <= `least` tokens is one span (the paper does not say).
     """
     most, least = min(most, n), min(least, n)
     lengths: Ints = np.floor(rng.beta(*beta, size=count) * (most - least) + least).astype(np.int64)
@@ -22,9 +22,9 @@ def draw_lengths(least: int, most: int, n: int, beta: tuple[float, float], count
 
 
 def draw_starts(lengths: Ints, n: int, rng: np.random.Generator) -> Ints:
-    """Eq. 2: uniform over 1 ... n - length + 1, every place where the span fits.
+    """Eq. 2: uniform over 1 ... n - length + 1, every position where the span fits.
 
-    Eq. 2 as written, U(1, n - length), leaves the last of them out: a text's last token would be in no span, and a text
+    Eq. 2 as written, U(1, n - length), excludes the last of them: a text's last token would be in no span, and a text
     that is as long as its span would have none.
     """
     starts: Ints = 1 + rng.integers(0, n - lengths + 1)
@@ -34,8 +34,8 @@ def draw_starts(lengths: Ints, n: int, rng: np.random.Generator) -> Ints:
 def draw_spans(ids: Ints, vocabulary: Vocabulary, params: Pretrain, rng: np.random.Generator) -> Ints:
     """The spans of one row of tokens, [S, 2], granularity by granularity; Eq. 3: end = start + length.
 
-    A word is a whole one (all its pieces) and no stopword, uniform over the places where one stands, with repetition. A
-    text without any word gives single tokens instead.
+    Words are whole (all their pieces) and not stopwords, drawn uniformly from their occurrences, with replacement. A
+    text without words gives single tokens instead.
     """
     n = len(ids) - 2
     found = []

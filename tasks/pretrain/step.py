@@ -1,8 +1,8 @@
 """One optimizer step of a pre-training: batch, vectors, both losses, gradients.
 
-The contrastive loss needs the vectors of all texts of a step, memory allows the activations of a few: as in
+The contrastive loss needs the vectors of all texts of a step, but memory holds the activations of only a few. As in
 tasks.core.training.gradient_cache, vectors come first, then the loss and its gradient with respect to them, then each chunk's backward
-pass, with the chunk encoded again where its graph was not kept. The MLM loss needs a chunk alone.
+pass, encoding the chunk again if its graph was not kept. The MLM loss needs only the chunk itself.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Work:
-    """How a step is computed: what changes no result but its last bits."""
+    """How a step is computed; affects only the last bits of a result."""
 
     device: torch.device
     dtype: torch.dtype
@@ -66,7 +66,7 @@ def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
 
 
 def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, Metrics]:
-    """The contrastive loss of a step, reduced but not weighted, and what it says about the vectors."""
+    """The contrastive loss of a step, reduced but not weighted, and metrics of the vectors."""
     if vectors.spans is not None:
         text_NH, own_NSH = similar(module.projected(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
         losses_N = group_contrastive(text_NH, own_NSH, params.tau)
@@ -149,7 +149,7 @@ class Step:
             if kept[number]:
                 graphs[number] = encoded
             with torch.no_grad():
-                parts.append(self.vectors(number, *encoded).detached())  # a view keeps its graph even here
+                parts.append(self.vectors(number, *encoded).detached())  # a view would keep its graph even here
         leaves = self.gathered(parts)
         for leaf in leaves.tensors():
             leaf.requires_grad_()
@@ -164,14 +164,14 @@ class Step:
         return torch.stack([(vectors * leaf.grad[cut]).sum() for vectors, leaf in pairs if leaf.grad is not None]).sum()
 
     def backward(self) -> Metrics:
-        """Leave the step's gradients in the module; what is to be plotted."""
+        """Leave the step's gradients in the module; the metrics to plot."""
         params = self.params
         sizes = [len(cut) * int(self.batch.lengths[cut].max()) for cut in self.cuts]
         kept = [params.contrastive and sum(sizes[number:]) <= self.work.graph_tokens for number in range(len(self.cuts))]
         leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, Metrics())
         parts: list[Vectors] = []
         mlm, found = 0.0, 0
-        for number in reversed(range(len(self.cuts))):  # the kept graphs go first
+        for number in reversed(range(len(self.cuts))):  # the kept graphs first, to free them
             terms: list[torch.Tensor] = []
             encoded: Encoded | None = None
             if leaves is not None:

@@ -1,4 +1,4 @@
-"""Which tokens of a vocabulary begin a word, go on with one, or are a stopword: tables over token ids, [V]."""
+"""Which tokens of a vocabulary begin a word, continue one, or are a stopword: tables over token ids, [V]."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ SPACES = ("Ġ", "▁")  # what a word's first piece begins with: byte-level BPE,
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer as tables. A word is a piece with a letter or digit that begins one, and the pieces that go on with it."""
+    """A tokenizer as tables. A word is an initial piece with a letter or digit, and the pieces that continue it."""
 
     begins: Bools
     continues: Bools
@@ -30,9 +30,9 @@ class Vocabulary:
 
 
 def read_vocabulary(tokenizer: Any, where: str) -> Vocabulary:
-    """The tables of a WordPiece, byte-level BPE or SentencePiece tokenizer; UserError where it has no mask token."""
+    """The tables of a WordPiece, byte-level BPE or SentencePiece tokenizer; UserError if it has no mask token."""
     if tokenizer.mask_token_id is None:
-        raise UserError(f"{where}: the tokenizer has no mask token; pre-training needs one, choose another encoder")
+        raise UserError(f"{where}: the tokenizer has no mask token, which pre-training requires; choose another encoder")
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
     space = next((sign for sign in SPACES if sum(piece.startswith(sign) for piece in pieces) > len(pieces) / 10), None)
@@ -45,7 +45,7 @@ def read_vocabulary(tokenizer: Any, where: str) -> Vocabulary:
 
 
 def whole_words(ids: Ints, vocabulary: Vocabulary) -> Ints:
-    """[start, end) of every word of a row of tokens that is no stopword, [W, 2]."""
+    """[start, end) of every word of a row of tokens that is not a stopword, [W, 2]."""
     starts = np.flatnonzero(vocabulary.begins[ids])
     bounds = np.flatnonzero(np.append(~vocabulary.continues[ids], True))
     ends = bounds[np.searchsorted(bounds, starts + 1)]

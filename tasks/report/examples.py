@@ -30,7 +30,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Example:
-    """One query; documents are ids, texts stand in `Examples.texts`."""
+    """One query; documents are ids, texts are in `Examples.texts`."""
 
     query: str
     relevant: tuple[str, ...]
@@ -49,7 +49,7 @@ class Examples:
 
 
 def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[str], list[str]]:
-    """Up to SHOWN won and lost query ids, drawn uniformly by `seed`."""
+    """Up to SHOWN won and lost query ids, sampled uniformly by `seed`."""
     differences = model.values[split] - reference.values[split]
     pick = random.Random(seed)
     kinds = []
@@ -60,7 +60,7 @@ def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[
 
 
 def load_examples(model: System, reference: System, split: str, seed: int, runs: Path, corpus: Path, text: Text, least: int) -> Examples:
-    """Examples with their texts; grades from `least` on are relevant. Runs and documents are read once; only what is shown is kept."""
+    """Examples with their texts; grades from `least` on are relevant. Runs and documents are read once; only those shown are kept."""
     won, lost = draw(model, reference, split, seed)
     wanted = set(won + lost)
     relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), wanted, least)
@@ -111,7 +111,7 @@ def _texts(batches: Iterable[pa.RecordBatch], wanted: set[str]) -> dict[str, str
 
 
 def document_texts(path: Path, wanted: set[str], text: Text) -> dict[str, tuple[str, str]]:
-    """Title and text of the wanted documents, the text as the systems saw it and cut to CHARACTERS."""
+    """Title and text of the wanted documents, the text as the systems saw it, truncated to CHARACTERS."""
     ids = pa.array(sorted(wanted), pa.string())
     rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in read_batches(path, DOCUMENTS))
     return {row["id"]: (row["title"], cut(document_text("", row["text"], text))) for part in rows for row in part}

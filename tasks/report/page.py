@@ -1,4 +1,4 @@
-"""The page: everything that the report knows, laid out by page.html, in one file that needs nothing else."""
+"""The page: everything that the report knows, laid out by page.html, in one self-contained file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from tasks.report.table import Table
 
 @dataclass(frozen=True)
 class Contents:
-    """All that the page shows. `duel` are the best model and the system it is held against; None where there is but one."""
+    """All that the page shows. `duel` is the best model and the system it is compared with; None if there is only one."""
 
     dataset: str
     encoder: str
@@ -108,7 +108,7 @@ def p_value(p: float) -> str:
 
 
 def source(spec: str) -> str:
-    """A SPEC without the folders that its place is in: `beir:scifact`."""
+    """A SPEC without parent folders: `beir:scifact`."""
     kind, colon, place = spec.partition(":")
     return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if kind in ("beir", "msmarco", "parquet") else spec
 

@@ -1,6 +1,6 @@
-"""Which differences are more than chance: paired two-sided t-tests, Holm-corrected.
+"""Which differences are significant: paired two-sided t-tests, Holm-corrected.
 
-One family for each split: every tested pair of systems on it, each unordered pair once.
+One family per split: every tested pair of systems, each unordered pair once.
 """
 
 import math
@@ -33,7 +33,7 @@ class Pair:
 def paired_t_test(first: Floats, second: Floats, alpha: float) -> tuple[float, float | None, float | None]:
     """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q].
 
-    Where all differences are equal there is no variance to test with: p is 1 if they are 0 and else 0. With fewer than two
+    If all differences are equal, there is no variance to test with: p is 1 if they are 0, otherwise 0. With fewer than two
     queries p is 1.
     """
     differences = first - second
@@ -48,7 +48,7 @@ def paired_t_test(first: Floats, second: Floats, alpha: float) -> tuple[float, f
 
 
 def mean_interval(values: Floats, alpha: float) -> tuple[float, float]:
-    """The 1 - alpha t-interval of the mean of `values` [Q]; the mean itself twice where there is no variance."""
+    """The 1 - alpha t-interval of the mean of `values` [Q]; the mean itself twice if there is no variance."""
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
@@ -57,7 +57,7 @@ def mean_interval(values: Floats, alpha: float) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (1979): the i-th smallest of m is multiplied by m - i + 1, never falling, at most 1."""
+    """Holm's step-down correction (1979): the i-th smallest of m is multiplied by m - i + 1, monotone, at most 1."""
     corrected = [0.0] * len(p_values)
     highest = 0.0
     for step, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -67,7 +67,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare(systems: Sequence[System], baselines: Sequence[str], split: str, alpha: float) -> list[Pair]:
-    """Every system against every baseline that is in the table, on `split`; two baselines meet once, the later as the system."""
+    """Every system against every baseline that is in the table, on `split`; two baselines are compared once, the later as the system."""
     present = {system.name: system for system in systems if split in system.values}
     order = list(present)
     met = [name for name in order if name in baselines]

@@ -1,4 +1,4 @@
-"""The one table: systems as rows, measures as columns, letters for what is significantly above which baseline."""
+"""The one table: systems as rows, measures as columns, letters for significant differences from baselines."""
 
 import string
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Table:
 
 
 def letters(baselines: Sequence[str], systems: Sequence[System]) -> dict[str, str]:
-    """A letter for each baseline that is in the table, in the table's order; none where there is nothing to compare."""
+    """A letter for each baseline that is in the table, in the table's order; none if there is nothing to compare."""
     if len(systems) < 2:
         return {}
     present = [system.name for system in systems if system.name in baselines]
@@ -112,7 +112,7 @@ def caption(dataset: str, documents: int, titles: bool, split: str, queries: int
 
 
 def legend(metric: str, alpha: float, chosen_on: str, pairs: int, short: str = "") -> str:
-    """How to read the marks; `short` are the figures that a short run holds down."""
+    """How to read the marks; `short` are the figures that a short run lowers."""
     best = "\n".join([*([short] if short else []), f"*: best {metric} on {chosen_on}"])
     if not pairs:
         return best

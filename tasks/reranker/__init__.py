@@ -1,1 +1,1 @@
-"""Stage `reranker`: a cross-encoder, as it came or fine-tuned on a source of negatives."""
+"""Stage `reranker`: a cross-encoder, used as is or fine-tuned on a source of negatives."""

@@ -1,4 +1,4 @@
-"""A cross-encoder in the project's folder form: as it came, or fine-tuned."""
+"""A cross-encoder in the project's folder form, as is or fine-tuned."""
 
 from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, longest_pair
 from tasks.core.sources.downloads import encoder_folder

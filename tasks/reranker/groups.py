@@ -1,4 +1,4 @@
-"""What a step trains on: queries, and of each a positive and some negatives. Every draw is a function of (seed, epoch) or (seed, step)."""
+"""The batch of a step: queries, each with a positive and some negatives. Every draw is a function of (seed, epoch) or (seed, step)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,20 +23,21 @@ class Groups:
 
 
 def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], scratch: Path) -> Groups:
-    """Positives and negatives of the training queries; UserError where no query has both."""
+    """Positives and negatives of the training queries; UserError if no query has both."""
     queries, documents = corpus / "queries" / "train.parquet", corpus / "documents.parquet"
     positives = lists_of(*relevant_pairs(corpus / "qrels" / "train.parquet", queries, documents), count_rows(queries))
     hard = ranked_lists(negatives, queries, documents, window, scratch)
     both = np.flatnonzero((positives.counts > 0) & (hard.counts > 0))
     if not len(both):
         raise UserError(
-            f"{negatives}: no training query has both a positive and a negative of rank {window[0]} to {window[1]}; name others"
+            f"{negatives}: no training query has both a positive and a negative at ranks {window[0]} to {window[1]}; change window "
+            "or negatives"
         )
     return Groups(both, positives, hard)
 
 
 def draw_groups(groups: Groups, params: Reranker, step: int) -> list[tuple[int, list[int]]]:
-    """The step's queries, each with its documents, the positive first; fewer negatives than asked for repeat."""
+    """The step's queries, each with its documents, the positive first; fewer negatives than requested are repeated."""
     total, size = len(groups.queries), min(params.batch_queries, len(groups.queries))
     rng = np.random.default_rng(draw_seed(params.seed, 2, step))
     drawn = []

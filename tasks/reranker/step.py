@@ -15,7 +15,7 @@ from tasks.reranker.params import Reranker
 def make_step(
     encoder: CrossEncoder, queries: list[str], texts: Texts, groups: Groups, params: Reranker, dtype: torch.dtype
 ) -> Callable[[int], dict[str, float]]:
-    """The function that leaves the gradients of step n in the model; groups go through it as many at once as batch_tokens allow."""
+    """The function that leaves the gradients of step n in the model; as many groups at once as batch_tokens allows."""
     width = 1 + params.hard_negatives
     at_once = max(1, encoder.batch_tokens // (width * encoder.max_length))
 

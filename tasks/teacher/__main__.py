@@ -61,7 +61,7 @@ def main() -> None:
         write_table(out / "positives.parquet", RANKED, [positives])
         rows = write_table(out / "train.parquet", RANKED, kept())
     pieces.progress.close()
-    print(f"teacher {args.name}: {len(positives) + count:,} pairs scored, {count - rows:,} of {count:,} negatives left out")
+    print(f"teacher {args.name}: {len(positives) + count:,} pairs scored, {count - rows:,} of {count:,} negatives discarded")
     finish(scratch)
 
 

@@ -24,7 +24,7 @@ def asked(tables: Iterable[pa.Table]) -> tuple[pa.Array, int]:
 
 
 def positives_of(queries: pa.Array, qrels: pa.Table, documents: Path) -> pa.Table:
-    """Every known positive (grade above 0, in the corpus) of `queries`, once; ranks and scores are 0 yet."""
+    """Every known positive (grade above 0, in the corpus) of `queries`, once, with ranks and scores 0."""
     judged = qrels.filter(pc.and_(pc.greater(qrels["grade"], 0), pc.is_in(qrels["query"], value_set=queries)))
     judged = judged.filter(pa.array(ordinals(judged["doc"], documents) >= 0)).group_by(["query", "doc"], use_threads=False).aggregate([])
     zeros = np.zeros(len(judged))
@@ -32,12 +32,12 @@ def positives_of(queries: pa.Array, qrels: pa.Table, documents: Path) -> pa.Tabl
 
 
 def rescored(table: pa.Table, scores: Floats) -> pa.Table:
-    """`table` with other scores; ranks stay those of the source, so that a window means what it meant."""
+    """`table` with other scores; ranks stay those of the source, so that a window keeps its meaning."""
     return table.set_column(3, RANKED.field("score"), pa.array(scores, pa.float32()))
 
 
 def apart(negatives: pa.Table, positives: pa.Table, margin: float | None) -> pa.Table:
-    """The negatives that score at most their query's best positive less `margin` (RocketQA's denoising); all of them without a margin."""
+    """The negatives that score at most their query's best positive less `margin` (RocketQA, arXiv:2010.08191); all without a margin."""
     if margin is None:
         return negatives
     known = positives["query"].unique()

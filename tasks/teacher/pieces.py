@@ -1,4 +1,4 @@
-"""Scores of many pairs, piece by piece: a kill costs the piece it falls into."""
+"""Scores of many pairs, piece by piece: a kill loses only the piece in progress."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,24 +13,24 @@ from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.ids import ordinals
 
 PIECE = 8192  # pairs
-TEXT = 2**24  # characters of their texts at once: what a tokenizer makes of them takes some 20 times as much
+TEXT = 2**24  # characters of their texts at once: tokenized, they take about 20 times as much
 Floats = npt.NDArray[np.float32]
 Pair = tuple[str, str]
 
 
 class Pieces:
-    """Scores of tables of pairs (query, doc); those of finished pieces are in `scratch`, and taken from there while they are whole."""
+    """Scores of tables of pairs (query, doc); those of finished pieces are in `scratch`, and reused if intact."""
 
     def __init__(
         self, total: int, documents: Path, texts: Callable[[str, int], Pair], scores: Callable[[list[Pair]], Floats], scratch: Path
     ) -> None:
-        """`total` pairs will be asked for; `texts` gives the texts of a query and of a document by its place in the file `documents`."""
+        """`total` pairs in all; `texts` returns the texts of a query and of a document by its position in the file `documents`."""
         self.documents, self.texts, self.scores, self.scratch = documents, texts, scores, scratch
         self.progress = Progress("teacher", total, "pairs")
         self.made = 0
 
     def of(self, table: pa.Table) -> Floats:
-        """The score of each row, [len(table)]; tables are asked for in the same order every time."""
+        """The score of each row, [len(table)]; tables must come in the same order every time."""
         rows = ordinals(table["doc"], self.documents)
         pieces = [np.empty(0, dtype=np.float32)]
         for start in range(0, len(table), PIECE):

@@ -65,8 +65,8 @@ def main() -> None:
         if lengths[name] > most:
             if asked or not arguments.prompts:
                 where = f"--{name}-length" if asked else f"params.yaml: tokenize.{name}_length"
-                raise UserError(f"{where}: found {lengths[name]}, the model takes {most} tokens at most")
-            print(f"params.yaml: tokenize.{name}_length is {own}, the model takes {most} tokens at most: {most} are taken")
+                raise UserError(f"{where}: found {lengths[name]}, expected at most {most}, the model's limit; decrease it")
+            print(f"params.yaml: tokenize.{name}_length is {own}, above the model's limit; using {most}")
             lengths[name] = most
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:

@@ -18,7 +18,7 @@ Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
 
 
 class Passages:
-    """Cuts texts into passages. The first is what FirstP keeps; the special tokens and the prefix stand in each of the others too."""
+    """Splits texts into passages. The first is that of FirstP; the others have the special tokens and the prefix too."""
 
     def __init__(self, tokenizer: Any, max_length: int, prefix: str, most: int) -> None:
         framed = tokenizer("a", return_special_tokens_mask=True)
@@ -29,7 +29,7 @@ class Passages:
         self.room, self.room_next = (max_length - len(head) - len(self.trail) for head in (self.first, self.next))
         if self.room_next < 1:
             raise UserError(
-                f"params.yaml: tokenize.document_prefix {prefix!r} fills the {max_length} tokens of a passage; raise document_length"
+                f"params.yaml: tokenize.document_prefix {prefix!r} fills all {max_length} tokens of a passage; increase document_length"
             )
 
     def __call__(self, texts: list[str]) -> list[list[list[int]]]:
@@ -47,11 +47,11 @@ class Passages:
 def write_tokens(
     folder: Path, batches: Texts, tokenizer: Any, digest: str, max_length: int, prefix: str, total: int, passages: int = 1
 ) -> None:
-    """Tokenise (id, text) batches into `folder` (new). Rust threads of the tokenizer share a batch among the cores.
+    """Tokenize (id, text) batches into `folder` (new). The tokenizer's threads share each batch.
 
-    A text is cut to `max_length` tokens, special ones included (FirstP), or into as many as `passages` rows of that length,
-    one behind the other, each with the special tokens and the prefix (MaxP: ance-iclr.txt section 5). A text without any
-    token stands as a single padding token, so that every text has a vector.
+    A text is truncated to `max_length` tokens, special tokens included (FirstP), or split into up to `passages` rows of that
+    length, each with the special tokens and the prefix (MaxP: ANCE (arXiv:2007.00808), section 5). A text without
+    tokens becomes a single padding token, so that every text has a vector.
     """
     split = Passages(tokenizer, max_length, prefix, passages) if passages > 1 else None
     folder.mkdir(parents=True)
@@ -85,4 +85,4 @@ def write_tokens(
     progress.close()
     full = int((np.concatenate(lengths or [np.zeros(0)]) == max_length).sum())
     if full and not split:
-        print(f"{folder.name}: {full:,} of {rows:,} texts fill all {max_length} tokens; what is beyond is not seen")
+        print(f"{folder.name}: {full:,} of {rows:,} texts reach {max_length} tokens; anything beyond is truncated")

@@ -1,6 +1,6 @@
-"""What a step trains on: queries, a positive and hard negatives of each, and which documents are whose positives.
+"""The batch of a training step: queries, a positive and hard negatives of each, and all known positives.
 
-B queries, H hard negatives a query, S = B + B H candidate slots, U distinct documents among them, G = 1 + H: a query's own group.
+B queries, H hard negatives per query, S = B + B H candidate slots, U distinct documents among them, G = 1 + H: a query's own group.
 Every draw is a function of (seed, epoch) or (seed, step) alone.
 """
 
@@ -57,15 +57,15 @@ class _Draw:
 def read_training_set(
     queries: Tokens, documents: Tokens, qrels: Path, negatives: Path, window: tuple[int, int], scratch: Path
 ) -> TrainingSet:
-    """Judgements and negatives of the training queries; UserError where there is nothing to train on.
+    """Judgements and negatives of the training queries; UserError if there is nothing to train on.
 
-    `negatives` is a table; the scores of known positives stand beside it in positives.parquet, where its stage wrote them.
+    `negatives` is a table; positives.parquet beside it has the scores of known positives, if its stage wrote them.
     """
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
     q, d = relevant_pairs(qrels, query_ids, document_ids)
     if not len(q):
         raise UserError(
-            f"{qrels}: no training query has a relevant document; give the dataset a train split, or set steps: 0 in every round"
+            f"{qrels}: no training query has a relevant document; add a train split to the data set, or set steps: 0 in every round"
         )
     total = count_rows(document_ids)
     scores = _positive_scores(negatives.with_name("positives.parquet"), q, d, query_ids, document_ids, total)
@@ -75,23 +75,23 @@ def read_training_set(
 
 
 def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
-    """`data` with params.train_queries of its queries, drawn uniformly by params.split_seed, in their old order; all, where that is none.
+    """`data` with params.train_queries of its queries, sampled uniformly by params.split_seed, in their original order; all if null.
 
-    The first of one permutation are taken, so that with one seed fewer queries are always among more. UserError for more than there are.
+    They are the first of one permutation, so under one seed a smaller sample is a subset of a larger one. UserError if there are too few.
     """
     if params.train_queries is None:
         return data
     if params.train_queries > len(data.queries):
         raise UserError(
             f"params.yaml: rounds: train_queries {params.train_queries:,}: found {len(data.queries):,} training queries with a relevant "
-            "document, expected at least as many; take fewer, or none for all of them"
+            "document, expected at least that many; decrease it, or set null for all"
         )
     drawn = np.random.default_rng(draw_seed(params.split_seed, 4)).permutation(len(data.queries))[: params.train_queries]
     return replace(data, queries=data.queries[np.sort(drawn)])
 
 
 def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path, document_ids: Path, total: int) -> Floats | None:
-    """The score of each pair (query, document) in a table of positives, NaN where it is not in it; None without such a table."""
+    """The score of each pair (query, document) in a table of positives, NaN if it is not listed; None without such a table."""
     if not path.exists():
         return None
     table = read_table(path, RANKED)
@@ -106,27 +106,28 @@ def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path
 
 
 def check_training_set(data: TrainingSet, params: Round) -> str:
-    """One line on how the queries are served with negatives; UserError where a round that draws from a table finds it empty.
+    """One line on how many negatives the queries have; UserError if a round that samples from a table finds it empty.
 
-    `scores` are asked for where sampling or loss needs them.
+    Scores are required if sampling or loss uses them.
     """
     if params.hard == 0 or params.negatives == "random":
         return f"{len(data.queries):,} queries, hard negatives: {params.negatives if params.hard else 'none'}"
     counts = data.negatives.counts[data.queries]
     if not counts.any():
         raise UserError(
-            f"negatives {params.negatives}: none of {len(counts):,} queries has one of rank {params.window[0]} to {params.window[1]}, "
-            "expected some; take other negatives (random, bm25), a wider window, or none"
+            f"negatives {params.negatives}: none of {len(counts):,} queries has one at ranks {params.window[0]} to {params.window[1]}; "
+            "choose other negatives (random, bm25, none) or a wider window"
         )
     if (params.distilled or params.sampling == "simans") and (
         data.positives.scores is None or not np.isfinite(data.positives.scores).any()
     ):
         wish = f"loss {params.loss}" if params.distilled else "sampling simans"
-        raise UserError(f"negatives {params.negatives}: no scores of positives beside them, {wish} needs them; take a mine or a teacher")
+        raise UserError(f"negatives {params.negatives}: no scores of positives, which {wish} requires; name a mine or a teacher")
     if counts.max() < params.hard:
         raise UserError(
-            f"negatives {params.negatives}: found at most {counts.max()} a query of rank {params.window[0]} to {params.window[1]}, "
-            f"expected hard_negatives, {params.hard}, for some query at least; ask for fewer, or for a deeper or less guarded source"
+            f"negatives {params.negatives}: found at most {counts.max()} per query at ranks {params.window[0]} to {params.window[1]}, "
+            f"expected hard_negatives ({params.hard}) for at least one query; decrease hard_negatives, or use a deeper or less "
+            "filtered source"
         )
     short, lone = int(((counts > 0) & (counts < params.hard)).sum()), int((counts == 0).sum())
     return (
@@ -136,9 +137,9 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
 
 
 def seen_before(state: Mapping[str, int], data: TrainingSet, params: Round) -> str:
-    """A line where a round begins with the very queries that the model it starts from was trained on, while a batch of others is left.
+    """A warning if a round begins with the same queries as its initial model was trained on, although others are left.
 
-    `state` is state.json of that model: `seed`, `queries` drawn, `of` how many. Else nothing.
+    `state` is state.json of that model: `seed`, `queries` drawn, `of` how many. Otherwise empty.
     """
     drawn, total = state.get("queries", 0), len(data.queries)
     if (
@@ -158,12 +159,12 @@ def steps_of(data: TrainingSet, params: Round) -> int:
 
 
 def schedule_of(steps: int, before: int, params: Round) -> Schedule:
-    """The stretch of lr's rise and fall that a round trains on, `before` steps being done; UserError where that ends too early."""
+    """The part of the lr schedule that a round trains on after `before` steps; UserError if the schedule ends too early."""
     total = params.schedule_steps or steps
     if before + steps > total:
         raise UserError(
-            f"params.yaml: rounds: {before} steps behind and {steps} to come are more than schedule_steps {total}; "
-            "expected the steps of the whole chain, the same in each of its rounds"
+            f"params.yaml: rounds: {before} steps done and {steps} to do exceed schedule_steps {total}; "
+            "set it to the steps of the whole chain, the same in each of its rounds"
         )
     return Schedule(steps, params.warmup, params.clip, before, total)
 
@@ -171,8 +172,8 @@ def schedule_of(steps: int, before: int, params: Round) -> Schedule:
 def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     """The batch of step `step`: queries in the order of a permutation per epoch, a positive of each drawn uniformly.
 
-    Hard negatives are drawn as params.sampling says. A query with fewer than asked for repeats some; one with none gets
-    random documents of the corpus, as every query does where params.negatives is random.
+    Hard negatives are drawn as params.sampling says. A query with fewer than requested repeats some; one with none gets
+    random documents of the corpus, as does every query if params.negatives is random.
     """
     size, hard = min(params.batch_queries, len(data.queries)), params.hard
     queries = data.queries[batch_places(len(data.queries), size, params.seed, step)]
@@ -215,7 +216,7 @@ def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params
 
 
 def _log_weights(negatives: DocumentLists, first: int, count: int, positive: float, params: Round) -> Floats | None:
-    """SimANS (Zhou et al., arXiv 2210.11773, Eq. 3): log p = -a (s- - s+ - b)^2 up to a constant; None: all alike, as without a score."""
+    """SimANS (Zhou et al., arXiv 2210.11773, Eq. 3): log p = -a (s- - s+ - b)^2 up to a constant; None: uniform, as without scores."""
     if params.sampling != "simans" or negatives.scores is None or not np.isfinite(positive):
         return None
     distance = negatives.scores[first : first + count].astype(np.float64) - positive - params.simans_b
@@ -224,11 +225,11 @@ def _log_weights(negatives: DocumentLists, first: int, count: int, positive: flo
 
 
 def _places(count: int, number: int, log_weights: Floats | None, sampling: str, rng: np.random.Generator) -> Ints:
-    """`number` of 0..count-1, each once where there are enough; else they repeat: by chance (uniform) or in turn."""
+    """`number` of 0..count-1, without replacement if there are enough; otherwise repeated, at random (uniform) or in turn."""
     if sampling == "top":
         return np.arange(number) % count
     if log_weights is None:
         drawn: Ints = rng.choice(count, size=number, replace=count < number)
         return drawn
-    keys = log_weights + rng.gumbel(size=count)  # the largest keys are a weighted draw without repetition; no weight underflows
+    keys = log_weights + rng.gumbel(size=count)  # the largest keys are a weighted sample without replacement; no weight underflows
     return np.argsort(-keys, kind="stable")[np.arange(number) % count]

@@ -1,10 +1,10 @@
 """Losses of a round: pure functions of scores. One formula, one function, one source.
 
-B queries, S candidate slots, H hard negatives a query. Slot i < B is the positive of query i; the slots behind hold hard
-negatives, query by query. `negative_BS` says which slots are negatives of which query (no known positive among them),
-`own_BS` which slots are the query's own hard negatives. A loss over no pair at all is 0, with gradient 0.
+B queries, S candidate slots, H hard negatives per query. Slot i < B is the positive of query i; the slots after that are hard
+negatives, query by query. `negative_BS` says which slots are negatives of which query (known positives excluded),
+`own_BS` which slots are the query's own hard negatives. A loss over no pairs is 0, with gradient 0.
 
-A teacher's losses see a query's own group only: `group_BG` [B, 1 + H] has the positive first, then the query's own hard
+Distillation losses use only a query's own group: `group_BG` [B, 1 + H] has the positive first, then the query's own hard
 negatives; `valid_BG` says which of them count.
 """
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 def nll(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
     """Softmax cross-entropy of the positive against the query's negatives, mean over queries.
 
-    -log( e^s+ / (e^s+ + sum over negatives of e^s-) ): ance-iclr.txt section 2, Tevatron's loss.
+    -log( e^s+ / (e^s+ + sum over negatives of e^s-) ): ANCE (arXiv:2007.00808), section 2; Tevatron's loss.
     """
     target_B = torch.arange(len(scores_BS), device=scores_BS.device)
     candidate_BS = negative_BS | F.one_hot(target_B, scores_BS.shape[1]).bool()
@@ -23,21 +23,21 @@ def nll(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
 
 
 def hardest(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
-    """Of every query's negatives the one of the highest score (the first of equals), as a mask [B, S]; a query without any keeps none.
+    """Each query's highest-scoring negative (the first of equals), as a mask [B, S]; none for a query without negatives.
 
-    NCE Neg, ance-iclr.txt section 5: only the hardest negative of the batch enters the loss.
+    NCE Neg, ANCE (arXiv:2007.00808), section 5: only the hardest negative of the batch is in the loss.
     """
     best_B = scores_BS.detach().masked_fill(~negative_BS, -torch.inf).argmax(1)
     return negative_BS & F.one_hot(best_B, scores_BS.shape[1]).bool()
 
 
 def pair_losses(scores_BS: torch.Tensor) -> torch.Tensor:
-    """RankNet of every (positive, candidate) pair, [B, S]: log(1 + e^(s- - s+)), star-adore.txt Eq. 14."""
+    """RankNet of every (positive, candidate) pair, [B, S]: log(1 + e^(s- - s+)), STAR (arXiv:2104.08051), Eq. 14."""
     return F.softplus(scores_BS - scores_BS.diagonal().unsqueeze(1))
 
 
 def ranknet(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
-    """STAR as released (DRhard, model.py): mean over all pairs of the batch, hard and in-batch alike.
+    """STAR as released (DRhard, model.py): mean over all pairs of the batch, hard and in-batch.
 
     It is also the pairwise softmax that ANCE trains with (ANCE, models.py): a softmax over one positive and one negative,
     -log( e^s+ / (e^s+ + e^s-) ), is log(1 + e^(s- - s+)); the mean is over all pairs.
@@ -46,22 +46,22 @@ def ranknet(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
 
 
 def star(scores_BS: torch.Tensor, negative_BS: torch.Tensor, own_BS: torch.Tensor, alpha: float) -> torch.Tensor:
-    """STAR as written, star-adore.txt Eq. 13: L_s + alpha L_r; each is the mean over its pairs.
+    """STAR as published (arXiv:2104.08051), Eq. 13: L_s + alpha L_r; each is the mean over its pairs.
 
     L_s (Eq. 7) pairs the positive with the query's own static hard negatives, L_r (Eq. 5) with the other queries' documents,
-    which stand for random ones (section 6.1.3).
+    which represent random ones (section 6.1.3).
     """
     return ranknet(scores_BS, negative_BS & own_BS) + alpha * ranknet(scores_BS, negative_BS & ~own_BS)
 
 
 def hinge(scores_BS: torch.Tensor, negative_BS: torch.Tensor, margin: float) -> torch.Tensor:
-    """Mean over all pairs of max(0, margin - (s+ - s-)): ance-iclr.txt section 2 names it beside the NLL."""
+    """Mean over all pairs of max(0, margin - (s+ - s-)): ANCE (arXiv:2007.00808), section 2, beside the NLL."""
     pairs_BS = F.relu(margin - scores_BS.diagonal().unsqueeze(1) + scores_BS)
     return (pairs_BS * negative_BS).sum() / negative_BS.sum().clamp(min=1)
 
 
 def margin_mse(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor) -> torch.Tensor:
-    """Mean over all (positive, own negative) pairs of ((s+ - s-) - (t+ - t-))^2: Hofstaetter et al., arXiv 2010.02666, Eq. 1."""
+    """Mean over all (positive, own negative) pairs of ((s+ - s-) - (t+ - t-))^2: Hofstätter et al., arXiv:2010.02666, Eq. 1."""
     pairs_BH = valid_BG[:, :1] & valid_BG[:, 1:]
     margins_BH = (group_BG[:, :1] - group_BG[:, 1:]) - (teacher_BG[:, :1] - teacher_BG[:, 1:])
     return margins_BH.masked_fill(~pairs_BH, 0.0).square().sum() / pairs_BH.sum().clamp(min=1)
@@ -70,10 +70,10 @@ def margin_mse(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch
 def kl(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor) -> torch.Tensor:
     """KL(softmax(teacher) || softmax(student)) over each query's own group, mean over the queries whose group has a pair.
 
-    Tevatron's distillation loss (`batchmean`), SimLM. Temperatures have divided both before; there is no factor T^2.
+    Tevatron's distillation loss (`batchmean`), SimLM. Both are divided by their temperatures beforehand; there is no factor T^2.
     """
     row_B = valid_BG[:, 0] & valid_BG[:, 1:].any(1)
-    least = torch.finfo(group_BG.dtype).min  # not -inf: the logarithm of a slot that is left out stays finite, so does its gradient
+    least = torch.finfo(group_BG.dtype).min  # not -inf: the logarithm of an excluded slot and its gradient stay finite
     student_BG = group_BG.masked_fill(~valid_BG, least).log_softmax(1)
     wanted_BG = teacher_BG.masked_fill(~valid_BG, least).log_softmax(1)
     terms_BG = (wanted_BG.exp() * (wanted_BG - student_BG)).masked_fill(~valid_BG, 0.0)

@@ -15,7 +15,7 @@ from tasks.train.params import Round
 
 
 def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor:
-    """Scores of documents by their best passages, [B, U], from scores of the passages: MaxP, ance-iclr.txt section 5.
+    """Scores of documents by their best passages, [B, U], from scores of the passages: MaxP, ANCE (arXiv:2007.00808), section 5.
 
     `held_UP` says which passages a document has; rows are numbered along it.
     """
@@ -26,7 +26,7 @@ def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor
 
 
 def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, dict[str, float]]:
-    """The round's loss over the scores of one batch's documents, and how often the positive came first among the candidates."""
+    """The round's loss over the scores of one batch's documents, and the fraction of queries whose positive scores highest."""
     device = scores_BU.device
     scores_BS = scores_BU[:, torch.from_numpy(batch.slots).to(device)] / params.temperature
     own_BS = torch.from_numpy(batch.own).to(device)
@@ -54,7 +54,7 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
 def distillation(
     scores_BS: torch.Tensor, negative_BS: torch.Tensor, own_BS: torch.Tensor, teacher_BG: torch.Tensor, params: Round
 ) -> torch.Tensor:
-    """The loss to a teacher's scores over each query's own group, and the weighted nll. What the teacher has no score for is left out."""
+    """Distillation loss over each query's own group, plus the weighted nll. Documents without a teacher's score are excluded."""
     own = own_BS.nonzero()[:, 1].view(len(scores_BS), -1)  # [B, H]: the slots of a query's own hard negatives, in order
     group_BG = torch.cat([scores_BS.diagonal().unsqueeze(1), scores_BS.gather(1, own)], dim=1)
     allowed_BG = F.pad(negative_BS.gather(1, own), (1, 0), value=True)
@@ -75,7 +75,7 @@ def make_step(
     dtype: torch.dtype,
     behind: int = 0,
 ) -> Callable[[int], dict[str, float]]:
-    """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds are counted before it."""
+    """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds come before it."""
 
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
 

@@ -109,7 +109,7 @@ def test_scores_over_any_index_are_its_own(factory: str, embeddings: Embeddings,
 
 @pytest.mark.parametrize("factory", ["PCA4,Flat", "L2norm,Flat", "PQ4x4fs"])
 def test_an_index_whose_scores_are_not_those_of_its_vectors_is_refused(factory: str, embeddings: Embeddings) -> None:
-    with pytest.raises(UserError, match=r"params.yaml: adore.a.index: the scores of this index are not those"):
+    with pytest.raises(UserError, match=r"params.yaml: adore.a.index: this index does not score by its decoded vectors"):
         Compressed(built(embeddings, factory), CPU, "adore.a.index")
 
 

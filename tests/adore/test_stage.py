@@ -202,7 +202,7 @@ def test_killed_and_resumed_equals_undisturbed(
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     capsys.readouterr()
     again = run(name, f"{name}{harmed}/killed")
-    assert ("going on from step 6" in capsys.readouterr().out) == (harmed in ("", "index.faiss"))
+    assert ("resuming from step 6" in capsys.readouterr().out) == (harmed in ("", "index.faiss"))
     for out in OUTS:
         assert folder_digest(whole / out) == folder_digest(again / out), out
     remove_finished()
@@ -261,7 +261,7 @@ def test_mistakes_are_one_line(name: str, words: str, run: Callable[[str, str], 
 
 def test_a_depth_beyond_the_corpus_takes_all_of_it(run: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     out = run("deep", "deep")
-    assert f"depth 1000, the corpus has {DOCUMENTS} documents: all of them are in every list" in capsys.readouterr().out
+    assert f"depth 1000 exceeds the corpus; every list contains all {DOCUMENTS} documents" in capsys.readouterr().out
     assert curve(out, "recall") == [1.0]
 
 

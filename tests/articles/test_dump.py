@@ -259,7 +259,7 @@ def test_a_damaged_header_of_a_stream_is_told_with_its_place(tmp_path: Path) -> 
     for start in starts[1:]:
         for damage in (b"\0" * 10, b"XZh91AY&SY", b"BZh91AX&SY"):
             path.write_bytes(multi[:start] + damage + multi[start + 10 :])
-            with pytest.raises(UserError, match=rf"the bz2 stream at byte {start} is damaged"):
+            with pytest.raises(UserError, match=rf"the bz2 stream at byte {start} is corrupt"):
                 of(f"dump:{path}")
     path.write_bytes(multi)
     whole = of(f"dump:{path}")
@@ -287,20 +287,20 @@ def test_parquet_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert refused > 20
 
 
-def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
+def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
     whole, multi = bz2.compress(WHOLE), multistream()
     starts = [found.start() for found in re.finditer(rb"BZh91AY&SY", multi)]
     cases = {
-        "cut.xml.bz2": (whole[:-100], f"breaks off at byte {len(whole) - 100}: the bz2 stream that begins at byte 0 has no end"),
+        "cut.xml.bz2": (whole[:-100], f"truncated at byte {len(whole) - 100}: the bz2 stream that begins at byte 0 has no end"),
         "late.xml.bz2": (
             multi[: starts[-2] + 50],
-            f"breaks off at byte {starts[-2] + 50}: the bz2 stream that begins at byte {starts[-2]}",
+            f"truncated at byte {starts[-2] + 50}: the bz2 stream that begins at byte {starts[-2]}",
         ),
-        "edge.xml.bz2": (multi[: starts[-1]], f"breaks off at byte {starts[-1]}: no </mediawiki> at its end"),
-        "half.xml": (WHOLE[:-500], f"breaks off at byte {len(WHOLE) - 500}: no </mediawiki>"),
+        "edge.xml.bz2": (multi[: starts[-1]], f"truncated at byte {starts[-1]}: no </mediawiki> at the end"),
+        "half.xml": (WHOLE[:-500], f"truncated at byte {len(WHOLE) - 500}: no </mediawiki>"),
         "other.xml": (b"<rss><page>x</page></rss>", "begins with '<rss><page>x</page></rss>', expected <mediawiki"),
         "empty.xml": (b"", "begins with '', expected <mediawiki"),
-        "bad.xml.bz2": (whole[:200] + b"xxxx" + whole[204:], "damaged"),
+        "bad.xml.bz2": (whole[:200] + b"xxxx" + whole[204:], "corrupt"),
     }
     for name, (content, line) in cases.items():
         (tmp_path / name).write_bytes(content)
@@ -329,7 +329,7 @@ def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
 def test_a_broken_source_leaves_nothing_half_done(tmp_path: Path) -> None:
     (tmp_path / "cut.xml.bz2").write_bytes(bz2.compress(WHOLE)[:-100])
     (tmp_path / "few.jsonl").write_text('{"text": "A stub."}\n')
-    for source, line in (("dump:cut.xml.bz2", "breaks off at byte"), ("jsonl:few.jsonl", "no article in it (left out: 1 stubs)")):
+    for source, line in (("dump:cut.xml.bz2", "truncated at byte"), ("jsonl:few.jsonl", "no articles found (excluded: 1 stubs)")):
         (tmp_path / "params.yaml").write_text(f'articles: {{source: "{source}"}}\n')
         done = subprocess.run(
             [sys.executable, "-m", "tasks.articles", "--out", "out"], cwd=tmp_path, capture_output=True, text=True, check=False

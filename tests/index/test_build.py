@@ -191,14 +191,14 @@ def test_the_training_sample_is_drawn_from_all_rows(size: int, tmp_path: Path) -
 def test_an_index_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"no index")
     for name in ("bad", "missing"):
-        with pytest.raises(UserError, match=f"{name}: not a readable faiss index") as refused:
+        with pytest.raises(UserError, match=f"{name}: unreadable faiss index") as refused:
             open_index(tmp_path / name)
         assert "\n" not in str(refused.value)
 
 
 def test_vectors_of_another_width(tmp_path: Path) -> None:
     index = build(write_embeddings(tmp_path / "e", draw(10), [10]), Index())
-    with pytest.raises(UserError, match="width 16, the encoder gives 8"):
+    with pytest.raises(UserError, match="width 16, the encoder 8"):
         search_index(index, draw(2, width=8), 3)
 
 

@@ -149,7 +149,7 @@ def ranked_again(rows: list[tuple[str, str, int, float]], query: str, document: 
 def test_an_encoder_of_another_width_and_one_that_gives_nan(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(tmp_path, tiny_encoder)
     monkeypatch.setattr(core_queries, "encode", lambda *_: np.ones((QUERIES, 7), dtype=np.float32))
-    with pytest.raises(UserError, match="vectors of width 128, the encoder gives 7"):
+    with pytest.raises(UserError, match="width 128, but the encoder has 7"):
         case.run(monkeypatch, "embeddings", 3, 0, [])
     monkeypatch.setattr(core_queries, "encode", lambda *_: np.full((QUERIES, WIDTH), np.nan, dtype=np.float32))
     for way in ("embeddings", "indexes"):
@@ -211,7 +211,7 @@ def test_an_index_that_scores_otherwise_than_its_vectors_is_refused(
     index = faiss.index_factory(WIDTH, "L2norm,Flat", faiss.METRIC_INNER_PRODUCT)
     index.add(case.vectors * 3)
     faiss.write_index(index, str(tmp_path / "indexes" / "index.faiss"))
-    with pytest.raises(UserError, match=r"^params.yaml: mine.m.search: indexes: the scores of this index are not those of its decoded"):
+    with pytest.raises(UserError, match=r"^params.yaml: mine.m.search: indexes: this index does not score by its decoded"):
         case.run(monkeypatch, "indexes", 4, 1, [("q0", "d1", 1)])
 
 

@@ -99,7 +99,7 @@ def test_random_takes_all_that_is_left_where_the_corpus_is_small(tmp_path: Path,
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = negatives(tmp_path, "a", [("q0", "d1", 1, 1.0), ("q3", "d1", 1, 1.0)])
     b = negatives(tmp_path, "b", [])
-    with pytest.raises(UserError, match="query 'q3' stands out of the order"):
+    with pytest.raises(UserError, match="query 'q3' is out of the order"):
         run(tmp_path, monkeypatch, "{first: a, second: random}", a, b)
     with pytest.raises(UserError, match="holds no negative of any training query"):
         run(tmp_path, monkeypatch, "{first: b, second: c}", b, b)

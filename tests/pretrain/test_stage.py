@@ -96,7 +96,7 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     process.wait()
     checkpoints(project, 30)
     assert not (project / "killed/encoder").exists(), "an out of a killed stage stands there"
-    assert "going on from step" in run(project, "pretrain", *pretrain("costa", "base", "killed"))
+    assert "resuming from step" in run(project, "pretrain", *pretrain("costa", "base", "killed"))
     for out in ("encoder", "curves"):
         assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
     assert [path.name for path in project.glob(".retemper/scratch/*/*/finished")] == ["finished"], "scratch is marked as done with"
@@ -141,7 +141,7 @@ def test_a_pretraining_without_mlm_keeps_the_head_that_it_came_with(project: Pat
     assert before and before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     count = json.loads((project / "bare/curves/pretrain.json").read_text())["chunks"]
-    assert f"pretrain.bare: {count:,} chunks, {count:,} texts a step" in output
+    assert f"pretrain.bare: {count:,} chunks, {count:,} texts per step" in output
 
 
 def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, minilm: Path, run_here: Any) -> None:
@@ -159,7 +159,7 @@ def test_a_user_mistake_is_one_line(project: Path) -> None:
     process = stage(project, "pretrain", *pretrain("deep", "base", "mistake"))
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 2, output
-    line = "retemper: params.yaml: pretrain.deep.paragraph: found [64, 128], the longest text has 62 tokens; lower it"
+    line = "retemper: params.yaml: pretrain.deep.paragraph: found [64, 128], but the longest text has 62 tokens; decrease it"
     assert output.splitlines()[-1].startswith(line) and "Traceback" not in output
     assert not (project / "mistake/encoder").exists()
 
@@ -168,5 +168,5 @@ def test_chunks_longer_than_the_model_are_refused(project: Path) -> None:
     (project / "long").mkdir()
     (project / "long/params.yaml").write_text("chunk: {length: 1024}")
     process = stage(project / "long", "chunk", "--articles", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
-    assert "params.yaml: chunk.length: found 1024, the model takes 512 tokens at most" in process.communicate(timeout=120)[0]
+    assert "params.yaml: chunk.length: found 1024, expected at most 512" in process.communicate(timeout=120)[0]
     assert process.returncode == 2

@@ -184,8 +184,8 @@ def test_an_epoch_sees_every_chunk_once_and_spans_are_drawn_anew_unless_fixed(ch
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"paragraph": [64, 128]}, r"p.paragraph: found \[64, 128\], the longest text has \d+ tokens; lower it"),
-        ({"spans": 70}, r"p.spans: found 70, the longest text has \d+ tokens; lower it"),
+        ({"paragraph": [64, 128]}, r"p.paragraph: found \[64, 128\], but the longest text has \d+ tokens; decrease it"),
+        ({"spans": 70}, r"p.spans: found 70, but the longest text has \d+ tokens; decrease it"),
     ],
 )
 def test_what_no_text_can_satisfy(values: dict[str, Any], line: str, chunks: Chunks) -> None:

@@ -120,14 +120,14 @@ def test_trained_upon_an_encoder(
         run(project, entry, patch, "second", checkpoint_seconds=0)
     assert not (project / "second" / "model").exists()
     second = run(project, entry, monkeypatch, "second")
-    assert "going on from step 5" in capsys.readouterr().out
+    assert "resuming from step 5" in capsys.readouterr().out
     assert folder_digest(second / "model") == folder_digest(first / "model")
 
 
 def test_mistakes(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="found 2 labels, expected 1"):
         run(project, f"{{source: {tiny_encoder}, negatives: none}}", monkeypatch, "x")
-    with pytest.raises(UserError, match="no training query has both a positive and a negative of rank 50 to 60"):
+    with pytest.raises(UserError, match="no training query has both a positive and a negative at ranks 50 to 60"):
         run(project, f"{{source: {tiny_encoder}, head: new, negatives: n, steps: 2, window: [50, 60]}}", monkeypatch, "x")
     with pytest.raises(UserError, match="must be trained; set steps"):
         run(project, f"{{source: {tiny_encoder}, head: new, negatives: n}}", monkeypatch, "x")

@@ -83,7 +83,7 @@ def test_every_passage_has_the_prefix(tiny_encoder: Path, tmp_path: Path) -> Non
 
 
 def test_a_prefix_that_leaves_no_room(tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="document_prefix 'passage: ' fills the 4 tokens"):
+    with pytest.raises(UserError, match="document_prefix 'passage: ' fills all 4 tokens"):
         write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), "", 4, "passage: ", 1, 2)
 
 
@@ -175,6 +175,6 @@ def test_a_split_without_queries(tiny_corpus: Any, tiny_encoder: Path, tmp_path:
 def test_more_tokens_than_the_model_has_positions(
     name: str, tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match=rf"tokenize\.{name}: found 513, the model takes 512 tokens at most"):
+    with pytest.raises(UserError, match=rf"tokenize\.{name}: found 513, expected at most 512"):
         run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, f"{{{name}: 513}}")
     assert not (tmp_path / "tokens").exists()

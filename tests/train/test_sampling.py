@@ -127,10 +127,10 @@ def test_read_with_scores(tmp_path: Path) -> None:
     (tmp_path / "positives.parquet").unlink()
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9), tmp_path)
     for values in ({"loss": "margin_mse"}, {"sampling": "simans"}):
-        with pytest.raises(UserError, match="no scores of positives beside them"):
+        with pytest.raises(UserError, match="no scores of positives, which"):
             check_training_set(data, round_of(**values))
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (3, 9), tmp_path)
-    with pytest.raises(UserError, match="none of 2 queries has one of rank 3 to 9"):
+    with pytest.raises(UserError, match="none of 2 queries has one at ranks 3 to 9"):
         check_training_set(data, round_of(window=(3, 9)))
     assert check_training_set(data, round_of(negatives="random", window=(3, 9))) == "2 queries, hard negatives: random"
 
@@ -138,7 +138,7 @@ def test_read_with_scores(tmp_path: Path) -> None:
 def test_the_schedule_of_a_chain() -> None:
     plan = schedule_of(10, 20, round_of(schedule_steps=30))
     assert (plan.steps, plan.first, plan.total) == (10, 20, 30)
-    with pytest.raises(UserError, match="21 steps behind and 10 to come are more than schedule_steps 30"):
+    with pytest.raises(UserError, match="21 steps done and 10 to do exceed schedule_steps 30"):
         schedule_of(10, 21, round_of(schedule_steps=30))
     assert schedule_of(10, 0, round_of()).total == 10
 
@@ -153,7 +153,9 @@ def test_negatives_without_scores_teach_nothing(values: dict[str, str], negative
 
 def test_more_negatives_than_any_query_has_are_refused(data: TrainingSet) -> None:
     assert "1 have fewer than 4 (theirs repeat), 1 none" in check_training_set(data, round_of(hard_negatives=4))
-    with pytest.raises(UserError, match=r"^negatives m: found at most 4 a query of rank 1 to 200, expected hard_negatives, 5, for some"):
+    with pytest.raises(
+        UserError, match=r"^negatives m: found at most 4 per query at ranks 1 to 200, expected hard_negatives .5. for at least"
+    ):
         check_training_set(data, round_of(hard_negatives=5))
 
 

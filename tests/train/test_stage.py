@@ -81,7 +81,7 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     checkpoints(project, 30)
     assert not any((project / "killed" / out).exists() for out in OUTS), "an out of a killed stage stands there"
     output = run(project, "train", *train_arguments("warmup", "negatives", "killed"))
-    assert "going on from step" in output
+    assert "resuming from step" in output
     for out in OUTS:
         assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
     (scratch,) = project.glob(".retemper/scratch/*/*")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-POINTS = 200  # of a drawn line; longer curves are drawn by the means of equal stretches
+POINTS = 200  # points per drawn line; longer curves are drawn as means of equal intervals
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Curve:
 
 
 def load_curves(folder: Path, rounds: Sequence[str]) -> dict[str, list[Curve]]:
-    """Curves by metric, in the order of `rounds`; rounds that were not trained have none."""
+    """Curves by metric, in the order of `rounds`; untrained rounds have none."""
     curves: dict[str, list[Curve]] = {}
     for name in rounds:
         for path in sorted((folder / name / "plots" / "metrics" / "train").glob("*.tsv")):
@@ -46,7 +46,7 @@ def read_tsv(path: Path) -> list[tuple[float, float]]:
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most POINTS points: the means of stretches of equal length."""
+    """At most POINTS points: the means of intervals of equal length."""
     if len(points) <= POINTS:
         return list(points)
     size = math.ceil(len(points) / POINTS)

@@ -1,4 +1,4 @@
-"""What every chart is drawn from: SVG that takes its colours from the page, so that it follows light and dark. Same data, same bytes."""
+"""What every chart is drawn from: SVG with the page's colors, so that it follows light and dark mode. Same data, same bytes."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ COLOURS = len(LIGHT)  # of lines; later lines are dashed
 
 
 def palette(colours: Sequence[str]) -> str:
-    """CSS: the colours of a page's lines, --s0 to --s7."""
+    """CSS: the colors of a page's lines, --s0 to --s7."""
     return "".join(f"--s{place}:{colour};" for place, colour in enumerate(colours))
 
 
@@ -31,12 +31,12 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def line_style(place: int) -> str:
-    """CSS classes of the line at `place`."""
+    """CSS classes of line number `place`."""
     return f"s{place % COLOURS}" + (f" dash{place // COLOURS % 3}" if place >= COLOURS else "")
 
 
 def svg(parts: Sequence[str], height: float, label: str, kind: str, width: float = WIDTH) -> Markup:
-    """A drawing; its width and height are units that the page scales. Every text in `parts` went through escape."""
+    """A drawing; its width and height are units that the page scales. Every text in `parts` must be escaped."""
     head = f'<svg class="{kind}" viewBox="0 0 {short(width)} {short(height)}" role="img" aria-label="{escape(label)}">'
     return Markup(head + "".join(parts) + "</svg>")
 
@@ -52,12 +52,12 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def text(x: float, y: float, words: str, kind: str) -> str:
-    """Words at a point."""
+    """Text at a point."""
     return f'<text class="{kind}" x="{short(x)}" y="{short(y)}">{escape(words)}</text>'
 
 
 def title(words: str) -> str:
-    """What a browser shows of the element around it, under the pointer."""
+    """The tooltip of the enclosing element."""
     return f"<title>{escape(words)}</title>"
 
 
@@ -74,7 +74,7 @@ def number(value: float) -> str:
 
 
 def line_chart(heading: str, curves: Sequence[Curve], order: Sequence[str]) -> Markup:
-    """Curves over steps; `order` gives every name its colour, the same in all charts."""
+    """Curves over steps; `order` gives every name its color, the same in all charts."""
     width, left, top, height = 370.0, 58.0, 30.0, 150.0
     xs = [x for curve in curves for x, _ in curve.points]
     ys = [y for curve in curves for _, y in curve.points]

@@ -2,7 +2,7 @@
 
 The folder is a Hugging Face model (safetensors, config, tokenizer) with the module files of
 sentence-transformers beside it, so that `AutoModel` and `SentenceTransformer(path)` load it and give the
-same vectors. Those module files are also where pooling, head and similarity are read from: nothing is kept twice.
+same vectors. Pooling, head, and similarity are read from those module files too: nothing is stored twice.
 
 Two towers of different weights are two such folders, `query` and `document`, in one folder whose module is sentence-transformers'
 Router: `encode_query` and `encode_document` go to the right one.
@@ -28,23 +28,23 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 
 MODULE = "sentence_transformers.models."
-ROUTER = "router_config.json"  # stands in a folder of two towers
+ROUTER = "router_config.json"  # present in a folder of two towers
 TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
 ACTIVATIONS = {  # of a Dense, by the head it belongs to
     "linear_norm": "torch.nn.modules.linear.Identity",
     "linear": "torch.nn.modules.linear.Identity",
     "tanh": "torch.nn.modules.activation.Tanh",
 }
-CHAINS = [  # of modules.json: what a Shape can say
+CHAINS = [  # of modules.json: the values of a Shape
     ["Transformer", "Pooling", *head, *normalize] for head in ([], ["Dense"], ["Dense", "LayerNorm"]) for normalize in ([], ["Normalize"])
 ]
-transformers_logging.disable_progress_bar()  # bars for a load of half a second are noise in a stage's log
+transformers_logging.disable_progress_bar()  # progress bars for a load of half a second are noise in a stage's log
 transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What stands on top of the transformer, and how texts are put to it."""
+    """What is on top of the transformer, and how texts are presented to it."""
 
     pooling: str = "mean"  # cls | mean
     head: str = "none"  # linear_norm | linear | tanh | none
@@ -55,7 +55,7 @@ class Shape:
 
 
 class Head(nn.Module):
-    """Over the pooled vector: linear, then LayerNorm (ANCE models.py, DRhard model.py), tanh (costa.txt Eq. 5) or nothing."""
+    """Over the pooled vector: linear, then LayerNorm (ANCE, DRhard), tanh (COSTA (arXiv:2204.10641), Eq. 5) or nothing."""
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Encoder(nn.Module):
 
 @dataclass(frozen=True)
 class Towers:
-    """Query tower and document tower; the same object where they share weights."""
+    """Query tower and document tower; the same object if they share weights."""
 
     query: Encoder
     document: Encoder
@@ -112,7 +112,7 @@ class Towers:
 
 
 def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
-    """What stands before queries and documents, of a config_sentence_transformers.json; its encode_document takes them in this order."""
+    """The prompts of queries and documents in a config_sentence_transformers.json, in the order that encode_document tries them."""
     prompts = described.get("prompts") or {}
     document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
     return str(prompts.get("query") or ""), str(document or "")
@@ -144,7 +144,7 @@ def read_shape(folder: Path) -> Shape:
 
 
 def _head(folder: Path, modules: list[dict[str, str]], chain: list[str]) -> str:
-    """The kind of head that the modules after the pooling are; UserError for an activation that none has."""
+    """The kind of head that the modules after the pooling are; UserError for an unsupported activation."""
     if "Dense" not in chain:
         return "none"
     if "LayerNorm" in chain:
@@ -170,9 +170,9 @@ def _pooling(path: Path) -> str:
 
 
 def load_transformer(folder: Path) -> Any:
-    """The transformer of a local folder, float32; UserError where it cannot be loaded, or not all of it.
+    """The transformer of a local folder, float32; UserError if it cannot be loaded completely.
 
-    A pooler that the folder does not bring is drawn alike every time: it is not used, but saved with the rest.
+    A pooler that the folder lacks is initialized the same way every time: it is not used, but saved with the rest.
     """
     if not (folder / "config.json").exists():
         raise UserError(f"{folder}: no config.json; expected a Hugging Face model folder")
@@ -194,13 +194,13 @@ def load_transformer(folder: Path) -> Any:
         ) from None
     if transformer.config.is_encoder_decoder:
         raise UserError(
-            f"{folder}: found an encoder with a decoder ({transformer.config.model_type}); expected an encoder alone, like BERT"
+            f"{folder}: found an encoder with a decoder ({transformer.config.model_type}); expected an encoder without one, such as BERT"
         )
     lacking = sorted(
         [str(key) for key in report["missing_keys"] if "pooler" not in key] + [str(key[0]) for key in report["mismatched_keys"]]
     )
     if lacking:
-        raise UserError(f"{folder}: model.safetensors does not fit config.json: {lacking[0]} is missing or of another size")
+        raise UserError(f"{folder}: model.safetensors does not fit config.json: {lacking[0]} is missing or has another size")
     return transformer
 
 
@@ -215,13 +215,13 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
         _load_head(encoder.head, folder)
     wrong = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
     if wrong:
-        raise UserError(f"{folder}: weight {wrong} holds NaN or infinity, expected numbers; train that model again, or name another")
+        raise UserError(f"{folder}: weight {wrong} contains NaN or infinity; train that model again, or choose another")
     encoder.eval()
     return Towers(encoder, encoder)
 
 
 def _load_head(head: Head, folder: Path) -> None:
-    """Fill `head` from a model folder; UserError where its Dense is not a plain linear map of the same width."""
+    """Fill `head` from a model folder; UserError if its Dense is not a plain linear map of the same width."""
     path = folder / "2_Dense" / "config.json"
     config = read_json(path)
     width = head.linear.in_features
@@ -245,7 +245,7 @@ def _load_head(head: Head, folder: Path) -> None:
 def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int | None = None, **texts: Any) -> None:
     """Write both towers into `folder` (existing, empty). `texts` replaces max_length or prefixes of the shape.
 
-    `query_length` is the max_length of a query tower of its own; a shared tower has one for both, the documents'.
+    `query_length` is the max_length of a separate query tower; a shared tower has one for both, the documents'.
     """
     tokenizer.save_pretrained(folder)
     if not towers.shared:

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CrossEncoder:
-    """Model and tokenizer, ready to score. `max_length` tokens of query and document together; the longer of both is cut."""
+    """Model and tokenizer, ready to score. `max_length` tokens of query and document together; the longer of the two is truncated."""
 
     model: Any
     tokenizer: Any
@@ -32,7 +32,7 @@ class CrossEncoder:
     device: torch.device
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Floats:
-        """The logit of every (query, document), float32 [P]; UserError where it is not finite."""
+        """The logit of every (query, document), float32 [P]; UserError if one is not finite."""
         if not pairs:
             return np.empty(0, dtype=np.float32)
         encoded = self.tokenizer([q for q, _ in pairs], [d for _, d in pairs], truncation=True, max_length=self.max_length)
@@ -43,14 +43,14 @@ class CrossEncoder:
                 tensors = self.tokenizer.pad(rows, return_tensors="pt").to(self.device)
                 found[batch] = self.model(**tensors).logits[:, 0].float().cpu().numpy()
         if not np.isfinite(found).all():
-            raise UserError("the reranker gives NaN or infinity for a pair; take another model, or precision: fp32")
+            raise UserError("the reranker returns NaN or infinity for a pair; choose another model or set precision: fp32")
         return found
 
 
 def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, device: torch.device, dtype: torch.dtype) -> CrossEncoder:
     """The cross-encoder of a local folder, `batch_tokens` at a time (none: what suits the device).
 
-    UserError where it is none, or has another number of labels than one.
+    UserError if it is not a classifier or does not have exactly one label.
     """
     model, tokenizer = load_classifier(folder), load_tokenizer(folder)
     model = place(model, device, dtype).eval()
@@ -62,21 +62,19 @@ def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, 
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:
-    """Tokens of a pair: `max_length`, or as many as tokenizer and model take."""
+    """Tokens of a pair: `max_length`, or the limit of tokenizer and model."""
     return min(max_length, int(tokenizer.model_max_length), longest_text(model) or max_length)
 
 
 def load_classifier(folder: Path, seed: int | None = None) -> Any:
-    """The sequence classifier of a local folder, float32; UserError where it cannot score pairs.
+    """The sequence classifier of a local folder, float32; UserError if it cannot score pairs.
 
-    With a `seed`, any encoder will do: a head of one label is drawn by it.
+    With a `seed`, any encoder works: a one-label head is initialized from it.
     """
     config = read_json(folder / "config.json")
     labels = len(config.get("id2label") or [0] * config.get("num_labels", 2))
     if labels != 1 and seed is None:
-        raise UserError(
-            f"{folder / 'config.json'}: found {labels} labels, expected 1: a reranker gives a pair one score; take another model"
-        )
+        raise UserError(f"{folder / 'config.json'}: found {labels} labels, expected 1, the score of a pair; choose another model")
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed or 0)
@@ -94,5 +92,5 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
         raise UserError(f"{folder}: cannot be loaded as a reranker ({reason}); expected config.json and model.safetensors") from None
     lacking = sorted(str(key) for key in report["missing_keys"])
     if lacking and seed is None:
-        raise UserError(f"{folder}: model.safetensors has no {lacking[0]}, expected a trained classifier of one label; take another model")
+        raise UserError(f"{folder}: model.safetensors has no {lacking[0]}, expected a trained one-label classifier; choose another model")
     return model

@@ -1,7 +1,7 @@
 """The head that predicts masked tokens: dense, activation, layer norm, then the word embeddings as the output layer.
 
-Model folders keep it inside the model as Hugging Face has it (BertForMaskedLM and its kin); an encoder folder of this project
-keeps it apart, in `mlm_head/`, because a bi-encoder does not need it. H hidden width, V vocabulary, M tokens to predict.
+Hugging Face keeps it inside the model (BertForMaskedLM and similar); an encoder folder of this project
+keeps it separately, in `mlm_head/`, because a bi-encoder does not need it. H hidden width, V vocabulary, M tokens to predict.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ PLACES = (  # of dense, norm and the bias over the vocabulary in a Hugging Face 
     ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),  # RoBERTa, XLM-R, MPNet
     ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),  # DistilBERT
 )
-OLD = {"weight": "gamma", "bias": "beta"}  # how layer norms were named until 2019
+OLD = {"weight": "gamma", "bias": "beta"}  # names of layer norms until 2019
 
 
 class MLMHead(nn.Module):
@@ -48,7 +48,7 @@ class MLMHead(nn.Module):
 
 
 def find_head(model: Path) -> dict[str, torch.Tensor]:
-    """The head of an encoder folder or inside a Hugging Face model folder, under this module's names; empty where there is none."""
+    """The head of an encoder folder or inside a Hugging Face model folder, under this module's names; empty if there is none."""
     if (model / FOLDER / WEIGHTS).exists():
         return load_file(model / FOLDER / WEIGHTS)
     weights = model / WEIGHTS
@@ -71,12 +71,12 @@ def save_head(tensors: dict[str, torch.Tensor], encoder: Path) -> None:
 
 
 def load_head(head: MLMHead, encoder: Path) -> bool:
-    """Fill `head` from an encoder folder; False where the folder has none. UserError where it does not fit."""
+    """Fill `head` from an encoder folder; False if the folder has none. UserError if it does not match."""
     path = encoder / FOLDER / WEIGHTS
     if not path.exists():
         return False
     try:
         head.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
-        raise UserError(f"{path}: does not fit the encoder beside it ({' '.join(str(error).split())})") from None
+        raise UserError(f"{path}: does not match its encoder ({' '.join(str(error).split())})") from None
     return True

@@ -1,6 +1,6 @@
-"""The projector of a pre-training, kept beside its encoder for rounds that fine-tune with it (costa.txt Eq. 5 and Table 6).
+"""The projector of a pre-training, kept beside its encoder for rounds that fine-tune with it (COSTA, arXiv:2204.10641, Eq. 5 and Table 6).
 
-Nothing else reads it: the exported encoder and its vectors are without.
+Nothing else reads it: exported encoders and their vectors do not include it.
 """
 
 from dataclasses import replace
@@ -35,20 +35,20 @@ def save_projector(projector: Head, encoder: Path) -> None:
 
 
 def add_projector(towers: Towers, kind: str, init: Path, seed: int) -> str:
-    """Put a head over `towers`, in place: the projector beside `init` where that is of `kind`, else one drawn by `seed`.
+    """Put a head over `towers`, in place: the projector beside `init` if that is of `kind`, otherwise a new one from `seed`.
 
-    Returns where it is from, in words. UserError where the towers have a head already.
+    Returns where it comes from, in words. UserError if the towers already have a head.
     """
     path = init / "projector" / f"{HEADS[kind]}.safetensors"
     for tower in [towers.document] if towers.shared else [towers.query, towers.document]:
         if tower.head is not None:
-            raise UserError(f"{init}: has a head over its vectors already ({tower.shape.head}); set projector: none, which keeps it")
+            raise UserError(f"{init}: already has a head ({tower.shape.head}); set projector: none to keep it")
         head = make_projector(kind, tower.width, seed)
         assert head is not None
         if path.exists():
             try:
                 head.linear.load_state_dict(load_file(path))
             except (SafetensorError, RuntimeError) as error:
-                raise UserError(f"{path}: does not fit the encoder beside it ({' '.join(str(error).split())})") from None
+                raise UserError(f"{path}: does not match its encoder ({' '.join(str(error).split())})") from None
         tower.head, tower.shape = head, replace(tower.shape, head=head.kind)
     return "of the pre-training" if path.exists() else "new"

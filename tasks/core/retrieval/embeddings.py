@@ -22,7 +22,7 @@ Block = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the vectors are, and of what they were made."""
+    """What the vectors are and what they were made from."""
 
     rows: int
     width: int
@@ -41,13 +41,13 @@ class Embeddings:
 
     folder: Path
     manifest: Manifest
-    checked: set[int] = field(default_factory=set)  # shards whose bytes were found to be the manifest's
+    checked: set[int] = field(default_factory=set)  # shards whose digests have been verified
 
     def __len__(self) -> int:
         return self.manifest.rows
 
     def blocks(self) -> Iterator[tuple[int, Block]]:
-        """(first row, [rows, D] memory map) of each shard in turn; UserError for a shard that is not what the manifest says.
+        """(first row, [rows, D] memory map) of each shard in turn; UserError for a shard that differs from the manifest.
 
         Bytes are compared with the manifest's digests the first time that a shard is read.
         """
@@ -57,13 +57,14 @@ class Embeddings:
             try:
                 block = np.load(path, mmap_mode="r", allow_pickle=False)
                 if number not in self.checked and file_digest(path) != self.manifest.digests[number]:
-                    raise ValueError("its bytes are not those that encode wrote")
+                    raise ValueError("its digest differs from the manifest's")
                 self.checked.add(number)
             except (OSError, ValueError, EOFError) as error:
-                raise UserError(f"{path}: not a readable shard ({error}); remove {self.folder} and run encode again") from None
+                raise UserError(f"{path}: unreadable shard ({error}); remove {self.folder} and run encode again") from None
             if block.shape != (rows, self.manifest.width) or str(block.dtype) != self.manifest.dtype:
                 raise UserError(
-                    f"{path}: found {block.shape} {block.dtype}, the manifest says {(rows, self.manifest.width)} {self.manifest.dtype}"
+                    f"{path}: found {block.shape} {block.dtype}, expected {(rows, self.manifest.width)} {self.manifest.dtype}; run "
+                    "encode again"
                 )
             yield start, block
             start += rows
@@ -74,9 +75,9 @@ class Embeddings:
         try:
             owners: npt.NDArray[np.int32] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path}: not readable ({error}); remove {self.folder} and run encode again") from None
+            raise UserError(f"{path}: unreadable ({error}); remove {self.folder} and run encode again") from None
         if len(owners) != self.manifest.rows:
-            raise UserError(f"{path}: found {len(owners)} rows, the manifest says {self.manifest.rows}; run encode again")
+            raise UserError(f"{path}: found {len(owners)} rows, expected {self.manifest.rows}; run encode again")
         return owners
 
     def ids(self) -> pa.Array:
@@ -90,7 +91,7 @@ def shard_name(number: int) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest, tokens: Path) -> None:
-    """Finish an embedding folder: what its rows belong to, then the manifest with the shards' digests, last."""
+    """Finish an embedding folder: the owners of its rows, then the manifest with the shards' digests."""
     for name in ("owners.npy", "ids.parquet"):
         shutil.copyfile(tokens / name, folder / name)
     digests = [file_digest(folder / shard_name(number)) for number in range(len(manifest.shards))]
@@ -98,15 +99,15 @@ def write_manifest(folder: Path, manifest: Manifest, tokens: Path) -> None:
 
 
 def open_embeddings(folder: Path) -> Embeddings:
-    """Open an embedding folder; UserError where its manifest is missing or does not add up."""
+    """Open an embedding folder; UserError if its manifest is missing or inconsistent."""
     path = folder / "manifest.json"
     try:
         manifest = Manifest(**read_json(path))
         rows = sum(manifest.shards)
     except TypeError as error:
-        raise UserError(f"{path}: not a manifest ({error}); remove {folder} and run encode again") from None
+        raise UserError(f"{path}: invalid manifest ({error}); remove {folder} and run encode again") from None
     if len(manifest.digests) != len(manifest.shards):
         raise UserError(f"{path}: {len(manifest.shards)} shards, {len(manifest.digests)} digests; remove {folder} and run encode again")
     if rows != manifest.rows:
-        raise UserError(f"{path}: shards hold {rows} rows, the manifest says {manifest.rows}; run encode again")
+        raise UserError(f"{path}: shards have {rows} rows, expected {manifest.rows}; run encode again")
     return Embeddings(folder, manifest)

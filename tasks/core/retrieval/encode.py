@@ -1,4 +1,4 @@
-"""Texts to vectors: batches of like length under a token budget, no gradients.
+"""Texts to vectors: batches of similar length under a token budget, no gradients.
 
 On a CPU encoders built like BERT run packed (`tasks.core.retrieval.packed`). Everything else is padded and goes through `Encoder`.
 """
@@ -21,11 +21,11 @@ Vectors = npt.NDArray[np.float32]
 def encode(
     encoder: Encoder, tokens: Tokens, rows: Ints, batch_tokens: int, device: torch.device, done: Callable[[int], None] = lambda _: None
 ) -> Vectors:
-    """Vectors float32 [R, D] of `rows` [R], in their order. `done` hears how many rows each batch finished.
+    """Vectors float32 [R, D] of `rows` [R], in their order. `done` is called with the number of rows of each finished batch.
 
-    The encoder is used as it stands (device, dtype, eval mode). Batches depend on the rows' lengths alone,
-    so the same rows give the same bits whatever else is encoded, by however many workers. Packed batches, and rows that are
-    not packed, are padded to multiples of PAD: on the CPUs tried (fp32) a row then has the same bits in whatever batch,
+    The encoder is used as is (device, dtype, eval mode). Batches depend only on the rows' lengths,
+    so the same rows give the same bits regardless of what else is encoded, by however many workers. Packed batches, and rows that are
+    not packed, are padded to multiples of PAD: on the CPUs tried (fp32) a row then has the same bits in any batch,
     which tasks.encode.reuse checks and uses.
     """
     out_RD = np.empty((len(rows), encoder.width), dtype=np.float32)
@@ -45,7 +45,7 @@ def encode(
 
 
 def encode_texts(encoder: Encoder, tokenizer: Any, texts: list[str], max_length: int, device: torch.device) -> Vectors:
-    """Vectors float32 [B, D] of a few texts as they stand (prefixes included), in one batch."""
+    """Vectors float32 [B, D] of a few texts as given (including prefixes), in one batch."""
     batch = tokenizer(texts, truncation=True, max_length=max_length, padding=True, return_tensors="pt")
     with torch.inference_mode():
         vectors: Vectors = encoder(batch["input_ids"].to(device), batch["attention_mask"].to(device)).cpu().numpy()

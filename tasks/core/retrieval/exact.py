@@ -1,7 +1,7 @@
-"""Exact search: blocked matrix products with a running top-k, memory bounded whatever the corpus.
+"""Exact search: blocked matrix products with a running top-k, in memory that does not depend on the corpus.
 
-Q queries, R rows (a row is a passage of a document), D width, K rows kept. Lists are ordered by score, ties by document
-id falling: that is trec_eval's order, so ranks, our figures and trec_eval's agree.
+Q queries, R rows (a row is a passage of a document), D width, K rows kept. Lists are ordered by score, ties by descending
+document id. That is trec_eval's order, so our ranks and figures agree with its.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Ids(Protocol):
-    """Document ids by ordinal: an Arrow array, or tasks.core.tables.parquet.StoredIds where they are too many to hold."""
+    """Document ids by ordinal: an Arrow array, or tasks.core.tables.parquet.StoredIds if they are too many for memory."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +29,7 @@ class Ids(Protocol):
 
 
 QUERY_BLOCK = 2048  # a block of scores is QUERY_BLOCK x the rows of a shard: 32 MiB at 4096 rows
-MARGIN = 16  # rows kept beyond K, so that ties at rank K are broken by id and not by chance
+MARGIN = 16  # rows kept beyond K, so that ties at rank K are broken by id, not at random
 
 
 def exact_search(
@@ -42,7 +42,7 @@ def exact_search(
     """The rows of largest inner product: scores float32 [Q, k + MARGIN] and rows int64 [Q, k + MARGIN].
 
     `blocks` are (first row, vectors [R_b, D]); tensors are taken as they are, on `device` and finite. Where there are fewer
-    rows, scores are -inf and rows -1. `done` hears how many rows each block held. UserError for a vector that is not finite.
+    rows, scores are -inf and rows -1. `done` is called with the number of rows of each block. UserError for a vector that is not finite.
     """
     queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(device)
     keep = k + MARGIN
@@ -53,7 +53,7 @@ def exact_search(
         for start in range(0, len(queries), QUERY_BLOCK):
             part = slice(start, start + QUERY_BLOCK)
             scores_QR = queries[part] @ vectors_RD.T
-            entering = int((scores_QR > best[part, -1:]).sum(dim=1).max())  # few, once some blocks are seen: topk is most of the work
+            entering = int((scores_QR > best[part, -1:]).sum(dim=1).max())  # few after some blocks: topk is most of the work
             if not entering:
                 continue
             scores_QK, rows_QK = scores_QR.topk(min(keep, entering), dim=1)
@@ -73,9 +73,9 @@ def finite_block(first: int, block: npt.NDArray[np.floating], device: torch.devi
 
 
 def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
-    """How many rows must be found so that `documents` different ones are among them: as if each brought all its passages.
+    """How many rows to find so that they include `documents` different ones, in the worst case of all passages of each.
 
-    `owners` never falls, so a document of m passages is two equal numbers m - 1 apart.
+    `owners` is sorted, so a document of m passages is two equal numbers m - 1 apart.
     """
     most = 1
     while len(owners) > most and (owners[most:] == owners[:-most]).any():
@@ -84,7 +84,7 @@ def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
 
 
 def id_order(ids: pa.Array) -> Ints:
-    """The place of every document in the order of ids, [O]: what ties are broken by."""
+    """The position of every document in the order of ids, [O], which breaks ties."""
     order = pc.sort_indices(ids).to_numpy()
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -103,8 +103,8 @@ def ranked_tables(
 ) -> Iterator[pa.Table]:
     """Search results as ranked documents (schema RANKED), QUERY_BLOCK queries a table.
 
-    A document stands once, by its best passage (MaxP). `excluded` are keys query * O + document that are left out
-    before ranks are given; `skip` of the remaining are left out at the top; `depth` are kept, ranks from 1.
+    A document appears once, by its best passage (MaxP). `excluded` are keys query * O + document that are removed
+    before ranks are given; the top `skip` of the rest are removed; `depth` are kept, ranks from 1.
     """
     total = len(document_ids)
     excluded = None if excluded is None else np.sort(excluded)

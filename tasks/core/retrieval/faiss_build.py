@@ -1,4 +1,4 @@
-"""Building a faiss index from embedding shards, and what it loses against exact search; for every stage that makes one."""
+"""Building a faiss index from embedding shards, and measuring its recall; for every stage that makes one."""
 
 import os
 import re
@@ -19,11 +19,11 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
 
-TIE = 1e-6  # relative difference of two fp32 scores that are the same
+TIE = 1e-6  # relative difference of fp32 scores that count as equal
 
 
 class Recipe(Protocol):
-    """What an index is made by: fields of tasks.index.params.Index, described there."""
+    """The fields that define an index, those of tasks.index.params.Index, described there."""
 
     @property
     def factory(self) -> str: ...
@@ -41,7 +41,7 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
     """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train."""
     width = embeddings.manifest.width
     threads = torch.get_num_threads()
-    faiss.omp_set_num_threads(threads)  # its OpenMP may be another than torch's, and know nothing of runtime.yaml
+    faiss.omp_set_num_threads(threads)  # its OpenMP may not be torch's and does not know runtime.yaml
     with faiss_errors(f"{params.factory!r} for width {width}", key):
         index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
@@ -52,7 +52,7 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
             index.train(sample)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
-    if "HNSW" in params.factory:  # its graph depends on the order in which threads come to it
+    if "HNSW" in params.factory:  # its graph depends on the order of threads
         faiss.omp_set_num_threads(1)
     for _, block in embeddings.blocks():
         with faiss_errors(f"{params.factory}, which takes no vectors", key):
@@ -64,9 +64,9 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
 
 
 def fill_centroids(index: Any, sample: Floats, threads: int) -> None:
-    """The centroids of an IVF that stand in an HNSW: clustered on all threads, put into its graph on one, as `train` would do on one.
+    """The centroids of an IVF whose coarse quantizer is an HNSW: clustered on all threads, inserted into the graph on one.
 
-    What stands before the IVF (OPQ, PCA) is trained first; `train` then finds all of this done (faiss, Level1Quantizer::train_q1).
+    Transforms before the IVF (OPQ, PCA) are trained first; `train` then finds all of this done (faiss, Level1Quantizer::train_q1).
     """
     ivf = faiss.extract_index_ivf(index)
     inner, vectors = index, sample
@@ -88,7 +88,7 @@ def fill_centroids(index: Any, sample: Floats, threads: int) -> None:
 
 @contextmanager
 def said_once() -> Iterator[None]:
-    """Show each line that faiss writes to the process's stderr once: it warns at every clustering, hundreds of times for an OPQ."""
+    """Show each distinct line that faiss writes to stderr only once: it warns at every clustering, hundreds of times for an OPQ."""
     sys.stderr.flush()
     shown = os.dup(2)
     with TemporaryFile() as said:
@@ -105,7 +105,7 @@ def said_once() -> Iterator[None]:
 
 @contextmanager
 def faiss_errors(found: str, key: str) -> Iterator[None]:
-    """Turn what faiss refuses into a UserError about the factory string."""
+    """Turn faiss's exceptions into a UserError about the factory string."""
     try:
         yield
     except RuntimeError as error:
@@ -114,7 +114,7 @@ def faiss_errors(found: str, key: str) -> Iterator[None]:
 
 
 def set_effort(index: Any, params: Recipe) -> None:
-    """Write nprobe or efSearch into the index itself, so that whoever opens the file searches as hard."""
+    """Write nprobe or efSearch into the index itself, so that every program that opens the file uses it."""
     space = faiss.ParameterSpace()
     inverted = faiss.try_extract_index_ivf(index)  # looks through transforms, id maps and refinements
     inner = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
@@ -125,17 +125,17 @@ def set_effort(index: Any, params: Recipe) -> None:
 
 
 def training_sample(embeddings: Embeddings, size: int, seed: int) -> Vectors:
-    """`size` rows drawn uniformly (all, where there are fewer), float32 [size, D], in row order."""
+    """`size` rows sampled uniformly (all, if there are fewer), float32 [size, D], in row order."""
     chosen = np.sort(np.random.default_rng(seed).permutation(len(embeddings))[:size])
     parts = [block[chosen[(chosen >= first) & (chosen < first + len(block))] - first] for first, block in embeddings.blocks()]
     return np.concatenate(parts).astype(np.float32)
 
 
 def recall(found_QK: Ints, scores_QK: Floats, exact_QK: Ints, k: int) -> float:
-    """Mean share of the k best rows that are among the first k found (faiss: intersection measure at k); k <= rows.
+    """Mean fraction of the k best rows that are among the first k found (faiss: intersection measure at k); k <= rows.
 
-    `scores_QK` and `exact_QK` are an exact search's. Beyond rank k, what scores as the k-th does (to fp32 rounding: two
-    libraries add up in different orders) is as good as it, so that duplicates in a corpus count against no index.
+    `scores_QK` and `exact_QK` are an exact search's. Beyond rank k, rows that score like the k-th (to fp32 rounding: two
+    libraries sum in different orders) count as found, so that duplicates in a corpus are not held against an index.
     """
     last_Q1 = scores_QK[:, k - 1 : k]
     best_QK = scores_QK >= last_Q1 - TIE * np.abs(last_Q1)

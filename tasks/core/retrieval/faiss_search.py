@@ -19,24 +19,24 @@ TOLERANCE = 1e-3  # of the largest score
 
 
 def open_index(path: Path, rows: int | None = None, width: int | None = None) -> Any:
-    """The faiss index of a file; UserError where it cannot be read, or does not hold `rows` vectors of `width`."""
+    """The faiss index of a file; UserError if it cannot be read or does not have `rows` vectors of `width`."""
     faiss.omp_set_num_threads(torch.get_num_threads())
     try:
         index = faiss.read_index(str(path))
     except RuntimeError as error:
-        raise UserError(f"{path}: not a readable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
+        raise UserError(f"{path}: unreadable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
     for name, found, expected in (("vectors", index.ntotal, rows), ("width", index.d, width)):
         if expected is not None and found != expected:
             raise UserError(
-                f"{path}: found {name} {found}, expected {expected}; it is of another corpus or encoder: encode and index again"
+                f"{path}: found {name} {found}, expected {expected}: it belongs to another corpus or encoder; encode and index again"
             )
     return index
 
 
 def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, Ints]:
-    """Scores float32 and rows int64, [Q, depth + MARGIN] at most, -1 where the index found fewer; UserError where widths differ."""
+    """Scores float32 and rows int64, at most [Q, depth + MARGIN], -1 where the index found fewer; UserError if widths differ."""
     if index.d != queries_QD.shape[1]:
-        raise UserError(f"the index holds vectors of width {index.d}, the encoder gives {queries_QD.shape[1]}; encode and index again")
+        raise UserError(f"the index has width {index.d}, the encoder {queries_QD.shape[1]}; encode and index again")
     scores, rows = index.search(np.ascontiguousarray(queries_QD), min(depth + MARGIN, index.ntotal))
     return scores, rows
 
@@ -53,9 +53,9 @@ def search_indexed(queries_QD: Vectors, index: Any, depth: int) -> tuple[Floats,
 
 
 def refuse_other_scores(index: Any, where: str) -> None:
-    """UserError where the index's own score of a row is not the inner product with the vector that it decodes to.
+    """UserError if the index's score of a row is not the inner product with its decoded vector.
 
-    Inverted lists, where it has some, can be decoded by row afterwards.
+    Afterwards, inverted lists (if any) can be decoded by row.
     """
     inverted = faiss.try_extract_index_ivf(index)
     if inverted is not None:
@@ -71,15 +71,14 @@ def refuse_other_scores(index: Any, where: str) -> None:
         right = False
     if not right:
         raise UserError(
-            f"{where}: the scores of this index are not those of its decoded vectors, which are needed here; "
-            "expected Flat, IVF, PQ, OPQ, SQ or HNSW"
+            f"{where}: this index does not score by its decoded vectors, as required here; expected Flat, IVF, PQ, OPQ, SQ or HNSW"
         )
 
 
 def index_scores(index: Any, queries_QD: Vectors, query: Ints, row: Ints) -> Floats:
-    """Score of each pair (query, row), float32 [P], by the vector that the index itself keeps (its codes, decoded).
+    """Score of each pair (query, row), float32 [P], by the vector that the index stores (its decoded codes).
 
-    For an index that `refuse_other_scores` has passed: else the score is another than a search's.
+    Only for an index that `refuse_other_scores` accepted; otherwise scores differ from a search's.
     """
     inverted = faiss.try_extract_index_ivf(index)
     if inverted is not None:
@@ -91,6 +90,6 @@ def index_scores(index: Any, queries_QD: Vectors, query: Ints, row: Ints) -> Flo
 
 
 def save_index(index: Any, path: Path) -> None:
-    """Write a faiss index, whole or not at all."""
+    """Write a faiss index atomically."""
     with new_file(path) as temporary:
         faiss.write_index(index, str(temporary))

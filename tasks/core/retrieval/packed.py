@@ -1,8 +1,8 @@
 """Encoders built like BERT (Devlin et al. 2019) without padding: faster inference on a CPU.
 
-The tokens of a batch's rows stand one behind the other in one matrix, so no linear layer, activation or norm is spent on
-padding and no attention on masked keys. In float32 buffers are used again for every layer, and biases and residuals go into
-the matrix products. In bfloat16 oneDNN's linear layers do: weights are reordered once a call of `encode`, and bias, GELU and
+The tokens of a batch's rows are concatenated in one matrix, so no linear layer, activation, or norm is spent on
+padding and no attention on masked keys. In float32, buffers are reused by every layer, and biases and residuals are part of
+the matrix products. In bfloat16, oneDNN's linear layers do that: weights are reordered once per call of `encode`, and bias, GELU, and
 residual are added before a sum is rounded. Attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16 before the
 softmax, as transformers' own eager attention does.
 
@@ -23,16 +23,16 @@ from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
 PAD = 16  # tokens
-INNER_ROWS = 512  # of the inner activations held at a time, for each thread: they stay in its cache
+INNER_ROWS = 512  # inner activations in memory at a time, per thread: they stay in its cache
 FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; none: behind the pad id (fairseq)
-ATTENTION_LENGTH = 512  # tokens up to which the fused layers attend by the definition
+ATTENTION_LENGTH = 512  # tokens up to which the fused layers compute attention by its definition
 ATTENTION_SCORES = 2**23  # of them at a time: 16 MiB
 Layers = Callable[[torch.Tensor, Ints], torch.Tensor]  # embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]
 
 
 @dataclass(frozen=True)
 class Packed:
-    """An encoder whose transformer is BERT's, with its layers made ready for rows without padding."""
+    """An encoder with a BERT transformer, its layers prepared for rows without padding."""
 
     encoder: Encoder
     first_position: int
@@ -56,7 +56,7 @@ class Packed:
         return cls(encoder, config.pad_token_id + 1 if first is None else first, layers)
 
     def vectors(self, tokens: Tokens, rows: Ints, lengths_B: Ints) -> torch.Tensor:
-        """Vectors [B, D] of `rows`, whose `lengths_B` never rise."""
+        """Vectors [B, D] of `rows`; `lengths_B` must not increase."""
         starts_B = np.cumsum(lengths_B) - lengths_B
         total = int(lengths_B.sum())
         ids_T = np.full(_whole(total), tokens.pad, dtype=np.int64)
@@ -106,7 +106,7 @@ def plain_layers(transformer: Any) -> Layers:
 
 
 def has_fused_layers() -> bool:
-    """Whether this torch has oneDNN and the operations used here, which are its own affair, and oneDNN bfloat16 on this CPU."""
+    """Whether this torch has oneDNN and the (private) operations used here, and oneDNN has bfloat16 on this CPU."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     there = all(hasattr(torch.ops.mkldnn, name) for name in ("_is_mkldnn_bf16_supported", "_linear_pointwise", "_reorder_linear_weight"))
@@ -158,7 +158,7 @@ def fused_layers(transformer: Any) -> Layers:
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention of [B, A, L, D] over whole rows. By its definition short ones in bfloat16 are 1.5 x as fast; its memory grows with L^2."""
+    """Attention of [B, A, L, D] over whole rows. By definition, short bfloat16 rows are 1.5 x as fast; memory grows with L^2."""
     if q.shape[2] > ATTENTION_LENGTH:
         return F.scaled_dot_product_attention(q, k, v)
     q_NLD, k_NLD, v_NLD = (each.reshape(-1, *each.shape[2:]) for each in (q, k, v))
@@ -189,11 +189,11 @@ def _cut(start: int, count: int, length: int, most: int) -> Iterator[tuple[int, 
 
 
 def _whole(rows: int) -> int:
-    """`rows` and as many of padding that their bits do not depend on their number: a matrix product of fewer than 4 a thread differs."""
+    """`rows` plus enough padding that their bits do not depend on their number: a matrix product of fewer than 4 a thread differs."""
     return max(-(-rows // PAD) * PAD, PAD * torch.get_num_threads())
 
 
 def _blocks(rows: int, most: int) -> list[int]:
-    """Bounds of the fewest blocks of at most about `most` of `rows` (a multiple of PAD), all of like size and whole in PAD."""
+    """Bounds of the fewest blocks of at most about `most` of `rows` (a multiple of PAD), all of similar size and multiples of PAD."""
     count = -(-rows // most)
     return [rows // PAD * number // count * PAD for number in range(count + 1)]

@@ -18,8 +18,8 @@ from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
-HELD = 2**23  # search results in memory at a time, 12 bytes each: a CPU computes far longer than it reads the corpus
-HELD_GPU = 2**25  # a GPU is the faster of the two, so it reads less often: 0.4 GB
+HELD = 2**23  # search results in memory at a time, 12 bytes each: a CPU spends far longer computing than reading the corpus
+HELD_GPU = 2**25  # a GPU computes faster, so it reads less often: 0.4 GB
 FEWEST = 64  # queries at a time, however many results each has
 
 
@@ -48,16 +48,14 @@ def encode_queries(
     if not np.isfinite(vectors).all():
         row = int(np.argmin(np.isfinite(vectors).all(axis=1)))
         query = tokens.ids()[int(tokens.owners[row])]
-        raise UserError(f"{encoder}: gives NaN or infinity for a query ({tokens.folder.name} {query}); train that model again")
+        raise UserError(f"{encoder}: returns NaN or infinity for a query ({tokens.folder.name} {query}); train that model again")
     return vectors
 
 
 def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, device: torch.device) -> tuple[Floats, Ints]:
-    """Exact search with progress for the `depth` best documents, see `exact_search`. UserError where widths differ."""
+    """Exact search with progress for the `depth` best documents, see `exact_search`. UserError if widths differ."""
     if queries_QD.shape[1] != embeddings.manifest.width:
-        raise UserError(
-            f"{embeddings.folder}: vectors of width {embeddings.manifest.width}, the encoder gives {queries_QD.shape[1]}; encode again"
-        )
+        raise UserError(f"{embeddings.folder}: width {embeddings.manifest.width}, but the encoder has {queries_QD.shape[1]}; encode again")
     progress = Progress("search", len(embeddings), "passages")
     found = exact_search(
         queries_QD, embeddings.blocks(), min(rows_needed(depth, embeddings.owners()), len(embeddings)), device, progress.advance
@@ -69,8 +67,8 @@ def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, d
 def part_size(rows: int, device: torch.device | None = None) -> int:
     """How many queries of `rows` results each are searched at a time on `device` (none: a CPU).
 
-    HELD results at most (or those of FEWEST queries), in whole blocks of exact_search where that leaves one. A part is what
-    a kill costs, and each part reads the corpus once: 4 times for MS MARCO's 503k queries, 200 deep, on a GPU.
+    At most HELD results (or those of FEWEST queries), in whole blocks of exact_search if possible. A part is what
+    a kill loses, and each part reads the corpus once: 4 times for MS MARCO's 503k queries, 200 deep, on a GPU.
     """
     most = (HELD_GPU if device is not None and device.type == "cuda" else HELD) // (rows + MARGIN)
     return most // QUERY_BLOCK * QUERY_BLOCK or max(FEWEST, most)
@@ -89,10 +87,10 @@ def ranked_queries(
     size: int | None = None,
     kept: Callable[[int, Iterator[pa.Table]], Iterator[pa.Table]] = lambda _, tables: tables,
 ) -> Iterator[pa.Table]:
-    """Ranked documents (see `ranked_tables`) of any number of queries; `search` gives `rows` results of each of a part of them.
+    """Ranked documents (see `ranked_tables`) of any number of queries; `search` returns `rows` results for each of a part of them.
 
-    Parts are of `size` queries (none: `part_size`). `kept` gets the first query of each and its tables, which are searched for
-    when they are first asked for, and gives tables in their place.
+    Parts have `size` queries (none: `part_size`). `kept` receives the first query of each part and its lazily searched tables,
+    and returns the tables to use instead.
     """
     size = size or part_size(rows)
 

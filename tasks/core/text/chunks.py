@@ -1,7 +1,7 @@
 """Chunks of articles as tokens, written by chunk, read by pretrain: a token folder (tasks.core.text.tokens) that knows its sentences.
 
-Beside the token folder's files: sentences.bin (uint16, the place in its row of each sentence's first token, row by row: 1 is
-the token behind [CLS]) and sentence_offsets.npy (int64, rows + 1).
+Beside the token folder's files: sentences.bin (uint16, the position in its row of each sentence's first token, row by row: 1 is
+the token after [CLS]) and sentence_offsets.npy (int64, rows + 1).
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ PLACE = np.dtype(np.uint16)  # so a row is shorter than 65,536 tokens
 
 @dataclass(frozen=True)
 class Chunks:
-    """R chunks: [CLS], whole sentences of one article, [SEP]. Everything stays on disk until it is read."""
+    """R chunks: [CLS], whole sentences of one article, [SEP]. Everything is on disk until it is read."""
 
     tokens: Tokens
     sentence_flat: npt.NDArray[np.uint16]
@@ -36,7 +36,7 @@ class Chunks:
         return counts
 
     def row(self, row: int) -> Ints:
-        """Token ids of one chunk, special ones included."""
+        """Token ids of one chunk, special tokens included."""
         return self.tokens.flat[self.tokens.offsets[row] : self.tokens.offsets[row + 1]].astype(np.int64)
 
     def sentences(self, row: int) -> Ints:
@@ -48,13 +48,13 @@ class Chunks:
 
 
 def open_chunks(folder: Path) -> Chunks:
-    """Memory-map a folder of chunks; UserError where it is missing or its parts do not belong together."""
+    """Memory-map a folder of chunks; UserError if it is missing or inconsistent."""
     tokens = open_tokens(folder)
     try:
         offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
         size = (folder / SENTENCES).stat().st_size
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{folder}: not a whole folder of chunks ({error}); run chunk again") from None
+        raise UserError(f"{folder}: incomplete chunk folder ({error}); run chunk again") from None
     if len(offsets) != len(tokens) + 1 or size != int(offsets[-1]) * PLACE.itemsize:
         raise UserError(f"{folder / SENTENCES}: {size} bytes, expected {int(offsets[-1]) * PLACE.itemsize}; run chunk again")
     flat = np.memmap(folder / SENTENCES, dtype=PLACE, mode="r") if size else np.empty(0, dtype=PLACE)

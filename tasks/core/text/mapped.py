@@ -1,4 +1,4 @@
-"""Texts by their ordinal, from disk: written once as they stream by, then mapped, so memory does not grow with the corpus."""
+"""Texts by their ordinal, from disk: written once while streaming, then memory-mapped, so memory does not grow with the corpus."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ class Texts:
 
 
 def store_texts(texts: Iterable[str], path: Path) -> Texts:
-    """Write `texts`, in order, to the file `path`, and map it; in memory: eight bytes a text."""
+    """Write `texts`, in order, to the file `path`, and map it; uses eight bytes of memory per text."""
     offsets = array("q", [0])
     with path.open("wb") as handle:
         for text in texts:
@@ -45,7 +45,7 @@ def _mapped(path: Path) -> npt.NDArray[np.uint8]:
 def corpus_texts(corpus: Path, settings: Text, path: Path, lasting: bool = False) -> Texts:
     """The texts of all documents of a corpus folder, as every stage reads them, in a new file `path`.
 
-    Where that is `lasting` (in a scratch folder keyed by the same corpus and settings), a finished one is taken as it is.
+    If `lasting` (in a scratch folder keyed by the same corpus and settings), a finished file is reused.
     """
     starts = path.with_suffix(".npy")
     if lasting and sealed(path) and sealed(starts):

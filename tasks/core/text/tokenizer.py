@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder, and how long a text the model takes."""
+"""The tokenizer of a model folder, and the model's maximum length."""
 
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,20 @@ from tasks.core.stage.errors import UserError
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The fast tokenizer of a local folder; UserError where there is none."""
+    """The fast tokenizer of a local folder; UserError if there is none."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}: no tokenizer ({str(error).strip().splitlines()[0]}); expected tokenizer.json") from None
     if not any((folder / name).is_file() for name in tokenizer.vocab_files_names.values()):
-        raise UserError(f"{folder}: no tokenizer; expected tokenizer.json")  # transformers makes one of five tokens up
+        raise UserError(f"{folder}: no tokenizer found; expected tokenizer.json")  # otherwise transformers invents one of five tokens
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
     return tokenizer
 
 
 def longest_text(model: Any) -> int | None:
-    """Tokens that a transformer has positions for; None where it is not bound. RoBERTa's kind counts positions from padding + 1."""
+    """Number of tokens that a transformer has positions for; None if unlimited. RoBERTa-like models count positions from padding + 1."""
     positions: int | None = getattr(model.config, "max_position_embeddings", None)
     padding = getattr(getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None), "padding_idx", None)
     return positions if positions is None or padding is None else positions - padding - 1

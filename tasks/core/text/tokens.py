@@ -1,7 +1,7 @@
 """Token ids of many texts, flat in a memory map. Written by tokenize, read by every stage that encodes.
 
 A folder: tokens.bin (uint16, or int32 for large vocabularies; special tokens included), offsets.npy (int64,
-rows + 1), owners.npy (int32, the ordinal of the document or query that a row is a passage of, never falling),
+rows + 1), owners.npy (int32, the ordinal of the document or query that a row is a passage of, sorted),
 ids.parquet (one id per owner), meta.json.
 """
 
@@ -17,7 +17,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints, read_ids
 
-if TYPE_CHECKING:  # two CPU seconds, for stages that want no more than ids
+if TYPE_CHECKING:  # two CPU seconds, for stages that only need ids
     import torch
 
 
@@ -48,14 +48,14 @@ class Tokens:
         return read_ids(self.folder / "ids.parquet")
 
     def rows_of(self, owners: Ints) -> Ints:
-        """The rows (passages) of each of `owners` [U], [U, P]: P is the most that one has, -1 where another has fewer."""
-        owners = owners.astype(self.owners.dtype)  # else numpy makes a wider copy of all that it searches
+        """The rows (passages) of each of `owners` [U], [U, P]: P is the largest number of passages, -1 where a document has fewer."""
+        owners = owners.astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
         first_U1, end_U1 = (np.searchsorted(self.owners, owners, side)[:, None] for side in ("left", "right"))
         rows_UP: Ints = first_U1 + np.arange(int((end_U1 - first_U1).max(initial=0)))
         return np.where(rows_UP < end_U1, rows_UP, -1)
 
     def padded(self, rows: Ints, length: int = 0) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is `length`, or the longest of them."""
+        """Token ids and attention mask, both int64 [B, L], of `rows` [B]; L is `length`, or that of the longest row."""
         import torch
 
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
@@ -67,7 +67,7 @@ class Tokens:
 
 
 def open_tokens(folder: Path) -> Tokens:
-    """Memory-map a token folder; UserError where it is missing or its parts do not belong together."""
+    """Memory-map a token folder; UserError if it is missing or inconsistent."""
     meta = read_json(folder / "meta.json")
     flat_path = folder / "tokens.bin"
     try:
@@ -77,7 +77,7 @@ def open_tokens(folder: Path) -> Tokens:
         owners = np.load(folder / "owners.npy", mmap_mode="r", allow_pickle=False)
         size, expected = flat_path.stat().st_size, int(offsets[-1]) * dtype.itemsize
     except (OSError, ValueError, EOFError, KeyError, TypeError, IndexError) as error:
-        raise UserError(f"{folder}: not a whole token folder ({error}); run tokenize again") from None
+        raise UserError(f"{folder}: incomplete token folder ({error}); run tokenize again") from None
     if size != expected:
         raise UserError(f"{flat_path}: {size} bytes, expected {expected}; run tokenize again")
     if len(owners) != len(offsets) - 1:
@@ -87,9 +87,9 @@ def open_tokens(folder: Path) -> Tokens:
 
 
 def cut_by_budget(lengths: Ints, budget: int) -> list[Ints]:
-    """Positions 0..R-1 as batches of like length, longest first: rows x longest row of a batch is at most `budget`.
+    """Positions 0..R-1 as batches of similar length, longest first: rows x longest row of a batch is at most `budget`.
 
-    A row longer than the budget stands alone. A pure function of its arguments, so every run cuts alike.
+    A row longer than the budget is a batch of its own. A pure function of its arguments.
     """
     order = np.argsort(-lengths, kind="stable")
     batches = []

@@ -1,4 +1,4 @@
-"""Dropout on a CPU at a small part of its cost.
+"""Dropout on a CPU at a small fraction of its usual cost.
 
 torch draws a CPU's masks one element after another on one thread: 13 % of an fp32 training step of MiniLM's, and the more the
 faster the matrix products are. Here an element costs 16 bits of SFC64 and a comparison, which torch spreads over its threads.
@@ -13,13 +13,13 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-LEVELS = 1 << 16  # a probability is rounded to a whole number of these parts
+LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / this
 
 
 class CheapDropout(TorchFunctionMode):
-    """While it is entered, `F.dropout` and the dropout of `F.scaled_dot_product_attention` draw a CPU's masks this way.
+    """Within this context, `F.dropout` and the dropout of `F.scaled_dot_product_attention` draw a CPU's masks this way.
 
-    All else, and all on a GPU, is left to torch. A mask is drawn from a seed that torch's own generator gives, so after
+    Everything else, and everything on a GPU, is torch's. A mask is drawn from a seed of torch's own generator, so after
     `torch.manual_seed` the same calls give the same masks.
     """
 
@@ -35,7 +35,7 @@ class CheapDropout(TorchFunctionMode):
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-    """`F.dropout`: each element is 0 with probability `p` (in 65,536ths), else divided by the probability to stay."""
+    """`F.dropout`: each element is 0 with probability `p` (in 65,536ths), otherwise divided by the probability of being kept."""
     dropped = round(p * LEVELS)
     if inplace or not training or not 0 < dropped < LEVELS:
         return F.dropout(x, p, training, inplace)

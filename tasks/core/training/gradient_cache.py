@@ -1,6 +1,6 @@
 """Gradient caching: the loss of a large batch with the memory of a small one.
 
-Luyu Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup (RepL4NLP 2021): vectors of all
+Luyu Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup (RepL4NLP 2021, arXiv:2101.06983): vectors of all
 texts without a graph, the loss and its gradient with respect to the vectors, then each chunk again with a graph through
 which the cached gradient flows. Exact: the second pass draws the same dropout as the first.
 """
@@ -63,12 +63,12 @@ def cached_backward(
     leaves = [v.requires_grad_() for v in vectors]
     value, metrics = loss(*leaves)
     torch.autograd.backward(value)
-    for number, (s, _, rows) in reversed(list(enumerate(chunks))):  # the kept graphs go first
+    for number, (s, _, rows) in reversed(list(enumerate(chunks))):  # the kept graphs first, to free them
         gradient = leaves[s].grad
         assert gradient is not None, "the loss does not depend on a side"
         encoded = graphs.pop(number) if kept[number] else forward(number)
         torch.autograd.backward(encoded, gradient[torch.from_numpy(rows).to(device)])
-        for word_VH in (each.weight for each in words):  # dense from the first chunk on, so that what comes is added in place
+        for word_VH in (each.weight for each in words):  # dense from the first chunk on, so that later ones are added in place
             if word_VH.grad is not None and word_VH.grad.is_sparse:
                 word_VH.grad = word_VH.grad.to_dense()
     return {"loss": float(value.detach()), **metrics}

@@ -1,7 +1,7 @@
 """The one training loop: bf16 autocast over fp32 weights, clipping, linear schedule, live curves, exact resume.
 
 A step's work is a function of its number alone (order, sampling and dropout are drawn from (seed, step)), so a training
-that was killed and goes on from its last checkpoint ends with the same bits as one that was not.
+that was killed and resumes from its last checkpoint ends with the same bits as an undisturbed one.
 """
 
 import json
@@ -26,16 +26,16 @@ from tasks.core.training.cpu_dropout import CheapDropout
 from tasks.core.training.optimizers import linear_schedule
 
 Metrics = dict[str, float]
-POINTS = 500  # of a curve, at most
+POINTS = 500  # points per curve at most
 CHECKPOINT = "checkpoint.safetensors"
-CHECKPOINT_SHARE = 20  # of what a checkpoint takes lies between two, so that a large model trains most of the time
+CHECKPOINT_SHARE = 20  # times the duration of a checkpoint passes between two, so that a large model spends most time training
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how hard: optimizer steps, share of them that warms up, largest gradient norm.
+    """Optimizer steps, fraction of them that warms up, and largest gradient norm.
 
-    A training that carries on another one has `first` steps behind it, of `total` over which lr rises and falls.
+    A training that continues another starts at step `first` of a schedule of `total` steps.
     """
 
     steps: int
@@ -58,9 +58,9 @@ def fit(
 ) -> None:
     """Train `module` in place for `schedule.steps` steps.
 
-    `backward(step)` leaves the gradients of step `step` in the parameters and returns what is to be plotted, `loss` among
-    it. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part
-    of `module` whose gradient is clipped, where that is not all of it. UserError for a loss or a
+    `backward(step)` leaves the gradients of step `step` in the parameters and returns the metrics to plot, including
+    `loss`. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part
+    of `module` whose gradient is clipped, if not all of it. UserError for a loss or a
     gradient that is not finite: the last checkpoint is kept.
     """
     factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
@@ -81,11 +81,11 @@ def fit(
                 metrics = backward(step)
             norm = float(nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip))
             if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
-                if all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # as the step before left them
+                if all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # unchanged since the previous step
                     save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
                 raise UserError(
-                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {norm}, expected finite ones; "
-                    f"lower lr or raise temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
+                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {norm}, expected finite values; "
+                    f"decrease lr or increase temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
                 )
             optimizer.step()
             if plotted(step, schedule.steps):
@@ -102,7 +102,7 @@ def fit(
 
 
 def plotted(step: int, steps: int) -> bool:
-    """Whether a training of `steps` steps keeps the figures of step `step`."""
+    """Whether a training of `steps` steps keeps the metrics of step `step`."""
     return step % max(1, steps // POINTS) == 0 or step == steps - 1
 
 
@@ -126,24 +126,24 @@ def state_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.optim.Optimizer, **order: int) -> None:
-    """Write what a later round needs to carry on: optimizer.safetensors, the number of steps behind it, and what they drew (`order`)."""
+    """Write what a later round needs to continue: optimizer.safetensors, the number of steps so far, and what they drew (`order`)."""
     save_file(state_tensors(module, optimizer), folder / "optimizer.safetensors")
     write_json(folder / "state.json", {"steps": steps, **order})
 
 
 def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
-    """What `save_state` wrote: the tensors, and the number of steps behind them."""
+    """What `save_state` wrote: the tensors and the number of steps so far."""
     path = folder / "optimizer.safetensors"
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, FileNotFoundError) as error:
-        raise UserError(f"{path}: not a readable optimizer state ({error}); expected a trained round's, run that round again") from None
+        raise UserError(f"{path}: unreadable optimizer state ({error}); expected that of a trained round; run that round again") from None
     return tensors, int(read_json(folder / "state.json")["steps"])
 
 
 def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put the tensors of `state_tensors` back."""
+    """Restore the tensors of `state_tensors`."""
     parameters = dict(module.named_parameters())
     fused = {weight for group in optimizer.param_groups if group.get("fused") for weight in group["params"]}
     for name, tensor in tensors.items():
@@ -154,7 +154,7 @@ def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: t
 
 
 def save_checkpoint(path: Path, step: int, history: list[Metrics], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Weights, optimizer state, curve and the next step's number in one file, whole or not at all."""
+    """Weights, optimizer state, curve and the next step's number in one file, written atomically."""
     tensors = {f"weights.{name}": p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
     tensors |= {f"state.{name}": tensor for name, tensor in state_tensors(module, optimizer).items()}
     metadata = {"step": str(step), "history": json.dumps(history)}
@@ -163,7 +163,7 @@ def save_checkpoint(path: Path, step: int, history: list[Metrics], module: nn.Mo
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
-    """The tensors of a checkpoint, and `step` and `history`; None where there is none. One that is damaged is removed."""
+    """The tensors of a checkpoint, and `step` and `history`; None if there is none. A corrupt one is removed."""
     if not path.exists():
         return None
     try:
@@ -174,13 +174,13 @@ def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]
             return tensors, metadata
     except SafetensorError:
         pass
-    print(f"{path}: damaged, as by a loss of power: from the first step again")
+    print(f"{path}: corrupt (a power loss?); starting again from the first step")
     path.unlink()
     return None
 
 
 def _crc(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> str:
-    """CRC-32 of all that a checkpoint says."""
+    """CRC-32 of a checkpoint's whole content."""
     total = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         total = zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode(), total))
@@ -188,7 +188,7 @@ def _crc(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> str:
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[Metrics]]:
-    """Bring back a checkpoint: the step to go on with and the curve so far; (0, []) where there is none that is whole."""
+    """Restore a checkpoint: the next step and the curve so far; (0, []) if there is no intact one."""
     found = read_checkpoint(path)
     if found is None:
         return 0, []
@@ -199,11 +199,11 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
             if name.startswith("weights."):
                 parameters[name.removeprefix("weights.")].copy_(tensor)
     load_state({n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}, module, optimizer)
-    print(f"going on from step {metadata['step']}")
+    print(f"resuming from step {metadata['step']}")
     return int(metadata["step"]), json.loads(metadata["history"])
 
 
 def checkpoint_step(path: Path) -> int:
-    """The step that a training would go on with from a checkpoint; 0 where there is none that is whole."""
+    """The step at which a training would resume from a checkpoint; 0 if there is no intact one."""
     found = read_checkpoint(path)
     return int(found[1]["step"]) if found else 0

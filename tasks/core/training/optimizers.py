@@ -1,4 +1,4 @@
-"""AdamW and Lamb over the parameter groups of a transformer, and the linear schedule."""
+"""AdamW and LAMB (You et al., ICLR 2020, arXiv:1904.00962) over the parameter groups of a transformer, and the linear schedule."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -10,7 +10,7 @@ Group = dict[str, Any]
 
 
 def groups(module: nn.Module, weight_decay: float) -> list[Group]:
-    """Trainable parameters in two groups: biases and layer norms (one-dimensional) are not decayed."""
+    """Trainable parameters in two groups: biases and layer norms (one-dimensional) have no weight decay."""
     trainable = [p for p in module.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
@@ -28,7 +28,7 @@ def make_optimizer(name: Literal["adamw", "lamb"], module: nn.Module, lr: float,
 def linear_schedule(steps: int, warmup: float) -> Callable[[int], float]:
     """The factor on the peak lr at step 0, 1, ...: rising linearly over `warmup` of `steps`, then falling linearly to 0.
 
-    The first step trains at 1 / (warm-up steps) of the peak, the last at 1 / (the rest) of it: no step is idle.
+    The first step trains at 1 / (warm-up steps) of the peak, the last at 1 / (the rest) of it: no step has lr 0.
     """
     rise = max(1, round(warmup * steps)) if warmup else 0
 
@@ -41,9 +41,9 @@ def linear_schedule(steps: int, warmup: float) -> Callable[[int], float]:
 
 
 class Lamb(torch.optim.Optimizer):
-    """Lamb as DRhard's and ANCE's `lamb.py` have it: no bias correction, trust ratio min(||w||, 10) / ||u||.
+    """LAMB as in DRhard's and ANCE's `lamb.py`: no bias correction, trust ratio min(||w||, 10) / ||u||.
 
-    u = m / (sqrt(v) + eps) + wd w;  w -= lr * trust * u, with trust 1 where either norm is 0.
+    u = m / (sqrt(v) + eps) + wd w;  w -= lr * trust * u, with trust 1 if either norm is 0.
     """
 
     def __init__(self, params: Iterable[Group], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:

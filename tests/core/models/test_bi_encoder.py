@@ -197,9 +197,9 @@ MODES = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False}
 HARM = {
     "no weights": (without("model.safetensors"), "model.safetensors"),
     "half the weights": (halved("model.safetensors"), "cannot be loaded"),
-    "weights of other names": (rewrite("model.safetensors", lambda key: f"x.{key}"), "is missing or of another size"),
+    "weights of other names": (rewrite("model.safetensors", lambda key: f"x.{key}"), "is missing or has another size"),
     "more layers than weights": (config("config.json", num_hidden_layers=4), r"encoder.layer.2\S* is missing"),
-    "another width": (config("config.json", hidden_size=64), "is missing or of another size"),
+    "another width": (config("config.json", hidden_size=64), "is missing or has another size"),
     "no config": (without("config.json"), "no config.json"),
     "half a config": (halved("config.json"), "cannot be loaded"),
     "a kind of model that does not exist": (config("config.json", model_type="zzz"), "cannot be loaded"),

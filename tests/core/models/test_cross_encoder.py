@@ -62,7 +62,7 @@ def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -
     shutil.copytree(tiny_encoder, tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}))
-    with pytest.raises(UserError, match=r"has no bert.pooler.dense.bias, expected a trained classifier of one label"):
+    with pytest.raises(UserError, match=r"has no bert.pooler.dense.bias, expected a trained one-label classifier"):
         load_classifier(tmp_path / "m")
     heads = [load_classifier(tiny_encoder, seed).classifier.weight.detach() for seed in (1, 1, 2)]
     assert torch.equal(heads[0], heads[1])

@@ -40,7 +40,7 @@ def test_its_own_is_taken_up_and_exported(tiny_encoder: Path, tmp_path: Path, ki
         plain = load_towers(tiny_encoder).document(ids, mask)
         found = load_towers(tmp_path / "round").document(ids, mask)
         torch.testing.assert_close(found, activation(linear(plain)))
-    with pytest.raises(UserError, match=r"has a head over its vectors already \((linear|tanh)\); set projector: none, which keeps it$"):
+    with pytest.raises(UserError, match=r"already has a head \((linear|tanh)\); set projector: none to keep it$"):
         add_projector(load_towers(tmp_path / "round"), kind, tmp_path / "round", 1)
 
 

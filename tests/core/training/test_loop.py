@@ -58,7 +58,7 @@ def test_resumed_equals_undisturbed(tmp_path: Path, optimizer: str, dies_at: int
         train(tmp_path / "killed", optimizer, dies_at=dies_at)
     assert (tmp_path / "killed" / "scratch" / CHECKPOINT).exists()
     resumed = train(tmp_path / "killed", optimizer)
-    assert f"going on from step {dies_at}" in capsys.readouterr().out
+    assert f"resuming from step {dies_at}" in capsys.readouterr().out
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, resumed.state_dict()[name]), name
     assert (tmp_path / "whole" / "optimizer").read_text() == (tmp_path / "killed" / "optimizer").read_text()
@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_told_and_costs_the_way_and_nothing_else(
     assert harmed != held
     path.write_bytes(harmed)
     again = train(tmp_path / "killed")
-    assert "damaged" in capsys.readouterr().out
+    assert "corrupt" in capsys.readouterr().out
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name]), name
     assert folder_digest((tmp_path / "whole" / "curves").resolve()) == folder_digest((tmp_path / "killed" / "curves").resolve())

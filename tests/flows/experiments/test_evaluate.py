@@ -71,10 +71,10 @@ def test_a_length_of_the_project_that_the_model_does_not_take(small: Any) -> Non
     arguments = ["tokenize", "--out", "beside/tokens", "--prompts", "data/encoders/warmup/config_sentence_transformers.json"]
     done = small.stage(*arguments)
     assert done.status == 0, done
-    assert "tokenize.document_length is 2000, the model takes 512 tokens at most: 512 are taken" in done.out
+    assert "tokenize.document_length is 2000, above the model's limit; using 512" in done.out
     assert (length(small, "queries"), length(small, "documents")) == (32, 512)
     done = small.stage(*arguments, "--document-length=600")
-    assert (done.status, done.err) == (2, "retemper: --document-length: found 600, the model takes 512 tokens at most\n")
+    assert (done.status, done.err) == (2, "retemper: --document-length: found 600, expected at most 512, the model's limit; decrease it\n")
 
 
 def test_the_command_line_hands_them_over(small: Any, monkeypatch: Any) -> None:
