@@ -36,7 +36,7 @@ def read_parquet(path: Path) -> Iterator[Page]:
                 columns = [batch[name].cast(pa.string()).to_pylist() for name in FIELDS]
                 yield from (Page(id_ or "", title or "", text or "") for id_, title, text in zip(*columns, strict=True))
     except UNREADABLE as error:
-        refuse_damage(error, f"{path}: cannot be read as Parquet of id, title, text ({error}); fetch it again")
+        refuse_damage(error, f"{path}: cannot be read as Parquet of id, title, text ({error}); download it again")
 
 
 def read_jsonl(path: Path) -> Iterator[Page]:

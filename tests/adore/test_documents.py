@@ -169,6 +169,6 @@ def faiss_decoded(index: faiss.Index, row: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factory", ["Flat", "PCA4,PQ2x4", "SQ8", "PQ4x4", "IVF8,PQ4x4"])
-def test_what_has_no_centroids_to_train_is_refused(factory: str, embeddings: Embeddings) -> None:
+def test_index_without_trainable_centroids_is_refused(factory: str, embeddings: Embeddings) -> None:
     with pytest.raises(UserError, match=r"params.yaml: adore.a.index: centroids: true trains those of PQ"):
         Centroids(built(embeddings, factory), CPU, "adore.a.index")

@@ -28,24 +28,24 @@ def marked(rows: list[int], positives: set[int]) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize("missing", ["drhard", "jpq", "ltre"])
-def test_positives_that_are_all_there_change_nothing(missing: str) -> None:
+def test_lists_with_all_positives_are_unchanged(missing: str) -> None:
     assert complete([5, 3, 9, 1], [3, 1], missing) == marked([5, 3, 9, 1], {3, 1})
 
 
-def test_the_three_treatments_where_one_of_two_is_there() -> None:
+def test_missing_positives_when_one_of_two_is_retrieved() -> None:
     assert complete([5, 3, 9, 1], [3, 7], "drhard") == marked([5, 3, 9, 1], {3})  # 7 is ignored
     assert complete([5, 3, 9, 1], [3, 7], "jpq") == marked([5, 3, 9, 1, 7], {3, 7})  # 7 comes at rank 5
     assert complete([5, 3, 9, 1], [3, 7], "ltre") == marked([5, 3, 9, 1], {3})
 
 
-def test_the_three_treatments_where_none_is_there() -> None:
+def test_missing_positives_when_none_is_retrieved() -> None:
     assert complete([5, 3, 9, 1], [7, 2], "drhard") == marked([5, 3, 9, 1, 2, 7], {2, 7})
     assert complete([5, 3, 9, 1], [7, 2], "jpq") == marked([5, 3, 9, 1, 2, 7], {2, 7})
     drawn = {tuple(complete([5, 3, 9, 1], [7, 2], "ltre", seed)) for seed in range(20)}
     assert drawn == {tuple(marked([5, 3, 9, row], {row})) for row in (2, 7)}  # one of them, at the last rank
 
 
-def test_lists_shorter_than_asked_for() -> None:
+def test_lists_shorter_than_requested() -> None:
     assert complete([5, 3, -1, -1], [7], "drhard") == marked([5, 3, 7], {7})
     assert complete([5, 3, -1, -1], [7], "ltre") == marked([5, 3, 7], {7})  # nothing need go
     assert complete([-1, -1], [7, 8], "jpq") == marked([7, 8], {7, 8})

@@ -59,7 +59,7 @@ def plain(case: Case, metric: str | None, cut: int) -> tuple[float, list[list[fl
 def ours(case: Case, metric: str | None, cut: int) -> tuple[torch.Tensor, torch.Tensor]:
     scores, labels, known = case
     length = max(map(len, scores)) + 1  # one place that no list fills
-    scores_BL = torch.full((len(scores), length), 7.0)  # what stands behind a list's end must not matter
+    scores_BL = torch.full((len(scores), length), 7.0)  # scores past a list's end must not matter
     positive_BL, valid_BL = torch.ones(len(scores), length, dtype=torch.bool), torch.zeros(len(scores), length, dtype=torch.bool)
     for b, (row, marks) in enumerate(zip(scores, labels, strict=True)):
         scores_BL[b, : len(row)], valid_BL[b, : len(row)] = torch.tensor(row), True
@@ -104,7 +104,7 @@ def test_a_batch_without_a_pair_is_zero_and_still_has_a_gradient() -> None:
     assert scores_BL.grad is not None and not scores_BL.grad.any()
 
 
-def test_scores_of_hundreds_do_not_overflow() -> None:
+def test_large_scores_do_not_overflow() -> None:
     """Vectors under ANCE's LayerNorm head have inner products of several hundred."""
     loss, scores_BL = ours(([[900.0, -900.0]], [[0, 1]], [1]), None, 10)
     assert float(loss) == pytest.approx(1800)

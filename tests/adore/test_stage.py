@@ -139,7 +139,7 @@ def curve(out: Path, name: str) -> list[float]:
     return [float(line.split("\t")[1]) for line in lines]
 
 
-def test_every_steps_list_is_brute_force(run: Callable[[str, str], Path], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_every_step_equals_brute_force(run: Callable[[str, str], Path], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = open_embeddings(project / "embeddings")
     vectors = np.concatenate([block for _, block in embeddings.blocks()]).astype(np.float64)
     owners, ids = embeddings.owners().tolist(), embeddings.ids().to_pylist()
@@ -259,13 +259,13 @@ def test_mistakes_are_one_line(name: str, words: str, run: Callable[[str, str], 
     assert not any((project / "mistake" / out).exists() for out in OUTS)
 
 
-def test_a_depth_beyond_the_corpus_takes_all_of_it(run: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_depth_beyond_the_corpus_retrieves_all_of_it(run: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     out = run("deep", "deep")
     assert f"depth 1000 exceeds the corpus; every list contains all {DOCUMENTS} documents" in capsys.readouterr().out
     assert curve(out, "recall") == [1.0]
 
 
-def test_the_study_is_a_table_of_both(run: Callable[[str, str], Path], project: Path) -> None:
+def test_study_tabulates_train_index_by_serve_index(run: Callable[[str, str], Path], project: Path) -> None:
     out = run("s", "study")
     table = json.loads((out / "table.json").read_text())
     assert [index["factory"] for index in table["indexes"]] == ["Flat", "PQ2"]

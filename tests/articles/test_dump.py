@@ -1,4 +1,4 @@
-"""A dump made by hand, in every form: the same articles come out, nothing of the markup does, and damage is told."""
+"""A handmade dump in every form gives the same articles without markup; corruption is reported."""
 
 import bz2
 import gzip
@@ -128,7 +128,7 @@ def test_multistream_is_cut_where_streams_begin(tmp_path: Path) -> None:
     assert sizes == [0, 5, 5, 5, 5, 5, 5, 5, 0]
 
 
-def test_what_is_kept_of_the_markup() -> None:
+def test_words_of_markup_are_kept() -> None:
     text, removed = plain_text(ARTICLE)
     assert removed == 1  # the unbalanced template
     assert text.split("\n") == [
@@ -141,7 +141,7 @@ def test_what_is_kept_of_the_markup() -> None:
     ]
 
 
-def test_lines_that_still_show_markup_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_with_leftover_markup_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parser that stopped working is seen: what it leaves is taken out, but counted."""
     (tmp_path / "a.xml").write_bytes(WHOLE)
     assert of(f"dump:{tmp_path}").lines == {"kept": 34, "with markup": 1}
@@ -252,7 +252,7 @@ def test_a_history_is_refused_by_its_name_and_by_its_pages(tmp_path: Path) -> No
         of(f"dump:{tmp_path / 'a.xml'}")
 
 
-def test_a_damaged_header_of_a_stream_is_told_with_its_place(tmp_path: Path) -> None:
+def test_corrupt_stream_header_is_reported_with_its_place(tmp_path: Path) -> None:
     multi = multistream()
     path = tmp_path / "multi.xml.bz2"
     starts = [found.start() for found in re.finditer(rb"BZh91AY&SY", multi)]
@@ -267,7 +267,7 @@ def test_a_damaged_header_of_a_stream_is_told_with_its_place(tmp_path: Path) -> 
     assert of(f"dump:{path}") == whole
 
 
-def test_parquet_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_unreadable_parquet_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "part.parquet"
     rows = {name: [f"{name} {n}: ten words or more, so that it is no stub at all" for n in range(40)] for name in ("id", "title", "text")}
     half = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))  # no UTF-8
@@ -310,7 +310,7 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
     for text, line in (
         ('{"id": 1}\n', r"a.jsonl:2: found '\{\"id\": 1\}"),
         ("{\n", "a.jsonl:2: not JSON"),
-        ('{"text": "x \\ud83d"}', "a.jsonl:2: the text holds half a character"),
+        ('{"text": "x \\ud83d"}', "a.jsonl:2: the text contains a lone surrogate"),
         ('{"_id": "\\udc00", "text": "x"}', "a.jsonl:2: the id holds half a character"),
     ):
         (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + text)
@@ -326,7 +326,7 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
             of(spec)
 
 
-def test_a_broken_source_leaves_nothing_half_done(tmp_path: Path) -> None:
+def test_corrupt_source_leaves_no_partial_output(tmp_path: Path) -> None:
     (tmp_path / "cut.xml.bz2").write_bytes(bz2.compress(WHOLE)[:-100])
     (tmp_path / "few.jsonl").write_text('{"text": "A stub."}\n')
     for source, line in (("dump:cut.xml.bz2", "truncated at byte"), ("jsonl:few.jsonl", "no articles found (excluded: 1 stubs)")):
@@ -367,7 +367,7 @@ def test_the_sample_of_the_english_wikipedia(shared_data: Path) -> None:
     text = "\n".join(article.text for article in found.articles)
     assert len(text) > 2_000_000
     assert not RESIDUE.search(text)
-    assert found.lines["with markup"] <= 0.001 * found.lines["kept"]  # left out whole: 1 line; a parser that fails leaves thousands
+    assert found.lines["with markup"] <= 0.001 * found.lines["kept"]  # 1 line is removed; a failing parser leaves thousands
     assert not re.search(r"^\s*[|!]|<(?:table|div|span|gallery)\b|\bFile:|\bCategory:", text, re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""No known positive is ever a negative, whatever the batches; the stage's entry from corpus to files."""
+"""No known positive is ever a negative, for any batch size; the stage's entry from corpus to files."""
 
 import random
 import shutil

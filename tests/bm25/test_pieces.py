@@ -69,7 +69,7 @@ def test_killed_and_resumed(at: int, run: Any, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", ["train/000002.parquet", "index/data.csc.index.npy", "index.json"])
-def test_what_is_damaged_is_made_again(name: str, run: Any, tmp_path: Path) -> None:
+def test_corrupt_pieces_are_recomputed(name: str, run: Any, tmp_path: Path) -> None:
     undisturbed = run("a")
     (scratch,) = (tmp_path / ".retemper" / "scratch" / "bm25").iterdir()
     (scratch / name).write_bytes((scratch / name).read_bytes()[:-3])
@@ -77,7 +77,7 @@ def test_what_is_damaged_is_made_again(name: str, run: Any, tmp_path: Path) -> N
     assert run("a") == undisturbed
 
 
-def test_another_corpus_is_another_work(run: Any, tmp_path: Path) -> None:
+def test_other_corpus_does_not_reuse_pieces(run: Any, tmp_path: Path) -> None:
     run("a")
     (tmp_path / "params.yaml").write_text("text: {titles: false}\nbm25: {depth: 5, run_depth: 20}\n")
     assert run("b") != folder_digest(tmp_path / "a")

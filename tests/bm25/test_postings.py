@@ -1,4 +1,4 @@
-"""The index inverted on disk, block by block, against bm25s' own build in memory: the same bytes, whatever the block."""
+"""The index inverted on disk equals bm25s's own build in memory byte for byte, for any block size."""
 
 import random
 from pathlib import Path
@@ -24,7 +24,7 @@ def by_bm25s(texts: list[str], params: BM25, folder: Path) -> None:
 
 @pytest.mark.parametrize("block", [1, 7, 100, postings.BLOCK])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_files_are_those_of_bm25s(seed: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_files_equal_those_of_bm25s(seed: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
     words = [f"w{int(draw.paretovariate(0.4))}" for _ in range(3000)]  # few often, many once, as in a language
     texts = [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 30, 200]))) for _ in range(150)]

@@ -69,7 +69,7 @@ def test_equals_a_plain_loop(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_scores_have_the_bits_of_bm25s_and_nothing_is_left_in_the_buffer(seed: int, tmp_path: Path) -> None:
-    """Against the library's scores of all documents, sorted whole; terms that stand twice, ties at the last rank, queries in a row."""
+    """Against the library's scores of all documents, fully sorted; repeated terms, ties at the last rank, queries in a row."""
     draw = random.Random(seed)
     words = [f"w{int(draw.paretovariate(0.5))}" for _ in range(2000)]
     texts = [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 30]))) for _ in range(400)]
@@ -99,7 +99,7 @@ def test_tables_are_cut_where_results_are_many(tmp_path: Path, monkeypatch: pyte
 
 def test_worked_by_hand() -> None:
     # Three documents of 2, 3 and 1 words: avgdl 2. k1 0.9, b 0.4.
-    # "cat" stands in 2 of 3: idf = ln(1 + 1.5 / 2.5) = ln 1.6 = 0.470004; "fish" in 1: ln(1 + 2.5 / 1.5) = 0.980829.
+    # "cat" occurs in 2 of 3: idf = ln(1 + 1.5 / 2.5) = ln 1.6 = 0.470004; "fish" in 1: ln(1 + 2.5 / 1.5) = 0.980829.
     # a: tf 1, dl 2: 1 / (1 + 0.9 (0.6 + 0.4 * 1))   = 0.526316 -> 0.470004 * 0.526316 = 0.247370
     # b: cat  tf 2, dl 3: 2 / (2 + 0.9 (0.6 + 0.6))  = 0.649351 -> 0.305197
     #    fish tf 1, dl 3: 1 / (1 + 1.08)              = 0.480769 -> 0.471553; together 0.776750
@@ -108,7 +108,7 @@ def test_worked_by_hand() -> None:
     assert [row[3] for row in rows] == pytest.approx([0.776750, 0.247370], abs=1e-6)
 
 
-def test_ties_at_the_last_rank_are_broken_by_falling_id_as_strings() -> None:
+def test_ties_at_the_last_rank_are_broken_by_descending_string_id() -> None:
     documents = dict.fromkeys(("9", "10", "2", "1"), "same words here") | {"0": "same words here same"}
     rows = search(documents, [("q", "words")], PLAIN, 3)
     assert [row[1] for row in rows] == ["9", "2", "10"]  # "0" is longer, so last; of the others "1" falls out
@@ -127,7 +127,7 @@ def test_analysis() -> None:
         BM25(stemmer="klingon")
 
 
-def test_stopwords_are_of_the_stemmers_language() -> None:
+def test_stopwords_must_match_the_stemmers_language() -> None:
     assert analyzer("german", "german")("Die Kanzlerin und der Kanzler") == ["kanzl", "kanzl"]
     for name in get_args(Stopwords):
         stemmer = name.removesuffix("_plus")

@@ -25,7 +25,7 @@ def test_sentences(text: str, wanted: list[str]) -> None:
     assert list(sentences(text)) == wanted
 
 
-def test_sentences_stay_whole_where_they_fit() -> None:
+def test_sentences_stay_whole_if_they_fit() -> None:
     found = [list(range(start, start + size)) for start, size in [(0, 4), (4, 3), (7, 5), (12, 10), (22, 1)]]
     chunks = list(pack([(ids, []) for ids in found], 10))
     assert [chunk.ids for chunk in chunks] == [found[0] + found[1], found[2], found[3], found[4]]

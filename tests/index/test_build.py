@@ -85,7 +85,7 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
 
 
 @pytest.mark.parametrize("factory", ["IVF8_HNSW4,Flat", "PCA8,IVF8_HNSW4,PQ4x4,RFlat"])
-def test_an_hnsw_of_centroids_is_that_of_faiss_on_one_thread(factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hnsw_of_centroids_equals_that_of_faiss_on_one_thread(factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = draw(3000)
     embeddings = write_embeddings(tmp_path / "e", vectors, [1000, 2000])
     faiss.omp_set_num_threads(1)
@@ -107,7 +107,7 @@ def test_an_hnsw_of_centroids_is_that_of_faiss_on_one_thread(factory: str, tmp_p
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "plain").read_bytes()
 
 
-def test_an_hnsw_is_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hnsw_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(3000), [1000, 2000])
     used: set[int] = set()  # two cores may come to the same graph by chance
     add = faiss.IndexHNSWFlat.add
@@ -133,7 +133,7 @@ def test_the_same_seed_builds_the_same_file(tmp_path: Path) -> None:
     assert files[0] == files[1] != files[2]
 
 
-def test_duplicates_at_the_last_rank_count_against_no_index(tmp_path: Path) -> None:
+def test_duplicates_at_the_last_rank_do_not_lower_recall(tmp_path: Path) -> None:
     vectors = np.repeat(draw(40), 5, axis=0)  # five of each: rank 7 is amid equals
     queries = draw(30, 1)
     embeddings = write_embeddings(tmp_path / "e", vectors, [13, 187])
@@ -169,7 +169,7 @@ def test_ef_search_is_written_into_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factory", ["Flut", "PQ7", "IVF,Flat", "IVF64,Flat", "PQ4x8", "", "Flat,Flat,", "IDMap,Flat"])
-def test_a_factory_that_cannot_be_is_refused_in_one_line(factory: str, tmp_path: Path) -> None:
+def test_invalid_factory_is_refused_in_one_line(factory: str, tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(30), [30])
     with pytest.raises(UserError, match=r"params.yaml: index.factory: .*faiss says: \S") as refused:
         build(embeddings, Index.model_construct(**{**Index().model_dump(), "factory": factory}))
@@ -188,7 +188,7 @@ def test_the_training_sample_is_drawn_from_all_rows(size: int, tmp_path: Path) -
         assert chosen != training_sample(embeddings, size, 4)[:, 0].astype(int).tolist()
 
 
-def test_an_index_file_that_is_none(tmp_path: Path) -> None:
+def test_unreadable_index_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"no index")
     for name in ("bad", "missing"):
         with pytest.raises(UserError, match=f"{name}: unreadable faiss index") as refused:

@@ -146,7 +146,7 @@ def ranked_again(rows: list[tuple[str, str, int, float]], query: str, document: 
     return [(q, doc, rank - (q == query and rank > gone), score) for q, doc, rank, score in rows if (q, doc) != (query, document)]
 
 
-def test_an_encoder_of_another_width_and_one_that_gives_nan(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_of_wrong_width_or_with_nan_is_refused(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(tmp_path, tiny_encoder)
     monkeypatch.setattr(core_queries, "encode", lambda *_: np.ones((QUERIES, 7), dtype=np.float32))
     with pytest.raises(UserError, match="width 128, but the encoder has 7"):
@@ -160,7 +160,7 @@ def test_an_encoder_of_another_width_and_one_that_gives_nan(tiny_encoder: Path, 
 
 @pytest.mark.parametrize("way", ["embeddings", "indexes"])
 @pytest.mark.parametrize(("relative", "absolute"), [(0.2, None), (None, 3.0), (0.1, 6.0), (None, 0.0)])
-def test_margins_leave_out_what_comes_near_a_positive(
+def test_margins_discard_negatives_close_to_a_positive(
     way: str, relative: float | None, absolute: float | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is below the best of two positives; query 0 has none and keeps all; query 1's are negative in score."""
@@ -179,7 +179,7 @@ def test_margins_leave_out_what_comes_near_a_positive(
         left = [(d, s) for d, s in order if (q, d) not in positives and all(s <= best - m for m in margins)][1:]
         expected += [(f"q{q}", f"d{d}", rank, pytest.approx(s, abs=1e-4)) for rank, (d, s) in enumerate(left, 1)]
     assert found == expected
-    short = case.run(monkeypatch, way, 4, 1, judged, more)  # what is left out of the searched depth is not replaced
+    short = case.run(monkeypatch, way, 4, 1, judged, more)  # discarded negatives within the searched depth are not replaced
     assert short
     assert short == [row for row in found if row[2] <= sum(query == row[0] for query, *_ in short)]
     assert max(rank for *_, rank, _ in short) <= 4
@@ -203,10 +203,8 @@ def test_scores_from_an_index_with_codes_are_those_of_its_own_search() -> None:
         np.testing.assert_allclose(found, scores.ravel(), rtol=1e-4, atol=1e-4)
 
 
-def test_an_index_that_scores_otherwise_than_its_vectors_is_refused(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Positives would stand on another scale than negatives, and every margin mean nothing."""
+def test_index_with_scores_unlike_its_vectors_is_refused(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positives would be scored on another scale than negatives, making margins meaningless."""
     case = Case(tmp_path, tiny_encoder)
     index = faiss.index_factory(WIDTH, "L2norm,Flat", faiss.METRIC_INNER_PRODUCT)
     index.add(case.vectors * 3)

@@ -22,7 +22,7 @@ Row = tuple[str, str, int, float]
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 1 / 3, 0.5, 0.75, 0.9])
-def test_every_stretch_holds_the_ratio(ratio: float) -> None:
+def test_every_range_of_ranks_has_the_ratio(ratio: float) -> None:
     mixed = [doc for doc, _ in interleave([(f"a{n}", 1.0) for n in range(300)], [(f"b{n}", 2.0) for n in range(300)], ratio, 200)]
     assert len(mixed) == 200
     for n in range(1, 201):
@@ -32,7 +32,7 @@ def test_every_stretch_holds_the_ratio(ratio: float) -> None:
         assert numbers == list(range(len(numbers))), "the best of each, in their order"
 
 
-def test_a_document_of_both_stands_once_and_the_end_of_one_list_ends_the_mixture() -> None:
+def test_shared_documents_appear_once_and_the_shorter_list_ends_the_mixture() -> None:
     first, second = [("x", 5.0), ("y", 4.0), ("z", 3.0)], [("y", 9.0), ("x", 8.0), ("w", 7.0)]
     assert interleave(first, second, 0.5, 10) == [("x", 5.0), ("y", 9.0), ("z", 3.0), ("w", 7.0)]
     assert interleave(first, second, 0.5, 3) == [("x", 5.0), ("y", 9.0), ("z", 3.0)]
@@ -88,7 +88,7 @@ def test_bm25_and_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(swapped) > 20
 
 
-def test_random_takes_all_that_is_left_where_the_corpus_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_uses_all_other_documents_of_a_small_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("q1", f"e{n}", n + 1, 0.0) for n in range(20)]
     found = run(
         tmp_path, monkeypatch, "{first: a, second: random, depth: 100}", negatives(tmp_path, "a", rows), negatives(tmp_path, "r", [])

@@ -64,7 +64,7 @@ def test_masked_tokens_equals_a_loop() -> None:
         assert loss == pytest.approx(-math.log(math.exp(logits[row, token]) / sum(map(math.exp, logits[row].tolist()))), rel=1e-5)
 
 
-def test_figures_of_vectors_by_hand() -> None:
+def test_alignment_and_uniformity_by_hand() -> None:
     text = torch.tensor([[3.0, 0.0], [0.0, 2.0], [-1.0, 0.0]])  # of length 1: squared distances 2, 4, 2
     assert float(uniformity(text)) == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3), abs=1e-5)
     assert float(uniformity(torch.ones(3, 2))) == pytest.approx(0.0, abs=1e-5)

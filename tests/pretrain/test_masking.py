@@ -9,7 +9,7 @@ from tasks.pretrain.masking import hide
 from tasks.pretrain.words import read_vocabulary
 
 
-def test_shares(tiny_encoder: Path) -> None:
+def test_first_own_and_masking_fractions(tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     vocabulary = read_vocabulary(tokenizer, "tiny")
     rng = np.random.default_rng(5)

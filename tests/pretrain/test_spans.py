@@ -46,7 +46,7 @@ def test_lengths_follow_the_floored_beta_distribution() -> None:
     assert stats.chisquare(observed[expected > 0], expected[expected > 0]).pvalue > 0.001
 
 
-def test_starts_are_uniform_over_every_place_that_fits_the_last_one_included() -> None:
+def test_starts_are_uniform_over_all_positions_that_fit_including_the_last() -> None:
     n, length, count = 20, 14, 35_000
     starts = draw_starts(np.full(count, length), n, np.random.default_rng(8))
     observed = Counter(starts.tolist())
@@ -72,7 +72,7 @@ def test_spans_stay_inside_the_text(n: int, vocabulary: Vocabulary, tokenizer: A
     assert n > 64 or (lengths[3] == n).all(), "a text of at most lmin tokens is taken whole"
 
 
-def test_words_are_whole_and_no_stopwords(vocabulary: Vocabulary, tokenizer: Any) -> None:
+def test_words_are_whole_and_not_stopwords(vocabulary: Vocabulary, tokenizer: Any) -> None:
     ids = np.array(tokenizer(TEXT)["input_ids"])
     tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
     wanted, start = [], None  # oracle: the tokenizer's own words, by its word numbers
@@ -101,7 +101,7 @@ def test_a_text_of_stopwords_gives_single_tokens(vocabulary: Vocabulary, tokeniz
     assert (np.diff(spans) == 1).all() and spans.min() >= 1 and spans.max() <= 6
 
 
-def test_a_granularity_left_out_leaves_its_spans_out(vocabulary: Vocabulary, tokenizer: Any) -> None:
+def test_excluded_granularity_has_no_spans(vocabulary: Vocabulary, tokenizer: Any) -> None:
     ids = np.array(tokenizer(TEXT)["input_ids"])
     params = pretrain(granularities=["word", "phrase", "sentence"], spans=4)
     assert draw_spans(ids, vocabulary, params, np.random.default_rng(0)).shape == (12, 2)
@@ -123,7 +123,7 @@ class Pieces:
 
 
 @pytest.mark.parametrize("space", ["Ġ", "▁"])
-def test_pieces_that_begin_with_a_space(space: str) -> None:
+def test_vocabularies_whose_pieces_start_with_a_space(space: str) -> None:
     pieces = ["<s>", "<mask>", f"{space}bact", "eria", f"{space}the", ",", f"{space}(", "Ant", f"{space}ice"]
     ids = np.array([0, 2, 3, 5, 4, 8, 6, 7, 0])  # bact|eria , the ice ( Ant: only a piece behind a space begins a word
     assert whole_words(ids, read_vocabulary(Pieces(pieces), "x")).tolist() == [[1, 3], [5, 6]]

@@ -95,7 +95,7 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     checkpoints(project, 30)
-    assert not (project / "killed/encoder").exists(), "an out of a killed stage stands there"
+    assert not (project / "killed/encoder").exists(), "a killed stage left an out"
     assert "resuming from step" in run(project, "pretrain", *pretrain("costa", "base", "killed"))
     for out in ("encoder", "curves"):
         assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
@@ -117,14 +117,14 @@ def test_losses_fall_and_vectors_spread(project: Path) -> None:
 def test_the_exported_encoder_is_a_plain_one(project: Path) -> None:
     weights, before = load_file(project / "whole/encoder/model.safetensors"), load_file(project / "base/model.safetensors")
     assert {name: t.shape for name, t in weights.items()} == {name: t.shape for name, t in before.items()}, "no projector, no MLM head"
-    assert [path.name for path in (project / "whole/encoder/projector").iterdir()] == ["tanh.safetensors"], "it stands beside them"
+    assert [path.name for path in (project / "whole/encoder/projector").iterdir()] == ["tanh.safetensors"], "beside the encoder"
     assert any(not torch.equal(weights[name], before[name]) for name in weights)
     shape, wanted = load_towers(project / "whole/encoder").document.shape, load_towers(project / "base").document.shape
     assert shape == wanted
     AutoModel.from_pretrained(project / "whole/encoder")
 
 
-def test_the_mlm_head_is_the_sources_own(project: Path, tiny_encoder: Path) -> None:
+def test_mlm_head_comes_from_the_source(project: Path, tiny_encoder: Path) -> None:
     model = AutoModelForMaskedLM.from_pretrained(tiny_encoder, dtype=torch.float32).eval()
     head = MLMHead(model.config)
     assert load_head(head, project / "base")
@@ -135,7 +135,7 @@ def test_the_mlm_head_is_the_sources_own(project: Path, tiny_encoder: Path) -> N
     assert find_head(project / "whole/encoder"), "a pre-training can go on from a pre-training"
 
 
-def test_a_pretraining_without_mlm_keeps_the_head_that_it_came_with(project: Path, run_here: Any) -> None:
+def test_pretraining_without_mlm_keeps_its_head_unchanged(project: Path, run_here: Any) -> None:
     output = run_here(project, "pretrain", *pretrain("bare", "base", "bare"))
     before, after = find_head(project / "base"), find_head(project / "bare/encoder")
     assert before and before.keys() == after.keys()

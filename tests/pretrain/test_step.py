@@ -54,7 +54,7 @@ def module_of(params: Pretrain, tiny_encoder: Path) -> Pretrainer:
     head = MLMHead(towers.document.transformer.config)
     head.draw(torch.Generator().manual_seed(4))
     module = make_pretrainer(towers, head, params)
-    return module.eval()  # without dropout a text's vectors do not depend on what stands beside it
+    return module.eval()  # without dropout a text's vectors do not depend on the rest of the batch
 
 
 def plain_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary: Vocabulary) -> torch.Tensor:
@@ -147,7 +147,7 @@ def test_the_geometry_of_the_inverse_cloze_task_is_of_pairs_and_of_passages() ->
     assert set(geometry(Vectors(vectors, None), pretrain(objective="mlm"))) == {"uniformity"}
 
 
-def test_ict_takes_one_whole_sentence_out(chunks: Chunks, vocabulary: Vocabulary) -> None:
+def test_ict_removes_one_whole_sentence(chunks: Chunks, vocabulary: Vocabulary) -> None:
     params = pretrain(objective="ict", batch_texts=8)
     rows = usable_rows(chunks, params, "")
     assert (chunks.sentence_counts[rows] >= 2).all() and len(rows) < len(chunks)
@@ -163,7 +163,7 @@ def test_ict_takes_one_whole_sentence_out(chunks: Chunks, vocabulary: Vocabulary
             assert found, "a sentence and its chunk without it"
 
 
-def test_an_epoch_sees_every_chunk_once_and_spans_are_drawn_anew_unless_fixed(chunks: Chunks, vocabulary: Vocabulary) -> None:
+def test_epoch_sees_every_chunk_once_and_redraws_spans_unless_fixed(chunks: Chunks, vocabulary: Vocabulary) -> None:
     params = pretrain(batch_texts=3)
     rows = usable_rows(chunks, params, "")
     per_epoch = len(rows) // 3
@@ -188,7 +188,7 @@ def test_an_epoch_sees_every_chunk_once_and_spans_are_drawn_anew_unless_fixed(ch
         ({"spans": 70}, r"p.spans: found 70, but the longest text has \d+ tokens; decrease it"),
     ],
 )
-def test_what_no_text_can_satisfy(values: dict[str, Any], line: str, chunks: Chunks) -> None:
+def test_settings_that_no_text_can_satisfy_are_refused(values: dict[str, Any], line: str, chunks: Chunks) -> None:
     with pytest.raises(UserError, match=line):
         usable_rows(chunks, pretrain(**values), "p")
 

@@ -243,7 +243,7 @@ def test_figures_of_short_runs_are_marked_and_absent_baselines_named(
     printed = capsys.readouterr().out.splitlines()
     line = "few has 9 ranks, which cuts its RR@10 short"
     assert [told for told in printed if "ranks" in told] == [line] and f"{line}." in page
-    assert [told for told in printed if "baselines" in told] == ["baselines missing from the table: wramup"]
+    assert [told for told in printed if "baselines" in told] == ["baselines not in the table: wramup"]
     assert {model.model_fields["depth"].default for model in (Rerank, Rescore)} == {DEPTH}
 
 
@@ -266,7 +266,7 @@ def test_mistakes_in_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) ->
         report(monkeypatch)
     make_system(project, "bm25", 0.5, ("test",))
     make_system(project, "init", 0.5, ("test",), count=39)
-    with pytest.raises(UserError, match="init and bm25 have different test queries"):
+    with pytest.raises(UserError, match="init and bm25 have other test queries"):
         report(monkeypatch)
     (project / "params.yaml").write_text(PARAMS.replace("metric: AP", "metric: nDCG@10"))
     with pytest.raises(UserError, match=r"report.metric: found 'nDCG@10', expected one of evaluate.measures: AP, RR@10"):

@@ -81,7 +81,7 @@ def system(name: str, values: list[float]) -> System:
     )
 
 
-def test_every_pair_is_met_once() -> None:
+def test_every_pair_is_tested_once() -> None:
     draw = random.Random(0)
     systems = [system(name, [draw.random() for _ in range(9)]) for name in ("bm25", "init", "warm", "star")]
     pairs = compare(systems, ("init", "bm25", "absent"), "test", 0.05)

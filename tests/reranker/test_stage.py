@@ -1,4 +1,4 @@
-"""A cross-encoder as it came, and one fine-tuned upon a plain encoder: it learns, resumes alike, and its draws are reproducible."""
+"""A cross-encoder used as is, and one fine-tuned over a plain encoder: it learns, resumes exactly, and draws reproducibly."""
 
 import shutil
 import sys
@@ -92,13 +92,13 @@ def project(tmp_path: Path, tiny_corpus: Any) -> Path:
     return tmp_path
 
 
-def test_as_it_came(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reranker_without_training_is_unchanged(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = run(project, f"{{source: {tiny_reranker}, negatives: none}}", monkeypatch, "out")
     assert file_digest(out / "model" / "model.safetensors") == file_digest(tiny_reranker / "model.safetensors")
     load_cross_encoder(out / "model", 64, 512, torch.device("cpu"), torch.float32)
 
 
-def test_trained_upon_an_encoder(
+def test_new_head_is_trained_on_an_encoder(
     project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = f"{{source: {tiny_encoder}, head: new, negatives: n, steps: 60, batch_queries: 8, hard_negatives: 3, max_length: 48, lr: 1e-3}}"

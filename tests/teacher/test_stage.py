@@ -78,7 +78,7 @@ def test_every_score_is_the_models_own(project: Path, tiny_corpus: Any, tiny_rer
 
 
 @pytest.mark.parametrize("harm", ["cut", "empty", "another score", "no seal", "half a seal"])
-def test_a_damaged_piece_is_scored_again(harm: str, project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrupt_piece_is_scored_again(harm: str, project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE", 11)
     run(project, tiny_reranker, monkeypatch)
     (scratch,) = (project / ".retemper" / "scratch").glob("teacher-t/*")
@@ -104,7 +104,7 @@ def test_a_damaged_piece_is_scored_again(harm: str, project: Path, tiny_reranker
     assert folder_digest(project / "again") == folder_digest(project / "out")
 
 
-def test_negatives_pass_by_in_groups(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negatives_are_read_in_groups(project: Path, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never more than a group and a batch of the table is held, and what comes out is the same."""
     module, real, held = import_module("tasks.teacher.__main__"), import_module("tasks.teacher.__main__").ranked_groups, list[int]()
     monkeypatch.setattr(pieces, "PIECE", 4)  # the same pieces whatever the group

@@ -82,7 +82,7 @@ def test_every_passage_has_the_prefix(tiny_encoder: Path, tmp_path: Path) -> Non
     assert second == [[cls, *prefix, words[0], sep]]
 
 
-def test_a_prefix_that_leaves_no_room(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_prefix_that_leaves_no_room_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="document_prefix 'passage: ' fills all 4 tokens"):
         write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), "", 4, "passage: ", 1, 2)
 
@@ -108,7 +108,7 @@ def test_every_id_of_the_vocabulary_fits(size: int, dtype: str, tmp_path: Path) 
     write_tokens(tmp_path / "t", batches, Numbers(size), "", 5, "", 3)
     tokens = open_tokens(tmp_path / "t")
     assert tokens.flat.dtype == np.dtype(dtype)
-    assert tokens.flat.tolist() == [0, size - 1, 1, 7]  # a text without tokens stands as one of padding
+    assert tokens.flat.tolist() == [0, size - 1, 1, 7]  # a text without tokens becomes one padding token
     assert tokens.offsets.tolist() == [0, 2, 3, 4]
 
 
@@ -121,7 +121,7 @@ def run(folder: Path, tokenizer: Path, corpus: Path, monkeypatch: pytest.MonkeyP
     return folder / "tokens"
 
 
-def test_the_stage_tokenises_documents_and_every_split(
+def test_stage_tokenizes_documents_and_every_split(
     tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = "{query_length: 8, document_length: 24, query_prefix: 'query: ', document_prefix: 'passage: '}"
@@ -141,7 +141,7 @@ def test_the_stage_tokenises_documents_and_every_split(
     assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, params, titles="true")) == first
 
 
-def test_long_documents_are_tokenised_a_few_at_a_time(
+def test_long_documents_are_tokenized_a_few_at_a_time(
     tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch is bounded by its text; the files are the same, to the row groups of the ids."""
@@ -172,7 +172,7 @@ def test_a_split_without_queries(tiny_corpus: Any, tiny_encoder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["query_length", "document_length"])
-def test_more_tokens_than_the_model_has_positions(
+def test_length_beyond_the_models_positions_is_refused(
     name: str, tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match=rf"tokenize\.{name}: found 513, expected at most 512"):

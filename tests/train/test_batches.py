@@ -59,7 +59,7 @@ def test_a_step_does_no_work_over_all_queries(data: TrainingSet, monkeypatch: py
     assert len(draw_batch(data, round_of(), 0).queries) == 4
 
 
-def test_few_training_queries_are_a_draw_by_their_own_seed(data: TrainingSet) -> None:
+def test_train_queries_are_sampled_by_split_seed(data: TrainingSet) -> None:
     """COSTA, section 5.5: each query is as likely as any other, fewer are among more, and no other seed has a say."""
     assert sampled_queries(data, round_of()) is data
     drawn = {
@@ -100,13 +100,13 @@ def test_loss_never_pushes_a_known_positive_away(data: TrainingSet, step: int, l
                 assert documents.grad[place, row] <= 0
 
 
-def test_an_epoch_takes_every_query_once(data: TrainingSet) -> None:
+def test_epoch_uses_every_query_once(data: TrainingSet) -> None:
     taken = np.concatenate([draw_batch(data, round_of(batch_queries=2), step).queries for step in range(6)])
     assert sorted(taken[:6]) == sorted(taken[6:]) == sorted(POSITIVES)
     assert taken[:6].tolist() != taken[6:].tolist()
 
 
-def test_draws_depend_on_seed_and_step_alone(data: TrainingSet) -> None:
+def test_draws_depend_only_on_seed_and_step(data: TrainingSet) -> None:
     def same(a: object, b: object) -> bool:
         return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in zip(vars(a).values(), vars(b).values(), strict=True))
 

@@ -73,7 +73,7 @@ def test_ranknet_as_released_and_its_gradient(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", CASES)
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 1.0])
-def test_star_as_written_and_its_gradient(seed: int, alpha: float) -> None:
+def test_star_as_published_and_its_gradient(seed: int, alpha: float) -> None:
     scores, negative, own = random_case(seed)
     static, static_gradient = loop_pairs(scores, [tuple(p) for p in (negative & own).nonzero().tolist()], 1.0)
     other, other_gradient = loop_pairs(scores, [tuple(p) for p in (negative & ~own).nonzero().tolist()], alpha)

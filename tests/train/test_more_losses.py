@@ -136,7 +136,7 @@ def batch_of(scores: list[list[float]]) -> Batch:
 
 @pytest.mark.parametrize("loss", ["kl", "margin_mse"])
 def test_a_step_to_a_teacher(loss: str) -> None:
-    """Scores over temperature; known positives and what the teacher has not scored are left out; nll is added with its weight."""
+    """Scores over temperature; known positives and documents without a teacher's score are excluded; nll is added with its weight."""
     draw = torch.Generator().manual_seed(3)
     queries, documents = torch.randn(2, 4, generator=draw), torch.randn(4, 4, generator=draw)
     batch = batch_of([[2.0, 1.0, math.nan], [1.0, 0.5, -1.0]])

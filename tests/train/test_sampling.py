@@ -68,7 +68,7 @@ def test_simans_without_a_score_of_the_positive_is_uniform(data: TrainingSet) ->
     assert batch.documents[batch.slots][batch.own[row]].tolist() == [20, 20], "too few repeat"
 
 
-def test_top_takes_the_best_at_every_step(data: TrainingSet) -> None:
+def test_top_uses_the_same_best_negatives_at_every_step(data: TrainingSet) -> None:
     found = drawn(data, round_of(sampling="top"), 20)
     assert set(found[0]) == {(10, 11)}
     assert set(found[1]) == {(20, 20)}
@@ -97,7 +97,7 @@ def test_scores_go_with_their_documents(data: TrainingSet, sampling: str) -> Non
             np.testing.assert_allclose(batch.scores[row], wanted, rtol=1e-6)
 
 
-def test_each_epoch_draws_anew_and_the_same_again(data: TrainingSet) -> None:
+def test_each_epoch_draws_differently_but_reproducibly(data: TrainingSet) -> None:
     pairs = drawn(data, round_of(), 30)
     assert len(set(pairs[0])) > 5
     assert drawn(data, round_of(), 30) == pairs
@@ -145,8 +145,8 @@ def test_the_schedule_of_a_chain() -> None:
 
 @pytest.mark.parametrize("values", [{"loss": "kl"}, {"loss": "margin_mse"}, {"sampling": "simans"}])
 @pytest.mark.parametrize("negatives", ["random", "none"])
-def test_negatives_without_scores_teach_nothing(values: dict[str, str], negatives: str) -> None:
-    """Drawn from the corpus they have none: every pair would be left out, the loss 0 and the round's weights those it began with."""
+def test_distillation_refuses_negatives_without_scores(values: dict[str, str], negatives: str) -> None:
+    """Random documents have no scores: every pair would be excluded, the loss 0, and the weights unchanged."""
     with pytest.raises(ValueError, match=f"negatives {negatives}|requires hard_negatives and a source of negatives with scores"):
         round_of(negatives=negatives, **values)
 
@@ -159,7 +159,7 @@ def test_more_negatives_than_any_query_has_are_refused(data: TrainingSet) -> Non
         check_training_set(data, round_of(hard_negatives=5))
 
 
-def test_what_stands_for_random_in_a_mixture_is_drawn_anew(data: TrainingSet) -> None:
+def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -> None:
     """Documents 12 and 13 have no score: of query 0, a draw of them is one from the whole corpus; 10 and 11 stay as they are."""
     assert data.negatives.scores is not None
     scores = np.where(np.isin(data.negatives.values, [12, 13]), np.nan, data.negatives.scores).astype(np.float32)
@@ -172,8 +172,8 @@ def test_what_stands_for_random_in_a_mixture_is_drawn_anew(data: TrainingSet) ->
     assert found == drawn(mixed, round_of(hard_negatives=4), 400)[0]
 
 
-@pytest.mark.parametrize(("drawn", "told"), [(0, False), (1, True), (2, False), (3, False)])
-def test_queries_that_come_first_again_are_told_while_a_batch_of_others_is_left(data: TrainingSet, drawn: int, told: bool) -> None:
+@pytest.mark.parametrize(("drawn", "warned"), [(0, False), (1, True), (2, False), (3, False)])
+def test_warns_if_a_round_starts_with_the_queries_of_its_initial_model(data: TrainingSet, drawn: int, warned: bool) -> None:
     assert len(data.queries) == 3
     line = seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2))
-    assert bool(line) == told, line
+    assert bool(line) == warned, line

@@ -79,7 +79,7 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     checkpoints(project, 30)
-    assert not any((project / "killed" / out).exists() for out in OUTS), "an out of a killed stage stands there"
+    assert not any((project / "killed" / out).exists() for out in OUTS), "a killed stage left an out"
     output = run(project, "train", *train_arguments("warmup", "negatives", "killed"))
     assert "resuming from step" in output
     for out in OUTS:
@@ -98,18 +98,18 @@ def test_training_learns_and_keeps_its_curve(project: Path) -> None:
     assert {name.rsplit(".", 1)[1] for name in state} == {"exp_avg", "exp_avg_sq", "step"}
 
 
-def test_a_round_of_no_steps_is_the_encoder_as_it_came(project: Path, run_here: Any) -> None:
+def test_round_of_zero_steps_keeps_the_encoder_unchanged(project: Path, run_here: Any) -> None:
     run_here(project, "train", *train_arguments("init", "negatives", "init"))
     assert file_digest(project / "init/encoder/model.safetensors") == file_digest(project / "base/model.safetensors")
     assert json.loads((project / "init/encoder/sentence_bert_config.json").read_text())["max_seq_length"] == 32
 
 
-def test_star_as_written_with_lamb_runs(project: Path, run_here: Any) -> None:
+def test_star_as_published_runs_with_lamb(project: Path, run_here: Any) -> None:
     run_here(project, "train", *train_arguments("star", "negatives", "star"))
     assert file_digest(project / "star/encoder/model.safetensors") != file_digest(project / "base/model.safetensors")
 
 
-def test_a_round_that_carries_on_is_one_long_training(project: Path, run_here: Any) -> None:
+def test_continued_rounds_equal_one_long_training(project: Path, run_here: Any) -> None:
     """Weights, optimizer, schedule, order of queries (into the second epoch) and dropout go on: 2 + 3 steps are 5, bit for bit."""
     run_here(project, "train", *train_arguments("long", "negatives", "long"))
     run_here(project, "train", *train_arguments("first", "negatives", "first"))

@@ -88,7 +88,7 @@ for folder in sys.argv[3:]:
 """
 
 
-def test_sentence_transformers_gives_the_same_vectors_without_a_word(models: dict[str, Path], minilm: Path, tmp_path: Path) -> None:
+def test_sentence_transformers_gives_the_same_vectors_without_warnings(models: dict[str, Path], minilm: Path, tmp_path: Path) -> None:
     folders = [*models.values(), minilm]
     command = [sys.executable, "-c", THEIRS, str(tmp_path), json.dumps(TEXTS), *map(str, folders)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -130,7 +130,7 @@ def test_auto_model_and_pooling_by_hand_give_the_same_vectors(model: tuple[Path,
     np.testing.assert_allclose(ours(folder, TEXTS), np.array(vectors), atol=1e-5)
 
 
-def test_what_is_saved_again_is_the_same_bit_for_bit(model: tuple[Path, Shape], tmp_path: Path) -> None:
+def test_saving_again_is_bit_identical(model: tuple[Path, Shape], tmp_path: Path) -> None:
     folder, shape = model
     towers = load_towers(folder)
     assert towers.shared and not towers.document.training
@@ -145,11 +145,11 @@ def test_what_is_saved_again_is_the_same_bit_for_bit(model: tuple[Path, Shape], 
     np.testing.assert_array_equal(ours(tmp_path / "again", TEXTS), ours(folder, TEXTS))
 
 
-def test_the_default_encoder_as_it_came(minilm: Path) -> None:
+def test_default_encoder_is_loaded_unchanged(minilm: Path) -> None:
     assert read_shape(minilm) == Shape("mean", "none", "cosine", 256)
 
 
-def test_a_bare_transformer_is_mean_and_dot_and_the_same_at_every_load(tiny_encoder: Path) -> None:
+def test_bare_transformer_is_mean_and_dot_and_loads_reproducibly(tiny_encoder: Path) -> None:
     assert read_shape(tiny_encoder) == Shape("mean", "none", "dot")
     torch.manual_seed(1)
     first = load_transformer(tiny_encoder).state_dict()
@@ -223,7 +223,7 @@ HARM = {
 
 
 @pytest.mark.parametrize("name", HARM)
-def test_a_folder_that_cannot_be_meant_is_refused_in_one_line(name: str, models: dict[str, Path], tmp_path: Path) -> None:
+def test_unsupported_folder_is_refused_in_one_line(name: str, models: dict[str, Path], tmp_path: Path) -> None:
     harm, words = HARM[name]
     shutil.copytree(models["cls_dot_head"], tmp_path / "m")
     harm(tmp_path / "m")

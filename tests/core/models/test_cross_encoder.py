@@ -70,7 +70,7 @@ def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -
     assert heads[0].shape[0] == 1
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config.json: not there"):
         load_classifier(tmp_path)
 

@@ -22,14 +22,14 @@ def pretrained(source: Path, folder: Path, kind: str) -> Head:
     return projector
 
 
-def test_a_pretrainings_projector_is_no_part_of_its_encoder(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_projector_of_a_pretraining_is_not_part_of_its_encoder(tiny_encoder: Path, tmp_path: Path) -> None:
     pretrained(tiny_encoder, tmp_path / "p", "nonlinear")
     assert read_shape(tmp_path / "p").head == "none"
     assert load_towers(tmp_path / "p").document.head is None
 
 
 @pytest.mark.parametrize(("kind", "activation"), [("linear", torch.nn.Identity()), ("nonlinear", torch.nn.Tanh())])
-def test_its_own_is_taken_up_and_exported(tiny_encoder: Path, tmp_path: Path, kind: str, activation: nn.Module) -> None:
+def test_pretrained_projector_is_reused_and_exported(tiny_encoder: Path, tmp_path: Path, kind: str, activation: nn.Module) -> None:
     linear = pretrained(tiny_encoder, tmp_path / "p", kind).linear
     towers = load_towers(tmp_path / "p")
     assert add_projector(towers, kind, tmp_path / "p", 1) == "of the pre-training"
@@ -44,7 +44,7 @@ def test_its_own_is_taken_up_and_exported(tiny_encoder: Path, tmp_path: Path, ki
         add_projector(load_towers(tmp_path / "round"), kind, tmp_path / "round", 1)
 
 
-def test_one_of_another_kind_is_drawn_by_the_seed(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_projector_of_another_kind_is_drawn_by_seed(tiny_encoder: Path, tmp_path: Path) -> None:
     pretrained(tiny_encoder, tmp_path / "p", "nonlinear")
     drawn = []
     for number, seed in enumerate((1, 1, 2)):

@@ -1,4 +1,4 @@
-"""Vectors of tokens: the same whatever stands beside them, equal to one text at a time."""
+"""Vectors of tokens: independent of the batch, equal to one text at a time."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_batches_change_no_vector_and_rows_keep_their_order(budget: int, tower: 
     np.testing.assert_allclose(found, alone, atol=1e-5)
 
 
-def test_the_same_rows_give_the_same_bits_wherever_they_stand(tower: Encoder) -> None:
+def test_rows_have_the_same_bits_at_any_position(tower: Encoder) -> None:
     rows = random_rows(2, 30)
     first = encode(tower, tokens_of([*random_rows(3, 17), *rows, *random_rows(4, 5)]), np.arange(17, 47), 256, CPU)
     second = encode(tower, tokens_of(rows), np.arange(30), 256, CPU)
@@ -80,7 +80,7 @@ def other(request: pytest.FixtureRequest, tower: Encoder) -> Encoder:
     return encoder
 
 
-def test_packed_or_padded_the_vectors_are_those_of_the_text_alone(other: Encoder) -> None:
+def test_packed_and_padded_vectors_equal_those_of_the_text_alone(other: Encoder) -> None:
     kind = other.transformer.config.model_type
     assert (Packed.of(other, CPU) is None) == (kind == "distilbert")
     rows = [[2, *row] for row in random_rows(5, 40)]
@@ -90,7 +90,7 @@ def test_packed_or_padded_the_vectors_are_those_of_the_text_alone(other: Encoder
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_row_has_the_same_bits_in_whatever_batch(threads: int, other: Encoder) -> None:
+def test_row_has_the_same_bits_in_any_batch(threads: int, other: Encoder) -> None:
     """tasks.encode.reuse rests on it. Lengths from 1 up, alone and among others, short batches and long ones."""
     torch.set_num_threads(threads)
     tokens = tokens_of([[2] * length for length in range(1, 20)] + random_rows(6, 60))
@@ -142,7 +142,7 @@ def test_in_bf16_an_activation_that_onednn_does_not_fuse_is_kept() -> None:
     assert (np.linalg.norm(found - exact, axis=1) < 0.05 * np.linalg.norm(exact, axis=1)).all()
 
 
-def test_what_is_not_for_the_cpu_or_is_in_training_is_not_packed(tower: Encoder) -> None:
+def test_encoders_in_training_or_on_a_gpu_are_not_packed(tower: Encoder) -> None:
     assert Packed.of(tower, CPU) is not None and Packed.of(tower, torch.device("cuda")) is None
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert Packed.of(tower, CPU) is None

@@ -110,7 +110,7 @@ def test_stored_types_and_memory_maps_are_searched_as_float32(dtype: str, tmp_pa
     equal(as_lists(tables, 2), brute_force(asked, vectors, list(range(60)), names("d", 60).to_pylist(), 5))
 
 
-def test_exact_ties_fall_by_document_id_also_at_the_last_rank() -> None:
+def test_exact_ties_are_ordered_by_descending_document_id() -> None:
     ids = ["b", "10", "9", "a", "é", "Z", "aa", "c"]  # trec_eval's order, bytes falling: é c b aa a Z 9 10
     vectors = np.ones((8, 2), dtype=np.float32)
     vectors[7] = 2  # c is best
@@ -136,7 +136,7 @@ def test_ties_across_blocks_at_the_boundary_equal_brute_force() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3, 12, 50])
-def test_a_document_stands_once_by_its_best_passage(depth: int) -> None:
+def test_document_appears_once_by_its_best_passage(depth: int) -> None:
     draw = np.random.default_rng(depth)
     owners = np.repeat(np.arange(30, dtype=np.int32), draw.integers(1, 5, size=30))
     vectors = draw.normal(size=(len(owners), 6)).astype(np.float32)

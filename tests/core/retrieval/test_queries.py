@@ -11,7 +11,7 @@ from tasks.core.retrieval.queries import ranked_queries
 
 
 @pytest.mark.parametrize("held", [1, 3 * (5 + MARGIN), 4 * (5 + MARGIN), 9 * (5 + MARGIN), 10**9])
-def test_parts_of_the_queries_change_nothing(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searching_in_parts_gives_the_same_results(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     asked, vectors = draw.normal(size=(19, 24)).astype(np.float32), draw.normal(size=(60, 24)).astype(np.float32)
     query_ids, ids = pa.array([f"q{n}" for n in range(19)]), pa.array([f"d{n}" for n in range(60)])

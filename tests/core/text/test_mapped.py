@@ -1,4 +1,4 @@
-"""Texts come back as they were, whatever their letters."""
+"""Texts are read back unchanged, in any script."""
 
 import tracemalloc
 from pathlib import Path
@@ -11,7 +11,7 @@ from tasks.core.text.document import Text
 from tasks.core.text.mapped import corpus_texts, query_texts, store_texts
 
 
-def test_texts_come_back(tmp_path: Path) -> None:
+def test_stored_texts_are_read_back(tmp_path: Path) -> None:
     given = ["", "plain", "über 東京 🙂", "", "two\nlines"]
     stored = store_texts(iter(given), tmp_path / "a")
     assert [stored[n] for n in range(len(stored))] == given
@@ -28,9 +28,7 @@ def test_a_text_is_eight_bytes_in_memory(tmp_path: Path) -> None:
     assert most < 2_000_000, f"{most:,} bytes"
 
 
-def test_lasting_texts_are_written_once_and_again_where_they_are_harmed(
-    tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lasting_texts_are_written_once_unless_corrupt(tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read() -> list[str]:
         stored = corpus_texts(tiny_corpus.records, Text(titles=True), tmp_path / "t.bin", lasting=True)
         return [stored[n] for n in range(len(stored))]

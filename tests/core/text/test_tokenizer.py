@@ -32,6 +32,6 @@ def test_a_text_of_that_length_goes_through_and_a_longer_one_does_not(kind: str,
         model(input_ids=ids)
 
 
-def test_a_model_without_positions_of_its_own_is_not_bound() -> None:
+def test_model_without_position_limit_is_unlimited() -> None:
     config = AutoConfig.for_model("t5", vocab_size=40, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     assert longest_text(AutoModel.from_config(config)) is None

@@ -32,7 +32,7 @@ def tokens(tmp_path: Path) -> Tokens:
     return open_tokens(folder(tmp_path / "t", [[1, 2, 3], [60000], [4, 5], [6, 7, 8, 9]], [0, 0, 1, 2]))
 
 
-def test_a_folder_opened_holds_what_was_written(tokens: Tokens) -> None:
+def test_opened_folder_has_what_was_written(tokens: Tokens) -> None:
     assert len(tokens) == 4
     assert tokens.lengths.tolist() == [3, 1, 2, 4]
     assert tokens.owners.tolist() == [0, 0, 1, 2]
@@ -48,7 +48,7 @@ def test_a_folder_opened_holds_what_was_written(tokens: Tokens) -> None:
         ([1], [[60000]], [[1]]),
     ],
 )
-def test_rows_are_padded_behind(tokens: Tokens, rows: list[int], ids: list[list[int]], mask: list[list[int]]) -> None:
+def test_rows_are_padded_at_the_end(tokens: Tokens, rows: list[int], ids: list[list[int]], mask: list[list[int]]) -> None:
     found, seen = tokens.padded(np.array(rows))
     assert found.tolist() == ids and seen.tolist() == mask
     assert str(found.dtype) == str(seen.dtype) == "torch.int64"
@@ -75,7 +75,7 @@ def cut(name: str, size: int) -> Callable[[Path], None]:
         (lambda path: (path / "meta.json").unlink(), "meta.json: not there"),
     ],
 )
-def test_a_folder_that_is_not_whole_is_refused_in_one_line(tmp_path: Path, harm: Callable[[Path], None], words: str) -> None:
+def test_incomplete_folder_is_refused_in_one_line(tmp_path: Path, harm: Callable[[Path], None], words: str) -> None:
     path = folder(tmp_path / "t", [[1, 2, 3], [4]])
     harm(path)
     with pytest.raises(UserError, match=words) as refused:
@@ -90,7 +90,7 @@ def test_no_row_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "budget", "longest"), [(1, 512, 64), (1000, 512, 64), (1000, 64, 64), (500, 30, 64), (77, 10**6, 512)])
-def test_every_row_stands_in_one_batch_within_the_budget(count: int, budget: int, longest: int) -> None:
+def test_every_row_is_in_one_batch_within_the_budget(count: int, budget: int, longest: int) -> None:
     lengths = np.random.default_rng(count).integers(1, longest + 1, size=count)
     batches = cut_by_budget(lengths, budget)
     assert sorted(row for batch in batches for row in batch.tolist()) == list(range(count))
@@ -118,7 +118,7 @@ def test_ordinals_over_ids_read_in_several_parts(tmp_path: Path, monkeypatch: py
     test_ordinals_equal_a_dictionary(tmp_path, [["d0", "d63", "d64", "d65", "d640", "d699", "x"]])
 
 
-def test_stored_ids_are_those_of_the_file_at_whatever_place(tmp_path: Path) -> None:
+def test_stored_ids_equal_those_of_the_file(tmp_path: Path) -> None:
     names = [f"id-{n * 7919 % 1009}" for n in range(300)]
     parts = [names[:1], [], names[1:90], names[90:200], names[200:]]  # a row group each
     write_table(tmp_path / "ids.parquet", IDS, [pa.table([part], schema=IDS) for part in parts])

@@ -28,7 +28,7 @@ def test_zeros_with_their_probability_and_the_rest_scaled(p: float, shape: tuple
     torch.testing.assert_close(gradient * x, y)
 
 
-def test_masks_follow_torch_s_seed() -> None:
+def test_masks_follow_torchs_seed() -> None:
     x = torch.ones(1000)
     torch.manual_seed(1)
     first, second = dropout(x, 0.5), dropout(x, 0.5)
@@ -38,14 +38,14 @@ def test_masks_follow_torch_s_seed() -> None:
 
 
 @pytest.mark.parametrize(("p", "training"), [(0.0, True), (1.0, True), (0.3, False)])
-def test_the_ends_are_torch_s(p: float, training: bool) -> None:
+def test_probabilities_zero_and_one_equal_torch(p: float, training: bool) -> None:
     x = torch.randn(64)
     assert torch.equal(dropout(x, p, training), F.dropout(x, p, training))
 
 
 @pytest.mark.parametrize("kind", ["none", "bool", "float"])
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_attention_equals_torch_s(kind: str, scale: float | None) -> None:
+def test_attention_equals_torch(kind: str, scale: float | None) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, length, 8, requires_grad=True) for length in (5, 7, 7))
     seen = torch.rand(2, 1, 5, 7) > 0.4
@@ -76,7 +76,7 @@ def test_causal_attention_is_left_to_torch() -> None:
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, q, q, is_causal=True))
 
 
-def test_modules_use_it_only_while_it_is_entered() -> None:
+def test_modules_use_it_only_within_the_context() -> None:
     module, x = nn.Dropout(0.5), torch.ones(1000)
     torch.manual_seed(5)
     expected = dropout(x, 0.5)

@@ -68,9 +68,7 @@ def test_resumed_equals_undisturbed(tmp_path: Path, optimizer: str, dies_at: int
 @pytest.mark.parametrize(
     "harm", ["cut in the header", "cut in the weights", "empty", "zeros", "one bit of a weight", "one digit of the step"]
 )
-def test_a_damaged_checkpoint_is_told_and_costs_the_way_and_nothing_else(
-    tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_corrupt_checkpoint_is_reported_and_training_starts_again(tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
     whole = train(tmp_path / "whole", seconds=1e9)
     with pytest.raises(Killed):
         train(tmp_path / "killed", dies_at=6)
@@ -128,7 +126,7 @@ def test_curves_hold_every_step(tmp_path: Path) -> None:
     assert [int(line.split("\t")[0]) for line in lines[1:]] == list(range(STEPS))
 
 
-def test_optimizer_state_carries_on() -> None:
+def test_optimizer_state_is_restored() -> None:
     module = model()
     optimizer = make_optimizer("adamw", module, 0.05, 0.01)
     work(module)(0)
@@ -140,7 +138,7 @@ def test_optimizer_state_carries_on() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_a_chain_that_carries_on_equals_one_long_training(tmp_path: Path, optimizer: str) -> None:
+def test_continued_chain_equals_one_long_training(tmp_path: Path, optimizer: str) -> None:
     """Five steps and seven, state and weights through their files, one schedule over both: the twelve steps at once, bit for bit."""
     whole = train(tmp_path / "whole", optimizer, seconds=1e9)
     module, before = model(), 0
