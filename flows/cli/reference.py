@@ -44,7 +44,8 @@ def parameter_schema() -> Schema:
         if "additionalProperties" in section:  # NAME: entry
             section["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
     heading = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Retemper: params.yaml"}
-    return heading | _without_titles(schema)
+    titleless: Schema = _without_titles(schema)
+    return heading | titleless
 
 
 def schema_text() -> str:
