@@ -38,7 +38,11 @@ class Recipe(Protocol):
 
 
 def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") -> Any:
-    """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train."""
+    """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train.
+
+    PCA and the graph of an HNSW are made on one thread: their bits would depend on the number of threads. OPQ's do depend on it, as
+    its hundreds of clusterings on one thread would take too long.
+    """
     width = embeddings.manifest.width
     threads = torch.get_num_threads()
     faiss.omp_set_num_threads(threads)  # its OpenMP may not be torch's and does not know runtime.yaml
@@ -47,8 +51,9 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
     if not index.is_trained:
         sample = training_sample(embeddings, params.train_size, params.seed)
         with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
+            prepared = train_transforms(index, sample, threads)
             if "_HNSW" in params.factory:
-                fill_centroids(index, sample, threads)
+                fill_centroids(index, prepared, threads)
             index.train(sample)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
@@ -63,12 +68,11 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
     return index
 
 
-def fill_centroids(index: Any, sample: Floats, threads: int) -> None:
-    """The centroids of an IVF whose coarse quantizer is an HNSW: clustered on all threads, inserted into the graph on one.
+def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
+    """Train what stands before the index proper: PCA and the like on one thread, OPQ on all. Returns the sample as the index sees it.
 
-    Transforms before the IVF (OPQ, PCA) are trained first; `train` then finds all of this done (faiss, Level1Quantizer::train_q1).
+    `sample` is [N, D]. `train` then finds this done (faiss, IndexPreTransform::train).
     """
-    ivf = faiss.extract_index_ivf(index)
     inner, vectors = index, sample
     if isinstance(inner, faiss.IndexRefine):
         inner = faiss.downcast_index(inner.base_index)
@@ -77,8 +81,19 @@ def fill_centroids(index: Any, sample: Floats, threads: int) -> None:
         for place in range(chain.size()):
             step = faiss.downcast_VectorTransform(chain.at(place))
             if not step.is_trained:
+                faiss.omp_set_num_threads(threads if isinstance(step, faiss.OPQMatrix) else 1)
                 step.train(vectors)
+                faiss.omp_set_num_threads(threads)
             vectors = step.apply(vectors)
+    return vectors
+
+
+def fill_centroids(index: Any, vectors: Floats, threads: int) -> None:
+    """The centroids of an IVF that stand in an HNSW: clustered on all threads, put into its graph on one, as `train` would do on one.
+
+    `vectors` is the sample as the IVF sees it. `train` then finds this done (faiss, Level1Quantizer::train_q1).
+    """
+    ivf = faiss.extract_index_ivf(index)
     clustering = faiss.Clustering(ivf.d, ivf.nlist, ivf.cp)
     clustering.train(vectors, faiss.IndexFlatL2(ivf.d))
     faiss.omp_set_num_threads(1)
