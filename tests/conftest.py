@@ -17,10 +17,15 @@ from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[1]
+CODE = ("benchmarks", "docs", "flows", "tasks")  # what tests take from the working tree, new files included
+EDITED_BY_RUNS = ("params.yaml", "data/source.json")  # what they take as committed
+MADE_BY_RUNS = ("dvc.lock",)  # what they never take
+DVC_CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_update = false\n"  # no remote: tests push to none of a team's
 THREADS = 2  # the same on every machine: another count may change the last bits of a sum
 
 gc.set_threshold(50_000)  # a full collection looks through all of torch, Prefect and pytest: 7 % of tests that train and encode
@@ -311,10 +316,61 @@ SMALL = {
 
 
 @pytest.fixture(scope="session")
-def small_project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus) -> Small:
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean clone of the project, with one commit, to be copied or read but not changed.
+
+    Tracked files are those of the working tree, so that edits are tested before they are committed; so are new files of CODE.
+    What runs, settings and remotes of the person who tests have changed is left out: params.yaml and data/source.json are those of
+    HEAD, .dvc/config names no remote, and there is no dvc.lock.
+    """
+    return made_once(tmp_path_factory, "checkout", _check_out) / "project"
+
+
+@pytest.fixture
+def full_params(checkout: Path) -> dict[str, Any]:
+    """The project's own parameters, with an entry in each section that is empty there."""
+    from tasks.core.stage.params import read_yaml
+
+    cross_encoder = {"source": "x", "negatives": "warmup", "steps": 2}
+    return read_yaml(checkout / "params.yaml") | {
+        "mix": {"half": {"first": "warmup", "second": "random", "ratio": 0.5}},
+        "rerankers": {"small": cross_encoder},
+        "teacher": {"ce": {"negatives": "warmup", "reranker": "small"}},
+        "rerank": {"star_small": {"run": "star", "reranker": "small"}},
+        "rescore": {"star_over_bm25": {"run": "bm25", "round": "star", "encoder": "star"}},
+        "study": {"compressed": {"round": "star", "factories": ["Flat"]}},
+    }
+
+
+def _check_out(below: Path) -> None:
+    folder = below / "project"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
+    def git(place: Path, *words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=place, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True)
+        return done.stdout
+
+    tracked = git(ROOT, "ls-files", "-z").split("\0")
+    new = git(ROOT, "ls-files", "-z", "--others", "--exclude-standard", "--", *CODE).split("\0")
+    for name in filter(None, {*tracked, *new}.difference(EDITED_BY_RUNS, MADE_BY_RUNS)):
+        if (ROOT / name).is_file():  # else it was removed, and that is not committed yet
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    for name in EDITED_BY_RUNS:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(git(ROOT, "show", f"HEAD:./{name}"), encoding="utf-8")
+    (folder / ".dvc/config").write_text(DVC_CONFIG)
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all", "--force")
+    git(folder, "-c", "user.name=test", "-c", "user.email=test@example.com", "commit", "--quiet", "-m", "the project under test")
+
+
+@pytest.fixture(scope="session")
+def small_project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCorpus, checkout: Path) -> Small:
     """A project that every stage has run in, by DVC's own commands. Tests take a copy: `small`."""
     os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
-    made = made_once(tmp_path_factory, "small", lambda folder: _run_small_project(folder, tiny_corpus))
+    made = made_once(tmp_path_factory, "small", lambda folder: _run_small_project(folder, tiny_corpus, checkout))
     folder = tmp_path_factory.mktemp("finished") / "project"
     shutil.copytree(made / "project", folder, symlinks=True)  # no links across processes: each would date all of a file's names anew
     return Small(folder, *json.loads((made / "stages.json").read_text()))
@@ -334,12 +390,12 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
     return folder
 
 
-def _run_small_project(below: Path, tiny_corpus: TinyCorpus) -> None:
-    root, folder = Path(__file__).resolve().parents[1], below / "project"
-    shutil.copytree(root / "tasks", folder / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+def _run_small_project(below: Path, tiny_corpus: TinyCorpus, checkout: Path) -> None:
+    folder = below / "project"
+    shutil.copytree(checkout / "tasks", folder / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("params.yaml", "dvc.yaml", ".gitignore", ".dvcignore", "data/.gitignore"):
         (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copy(root / name, folder / name)
+        shutil.copy(checkout / name, folder / name)
     shutil.copytree(tiny_corpus.beir, folder / "beir")
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
     project = Small(folder, {}, {})

@@ -16,8 +16,8 @@ BY_DIGEST = {"dataset", "encoder"}  # sections whose meaning data/source.json ca
 MODULE = re.compile(r"python -m tasks\.(\w+)")
 
 
-def read(name: str) -> dict[str, Any]:
-    return YAML(typ="safe", pure=True).load((ROOT / name).read_text(encoding="utf-8"))
+def read(name: str, root: Path = ROOT) -> dict[str, Any]:
+    return YAML(typ="safe", pure=True).load((root / name).read_text(encoding="utf-8"))
 
 
 def stages() -> dict[str, dict[str, Any]]:
@@ -54,9 +54,14 @@ def loaded(stage: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def repo() -> Any:
-    with Repo(str(ROOT)) as opened:
+def repo(checkout: Path) -> Any:
+    with Repo(str(checkout)) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def params(checkout: Path) -> dict[str, Any]:
+    return read("params.yaml", checkout)
 
 
 @pytest.mark.parametrize("name", stages())
@@ -66,10 +71,9 @@ def test_a_stage_tracks_the_digest_of_its_own_code_and_names_no_file_of_it(name:
     assert not [dep for dep in stage.get("deps", []) if not dep.startswith("data/")], f"dvc.yaml: {name}: code is tracked by its digest"
 
 
-def test_the_graph_resolves_and_has_no_cycle(repo: Any) -> None:
+def test_the_graph_resolves_and_has_no_cycle(repo: Any, params: dict[str, Any]) -> None:
     repo.index.check_graph()
     assert nx.is_directed_acyclic_graph(repo.index.graph)
-    params = read("params.yaml")
     found = {stage.addressing for stage in repo.index.stages}
     for name, stage in read("dvc.yaml")["stages"].items():
         if "foreach" in stage:
@@ -79,11 +83,10 @@ def test_the_graph_resolves_and_has_no_cycle(repo: Any) -> None:
             assert name in found
 
 
-def test_the_report_comes_after_everything_it_shows(repo: Any) -> None:
+def test_the_report_comes_after_everything_it_shows(repo: Any, params: dict[str, Any]) -> None:
     graph = repo.index.graph
     report = next(stage for stage in graph if stage.addressing == "report")
     before = {stage.addressing for stage in nx.descendants(graph, report)}  # DVC draws edges from a stage to what it reads
-    params = read("params.yaml")
     wanted = {"prepare", "base", "tokenize", "bm25", "evaluate_bm25"}
     wanted |= {f"{name}@{key}" for name in ("train", "encode", "index", "evaluate") for key in params["rounds"]}
     wanted |= {f"mine@{entry['negatives']}" for entry in params["rounds"].values() if entry["negatives"] in params["mine"]}
@@ -91,8 +94,7 @@ def test_the_report_comes_after_everything_it_shows(repo: Any) -> None:
     assert wanted <= before, f"not before report: {sorted(wanted - before)}"
 
 
-def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any) -> None:
-    params = read("params.yaml")
+def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any, params: dict[str, Any]) -> None:
     everywhere = set.union(*map(tracked, stages().values()))
     untracked, unknown = set(params) - everywhere - BY_DIGEST, everywhere - set(params)
     assert not untracked | unknown, f"params.yaml and dvc.yaml differ in {untracked | unknown}"

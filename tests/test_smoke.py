@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-ROOT = Path(__file__).resolve().parents[1]
 OF_STAR = {"train@star", "encode@star", "index@star", "evaluate@star", "adore@star_adore", "evaluate_adore@star_adore", "report"}
 pytestmark = pytest.mark.slow
 
 
 class Project:
-    """A clone of the working tree, and `retemper` in it."""
+    """A clone of the project under test, and `retemper` in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,21 +64,10 @@ def executed(found: dict[str, str]) -> set[str]:
     return {name for name, state in found.items() if state == "Ran"}
 
 
-def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A clone of HEAD with what is not committed yet laid over it."""
+def project(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("smoke") / "retemper"
-    git("clone", "--quiet", str(ROOT), str(folder))
-    for name in filter(None, git("ls-files", "-z", "-co", "--exclude-standard").split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-        else:
-            (folder / name).unlink(missing_ok=True)
+    subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
     return Project(folder)
 
 
@@ -162,12 +150,14 @@ def test_another_dataset_and_back_runs_nothing(first: dict[str, str], project: P
     assert done.stdout.startswith("0 stages may run"), done.stdout + done.stderr
 
 
-def test_killed_again_and_again_it_ends_with_the_same(first: dict[str, str], project: Project, tiny_corpus: Any, tmp_path: Path) -> None:
+def test_killed_again_and_again_it_ends_with_the_same(
+    first: dict[str, str], project: Project, checkout: Path, tiny_corpus: Any, tmp_path: Path
+) -> None:
     """A small part of the benchmark, over nine stages (the others have tests of their own); this project is its undisturbed run."""
     assert first
     options = f"--kills 7 --seed 5 --patience 20 --dataset beir:{tiny_corpus.beir} --until evaluate@warmup mine@warmup"
     places = ["--folder", tmp_path / "kills", "--reference", project.folder]
-    command = [sys.executable, ROOT / "benchmarks" / "kills.py", *options.split(), *places]
+    command = [sys.executable, checkout / "benchmarks" / "kills.py", *options.split(), *places]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=850, check=False)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
 

@@ -463,9 +463,8 @@ class Retraining:
 
 
 @pytest.fixture
-def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str]) -> Retraining:
+def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str], checkout: Path) -> Retraining:
     """A project of one round, nothing run yet, no git identity, on a source of ten good documents and twenty dev queries."""
-    root = Path(__file__).resolve().parents[2]
     folder, source = tmp_path / "toy", tmp_path / "source"
     (source / "qrels").mkdir(parents=True)
     (source / "queries.jsonl").write_text("".join(json.dumps({"_id": f"q{n:02}", "text": "what"}) + "\n" for n in range(20)))
@@ -484,7 +483,7 @@ def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str]) 
     (folder / "encoder/model.safetensors").write_text("")
     (folder / "encoder/tokenizer.json").write_text("{}")
     yaml = YAML()
-    params = yaml.load((root / "params.yaml").read_text())
+    params = yaml.load((checkout / "params.yaml").read_text())
     params["rounds"] = {"a": {"init": "base", "negatives": "bm25"}}
     params["mine"] = {}
     params["adore"] = {}

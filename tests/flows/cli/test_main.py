@@ -33,10 +33,10 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, checkout: Path) -> Path:
     """The project's own parameters and graph, without its code."""
     for name in ("params.yaml", "dvc.yaml"):
-        shutil.copy(ROOT / name, tmp_path)
+        shutil.copy(checkout / name, tmp_path)
     (tmp_path / "data").mkdir()
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=tmp_path, check=True)

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shutil
 from collections.abc import Iterable
 from functools import reduce
 from itertools import combinations
@@ -72,19 +73,6 @@ def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: P
     assert "500: 0.2000 ± 0.1414" in page
 
 
-def busy() -> dict[str, Any]:
-    """The project's own sections, with an entry in each of those that may name rounds."""
-    small = {"source": "x", "negatives": "warmup", "steps": 2}
-    return read_yaml(ROOT / "params.yaml") | {
-        "mix": {"half": {"first": "warmup", "second": "random", "ratio": 0.5}},
-        "rerankers": {"small": small},
-        "teacher": {"ce": {"negatives": "warmup", "reranker": "small"}},
-        "rerank": {"star_small": {"run": "star", "reranker": "small"}},
-        "rescore": {"star_over_bm25": {"run": "bm25", "round": "star", "encoder": "star"}},
-        "study": {"compressed": {"round": "star", "factories": ["Flat"]}},
-    }
-
-
 def plain(value: str) -> Any:
     """The value of an assignment: JSON, or a bare word."""
     try:
@@ -104,13 +92,13 @@ def assigned(sections: dict[str, Any], assignments: Iterable[str]) -> dict[str, 
 
 
 @pytest.mark.parametrize("recipe", ["costa-ablation", "from_scratch"])
-def test_recipes_stand_in_for_sections_that_name_other_rounds(recipe: str) -> None:
-    check(busy())
-    check(busy() | read_yaml(ROOT / f"docs/recipes/{recipe}.yaml"))
+def test_recipes_stand_in_for_sections_that_name_other_rounds(recipe: str, full_params: dict[str, Any]) -> None:
+    check(full_params)
+    check(full_params | read_yaml(ROOT / f"docs/recipes/{recipe}.yaml"))
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/recipes/costa-ablation").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path) -> None:
+def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: dict[str, Any], checkout: Path) -> None:
     """Every point passes the checks that a run makes, has what the file says and no other change; targets make the table's models."""
     points, layout, sweep = read_points(file, ["pretrain.costa.steps=2"]), read_layout(file), read_yaml(file)
     wanted = {
@@ -131,7 +119,7 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path) -> None:
     lists = sweep.get("grid", {}) | sweep.get("repeat", {})
     varied = {*lists, *(key for given in sweep.get("points", {}).values() for key in given)}
     assert all(key.startswith(("pretrain.costa.", "rounds.costa_bm25.")) for key in varied), "what the table's model is made by"
-    found, rest, sections = [], [], busy()
+    found, rest, sections = [], [], full_params
     for point in points:
         made = assigned(sections, point.assignments)
         check(made)
@@ -154,9 +142,9 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path) -> None:
     assert all(one != other for one, other in combinations(found, 2)), "no two points are one"
     assert all(made == rest[0] for made in rest), "nothing else is changed"
     assert len({point.setting for point in points}) * (3 if file.stem in ("figure4", "objectives") else 1) == len(points)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    shutil.copy(checkout / "params.yaml", tmp_path)
     edit.apply(points[-1].assignments, tmp_path / "params.yaml", check)
-    assert read_yaml(tmp_path / "params.yaml") == assigned(read_yaml(ROOT / "params.yaml"), points[-1].assignments)
+    assert read_yaml(tmp_path / "params.yaml") == assigned(read_yaml(checkout / "params.yaml"), points[-1].assignments)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from flows.parameters.edit import apply
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml
 
-ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 3.0  # of a stage
 GRAPH = """
 stages:
@@ -42,8 +41,8 @@ stages:
 
 
 @pytest.fixture
-def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
+    shutil.copy(checkout / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "params.yaml"
 

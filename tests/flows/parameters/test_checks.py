@@ -18,9 +18,9 @@ LISTS: dict[str, Any] = {"lists": "given", "loss": "ranknet"}
 
 
 @pytest.fixture
-def sections() -> dict[str, Any]:
+def sections(checkout: Path) -> dict[str, Any]:
     """The project's own, with rounds of our choosing."""
-    found = read_yaml(ROOT / "params.yaml")
+    found = read_yaml(checkout / "params.yaml")
     warmup = {**TRAINED, "hard_negatives": 2, "steps": 10}
     found["rounds"] = {"warmup": warmup, "star": {"init": "warmup", "negatives": "warmup", "hard_negatives": 4}}
     found["mine"] = {"warmup": {"search": "embeddings", "depth": 100}}
@@ -37,13 +37,13 @@ def edited(sections: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     return sections
 
 
-def test_the_projects_own_parameters_pass() -> None:
-    assert "warmup" in check_file(ROOT / "params.yaml").rounds
+def test_the_projects_own_parameters_pass(checkout: Path) -> None:
+    assert "warmup" in check_file(checkout / "params.yaml").rounds
 
 
-def test_the_papers_ablation_defaults_pass() -> None:
+def test_the_papers_ablation_defaults_pass(checkout: Path) -> None:
     recipe = read_yaml(ROOT / "docs" / "recipes" / "costa-ablation.yaml")
-    costa = check(read_yaml(ROOT / "params.yaml") | recipe).pretrain["costa"]
+    costa = check(read_yaml(checkout / "params.yaml") | recipe).pretrain["costa"]
     assert (costa.spans, costa.temperature, costa.epochs, costa.projector, costa.contrastive_weight) == (3, 1, 3, "nonlinear", 0.1)
     assert {entry["negatives"] for entry in recipe["rounds"].values()} == {"bm25"}
 

@@ -211,20 +211,19 @@ def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_no
 
 @pytest.mark.heavy
 def test_the_champion_is_measured_by_the_real_stages(
-    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path
 ) -> None:
     """The toy's stages take any argument; these are the project's own, on the tiny corpus."""
-    root = Path(__file__).resolve().parents[3]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(root))
-    shutil.copy(root / "params.yaml", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(checkout))
+    shutil.copy(checkout / "params.yaml", tmp_path)
     (tmp_path / ".retemper").mkdir()
     (tmp_path / "data").mkdir()
     shutil.copytree(tiny_corpus.records, tmp_path / "data/corpus")
     base = [sys.executable, "-m", "tasks.base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer"]
     subprocess.run(base, check=True, capture_output=True)
     monkeypatch.setattr(champion, "get_out", lambda _project, _commit, _path, out: shutil.copytree("base", out))
-    own = (root / "params.yaml").read_text().replace("document_length: 64", "document_length: 16")
+    own = (checkout / "params.yaml").read_text().replace("document_length: 64", "document_length: 16")
     monkeypatch.setattr(champion, "show", lambda *_: own)
     now = champion.Champion(7, "a", "set", "", commit="0" * 40)
     measured = retrain.evaluate_champion(tmp_path, now, "", Processes(), Display())
