@@ -2,7 +2,8 @@
 
 The tether leads a process group that holds the command and all that it starts. When we die, however that happens, the
 kernel closes the pipe, and the tether ends the group; when the command ends or is killed, whatever it left behind is
-ended too. No cooperation of the command is needed: shells, workers and grandchildren are all of the group.
+ended too. No cooperation of the command is needed: shells, workers and grandchildren are all of the group. SIGINT is
+ignored by all of them from their first instruction, while they import as well: Ctrl-C is for our owner, who ends the group.
 Standard library only, and few modules of it: it starts in about 20 ms.
 """
 
@@ -41,6 +42,7 @@ def start(command: list[str]) -> int:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != tether:
             os._exit(137)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # kept by all that it starts: who is stopped by our owner shows no KeyboardInterrupt
     os.environ["RETEMPER_TETHER"] = "1"  # tasks/core/stage/entry.py asks for it
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:

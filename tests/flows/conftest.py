@@ -49,7 +49,7 @@ if act.startswith("sleep "):
 if act.startswith("meet "):
     other = Path(".at_work") / act[5:].replace("/", "_")
     while not other.exists():
-        if time.time() > started + 60:
+        if time.time() > started + 240:
             sys.exit("alone")
         time.sleep(0.02)
 def text(path):
@@ -135,7 +135,7 @@ class Toy:
     def command(self, *words: str) -> None:
         subprocess.run(words, cwd=self.folder, env=self.environment, check=True, capture_output=True)
 
-    def at_work(self, name: str, seconds: float = 60) -> int:
+    def at_work(self, name: str, seconds: float = 300) -> int:
         """Wait for a stage to be at work; its process id."""
         path = self.folder / ".at_work" / name.replace("/", "_")
         deadline = time.monotonic() + seconds
@@ -162,7 +162,7 @@ class Toy:
                 continue
         return found
 
-    def gone(self, seconds: float) -> bool:
+    def gone(self, seconds: float = 30) -> bool:
         """Whether no process is at work in the folder any more, `seconds` from now at the latest."""
         deadline = time.monotonic() + seconds
         while self.processes():
@@ -437,7 +437,7 @@ class Retraining:
                 continue
         return found
 
-    def gone(self, seconds: float) -> bool:
+    def gone(self, seconds: float = 30) -> bool:
         """Whether no process is at work there any more, `seconds` from now at the latest."""
         return self.wait_until(lambda: not self.processes(), seconds)
 
@@ -450,7 +450,7 @@ class Retraining:
             time.sleep(0.05)
         return True
 
-    def at_work(self, seconds: float = 150) -> int:
+    def at_work(self, seconds: float = 300) -> int:
         """Wait for a training to be at work; its process id."""
         path = Path(self.environment["TOY_ACTS"]).parent / "at_work"
         deadline = time.monotonic() + seconds

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
@@ -109,7 +109,7 @@ sys.exit(main(["run", "--dry-run", "--set", "rounds.star.lr=0.123"], hang_up))
     for handler, status in (("SIG_DFL", 128 + 1), ("SIG_IGN", 0)):  # the latter by nohup
         command = [sys.executable, "-c", f"import signal; signal.signal(signal.SIGHUP, signal.{handler}){code}"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == status, done.stderr
         assert (project / "params.yaml").read_bytes() == before
 
@@ -117,7 +117,7 @@ sys.exit(main(["run", "--dry-run", "--set", "rounds.star.lr=0.123"], hang_up))
 def test_streams_that_are_closed_are_no_mistake(project: Path) -> None:
     command = f"exec {sys.executable} -m flows.cli run --dry-run prepare <&- >&-"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", command], cwd=project, env=environment, stderr=subprocess.PIPE, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", command], cwd=project, env=environment, stderr=subprocess.PIPE, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +130,11 @@ def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any
         time.sleep(0.05)
     assert at_work
     stage = int(at_work[0].read_text())
+    if number == signal.SIGINT:  # somebody signals all that is at work in the folder, and the stage hears of it first
+        os.kill(stage, number)
     run.send_signal(number)
-    if number == signal.SIGINT:  # somebody signals all that is at work in the folder; who ends before the run hears of it has failed
-        with suppress(ProcessLookupError):
-            os.kill(stage, number)
-    killed = time.monotonic()
-    while time.monotonic() < killed + 1 and is_alive(stage):
-        time.sleep(0.01)
-    assert not is_alive(stage), "the stage is gone within a second"
-    output, errors = run.communicate(timeout=20)
+    output, errors = run.communicate(timeout=60)
+    assert toy.gone(), toy.processes()
     assert run.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
         stopped, resumed = errors.strip().splitlines()[-2:]
@@ -147,7 +142,8 @@ def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any
         assert "finished stages are kept, and the same command goes on" in stopped
         assert "last checkpoint" in resumed
         assert "Traceback" not in output + errors
-    assert toy.gone(3), toy.processes()
+        logs = [log.read_text() for log in toy.folder.glob(".retemper/logs/*.log")]
+        assert "KeyboardInterrupt" not in "".join([output, errors, *logs])
     assert not (toy.folder / "data/encoders").exists() or not list((toy.folder / "data/encoders").iterdir())
 
     (toy.folder / ".dvc/tmp/rwlock").write_text('{"write": {"/')  # as a kill at the wrong moment leaves it
@@ -169,7 +165,7 @@ def test_a_killed_dvc_process_takes_its_stage_with_it(served: Any, read_states: 
     assert read_states(output)["train@a"] == "Failed"
     assert "train@a" in errors
     assert not is_alive(stage)
-    assert served.gone(3), served.processes()
+    assert served.gone(), served.processes()
 
 
 def test_a_lock_file_that_a_kill_cut_short_is_mended(served: Any, executed: Any) -> None:
@@ -191,7 +187,7 @@ def test_a_lock_file_that_a_kill_cut_short_is_mended(served: Any, executed: Any)
 
 def test_without_any_server_set_up(toy: Any, executed: Any) -> None:
     assert executed(toy.run("prepare")) == {"prepare"}
-    assert toy.gone(3), "the embedded server does not outlive the run"
+    assert toy.gone(), "the embedded server does not outlive the run"
 
 
 def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any) -> None:

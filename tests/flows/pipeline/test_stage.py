@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -107,7 +106,7 @@ def test_how_a_stage_ended(tmp_path: Path) -> None:
 
 
 def test_a_device_is_one_stages_at_a_time() -> None:
-    slots, guard = Slots(["0", "1"]), threading.Lock()
+    slots, guard, both = Slots(["0", "1"]), threading.Lock(), threading.Barrier(2, timeout=60)
     at_work: set[str] = set()
     most = 0
 
@@ -119,7 +118,7 @@ def test_a_device_is_one_stages_at_a_time() -> None:
                 assert device not in at_work
                 at_work.add(device)
                 most = max(most, len(at_work))
-            time.sleep(0.02)
+            both.wait()  # for another stage that has the other device
             with guard:
                 at_work.remove(device)
 

@@ -46,7 +46,7 @@ def test_the_run_goes_on_and_ends_as_it_would_have(tmp_path: Path, taken: str) -
         env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
         stdout=subprocess.PIPE if taken == "closed" else full,
         stderr=write if taken == "both" else subprocess.PIPE,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (tmp_path / "ended").read_text() == "0 5001", "every line was read"

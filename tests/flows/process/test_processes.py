@@ -23,7 +23,8 @@ def alive(process: int) -> bool:
         return False
 
 
-def gone(process: int, seconds: float) -> bool:
+def gone(process: int, seconds: float = 30) -> bool:
+    """Whether a process ends; our sleepers sleep for longer."""
     deadline = time.monotonic() + seconds
     while alive(process) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -34,12 +35,29 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
-def test_output_comes_line_by_line_and_the_status_is_the_commands() -> None:
-    lines: list[tuple[float, str]] = []
-    script = "import sys, time; print('one'); print('two', file=sys.stderr); time.sleep(0.5); print('half\\rwhole'); sys.exit(7)"
-    assert Processes().run(python(script), lambda line: lines.append((time.monotonic(), line))) == 7
-    assert [line for _, line in lines] == ["one", "two", "half", "whole"]
-    assert lines[2][0] - lines[0][0] > 0.4, "as they come, not at the end"
+def test_output_comes_line_by_line_and_the_status_is_the_commands(tmp_path: Path) -> None:
+    lines: list[str] = []
+    heard = tmp_path / "heard"
+    wait = f"import pathlib, time\nfor _ in range(6000):\n    if pathlib.Path({str(heard)!r}).exists(): break\n    time.sleep(0.01)\n"
+    script = f"import sys; print('one'); print('two', file=sys.stderr)\n{wait}else: sys.exit('not as they come')\n"
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 2:
+            heard.touch()
+
+    assert Processes().run(python(f"{script}print('half\\rwhole'); sys.exit(7)"), tell) == 7
+    assert lines == ["one", "two", "half", "whole"]
+
+
+def test_commands_and_all_that_they_start_ignore_sigint() -> None:
+    """Or one that it meets, while it imports as well, shows a KeyboardInterrupt."""
+    lines: list[str] = []
+    inner = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('and so does its child')"
+    script = f"import os, signal, subprocess, sys; os.kill(os.getpid(), signal.SIGINT); print('it goes on', flush=True); \
+subprocess.run([sys.executable, '-c', {inner!r}])"
+    assert Processes().run(python(script), lines.append) == 0
+    assert lines == ["it goes on", "and so does its child"]
 
 
 def test_a_killed_command_and_one_that_is_not_there() -> None:
@@ -82,8 +100,8 @@ class TestNothingIsLeft:
         lines: list[str] = []
         started = time.monotonic()
         Processes().run(python(SLEEPERS.format(seconds=0)), lines.append)
-        assert time.monotonic() - started < 10, "its child held the pipe open, and we did not wait for that"
-        assert gone(int(lines[0]), 1)
+        assert time.monotonic() - started < 55, "its child held the pipe open for a minute, and we did not wait for that"
+        assert gone(int(lines[0]))
 
     def test_of_a_command_that_is_stopped(self) -> None:
         processes, begun, lines = Processes(), threading.Event(), []
@@ -94,12 +112,11 @@ class TestNothingIsLeft:
 
         thread = threading.Thread(target=lambda: processes.run(python(SLEEPERS.format(seconds=60)), tell))
         thread.start()
-        assert begun.wait(20)
-        started = time.monotonic()
+        assert begun.wait(60)
         processes.stop()
-        thread.join(5)
-        assert time.monotonic() - started < 1
-        assert gone(int(lines[0]), 0.5)
+        thread.join(30)
+        assert not thread.is_alive()
+        assert gone(int(lines[0]))
         with pytest.raises(Stopped):
             processes.run(["true"], print)
 
@@ -108,11 +125,9 @@ class TestNothingIsLeft:
         status: list[int] = []
         thread = threading.Thread(target=lambda: status.append(processes.run(python(STUBBORN), lambda _: begun.set())))
         thread.start()
-        assert begun.wait(20)
-        started = time.monotonic()
+        assert begun.wait(60)
         processes.stop()
-        thread.join(5)
-        assert time.monotonic() - started < 1.2
+        thread.join(30)
         assert status == [137]
 
     @pytest.mark.parametrize("victim", ["owner", "tether", "both"])
@@ -129,10 +144,10 @@ class TestNothingIsLeft:
         if victim == "both":
             owner.send_signal(signal.SIGSTOP)  # it does nothing about the tether's death
         os.kill(owner.pid if victim == "owner" else tether, signal.SIGKILL)
-        assert gone(child, 2)
+        assert gone(child)
         if victim == "both":  # the command is gone; a stage then ends by itself (tasks.core.stage.entry)
             os.kill(grandchild, signal.SIGKILL)
             owner.kill()
-        assert gone(grandchild, 2)
-        assert gone(tether, 2)
+        assert gone(grandchild)
+        assert gone(tether)
         owner.wait(10)

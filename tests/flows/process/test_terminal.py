@@ -56,20 +56,20 @@ def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: 
     served.acts(encoders__a="hang")
     terminal = Terminal(served, "run", "train@a")
     assert terminal.read(120, "train@a +> half way"), terminal.text
-    assert terminal.read(5, "train@a +> at work\r\n\x1b\\[1A\x1b\\[J"), "the line in passing is taken off again"
+    assert terminal.read(60, "train@a +> at work\r\n\x1b\\[1A\x1b\\[J"), "the line in passing is taken off again"
     pressed = time.monotonic()
     terminal.press(CTRL_C)
     if presses > 1:
-        assert terminal.read(20, "retemper: stopped"), "the moment when a second one used to meet Python's own handler"
+        assert terminal.read(60, "retemper: stopped"), "the moment when a second one used to meet Python's own handler"
         for _ in range(presses - 1):
             terminal.press(CTRL_C)
             time.sleep(0.2)
     assert terminal.end() == 130, terminal.text
-    assert time.monotonic() - pressed < 4  # one, where the machine is not busy
+    assert time.monotonic() - pressed < 60, "the stage would have slept for two minutes"
     assert "Traceback" not in terminal.text
     assert terminal.text.count("retemper: ") == 2, terminal.text
     assert "retemper: stopped in train@a; finished stages are kept, and the same command goes on" in terminal.text
-    assert served.gone(3), served.processes()
+    assert served.gone(), served.processes()
 
 
 def test_a_log_is_quiet(served: Any) -> None:
