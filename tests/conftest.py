@@ -323,7 +323,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     What runs, settings and remotes of the person who tests have changed is left out: params.yaml and data/source.json are those of
     HEAD, .dvc/config names no remote, and there is no dvc.lock.
     """
-    return made_once(tmp_path_factory, "checkout", _check_out) / "project"
+    return made_once(tmp_path_factory, "checkout", lambda below: _check_out(ROOT, below / "project")) / "project"
+
+
+@pytest.fixture
+def check_out() -> Callable[[Path, Path], None]:
+    """`check_out(root, folder)` makes such a clone of the working tree `root`."""
+    return _check_out
 
 
 @pytest.fixture
@@ -342,8 +348,7 @@ def full_params(checkout: Path) -> dict[str, Any]:
     }
 
 
-def _check_out(below: Path) -> None:
-    folder = below / "project"
+def _check_out(root: Path, folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
@@ -351,15 +356,15 @@ def _check_out(below: Path) -> None:
         done = subprocess.run(["git", *words], cwd=place, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True)
         return done.stdout
 
-    tracked = git(ROOT, "ls-files", "-z").split("\0")
-    new = git(ROOT, "ls-files", "-z", "--others", "--exclude-standard", "--", *CODE).split("\0")
+    tracked = git(root, "ls-files", "-z").split("\0")
+    new = git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *CODE).split("\0")
     for name in filter(None, {*tracked, *new}.difference(EDITED_BY_RUNS, MADE_BY_RUNS)):
-        if (ROOT / name).is_file():  # else it was removed, and that is not committed yet
+        if (root / name).is_file():  # else it was removed, and that is not committed yet
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy2(root / name, folder / name)
     for name in EDITED_BY_RUNS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(git(ROOT, "show", f"HEAD:./{name}"), encoding="utf-8")
+        (folder / name).write_text(git(root, "show", f"HEAD:./{name}"), encoding="utf-8")
     (folder / ".dvc/config").write_text(DVC_CONFIG)
     git(folder, "init", "--quiet")
     git(folder, "add", "--all", "--force")

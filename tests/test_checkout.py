@@ -1,0 +1,69 @@
+"""What tests take from a checkout in which somebody works and has run things, and what they leave."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+COMMITTED = {
+    ".dvc/config": "[core]\n    remote = team\n['remote \"team\"']\n    url = /srv/team\n",
+    "data/source.json": "{}\n",
+    "params.yaml": "rounds: {star: {}}\n",
+    "tasks/edited.py": "old\n",
+    "tasks/removed.py": "old\n",
+    ".gitignore": "runtime.yaml\n",
+}
+CHANGED = {
+    ".dvc/config": "[core]\n    remote = other\n['remote \"other\"']\n    url = /srv/other\n",
+    "data/source.json": '{"dataset": {}}\n',
+    "params.yaml": "rounds: {}\n",
+    "tasks/edited.py": "new\n",
+    "tasks/added.py": "new\n",
+    "dvc.lock": "stages: {prepare: {}}\n",
+    "runtime.yaml": "threads: 9\n",
+    "notes.txt": "mine\n",
+}
+
+
+@pytest.mark.parametrize("lock", ["untracked", "committed"])
+def test_edited_code_is_taken_and_what_runs_and_people_set_is_not(
+    check_out: Callable[[Path, Path], None], tmp_path: Path, lock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    root, folder = tmp_path / "root", tmp_path / "clone"
+
+    def git(place: Path, *words: str) -> str:
+        author = ["-c", "user.name=toy", "-c", "user.email=toy@example.com"]
+        return subprocess.run(["git", *author, *words], cwd=place, check=True, capture_output=True, text=True).stdout
+
+    def lay(files: dict[str, str]) -> None:
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+
+    lay(COMMITTED | ({"dvc.lock": "stages: {}\n"} if lock == "committed" else {}))
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "one")
+    lay(CHANGED)
+    (root / "tasks/removed.py").unlink()
+    check_out(root, folder)
+    assert git(folder, "status", "--porcelain") == ""
+    found = {name: (folder / name).read_text() for name in git(folder, "ls-files").splitlines()}
+    config = found.pop(".dvc/config")
+    assert "analytics = false" in config and "remote" not in config
+    assert found == {
+        "data/source.json": "{}\n",
+        "params.yaml": "rounds: {star: {}}\n",
+        "tasks/edited.py": "new\n",
+        "tasks/added.py": "new\n",
+        ".gitignore": "runtime.yaml\n",
+    }
+
+
+def test_the_project_under_test_is_whole_and_names_no_remote(checkout: Path) -> None:
+    assert all((checkout / name).is_file() for name in ("dvc.yaml", "params.yaml", "tasks/train/__main__.py", "benchmarks/kills.py"))
+    assert not (checkout / "dvc.lock").exists()
+    assert "remote" not in (checkout / ".dvc/config").read_text()
