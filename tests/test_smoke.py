@@ -117,14 +117,21 @@ def test_a_second_run_executes_nothing(first: dict[str, str], project: Project) 
     assert all(name in table for name in ("60 documents, titles off; test, 10 queries", "bm25", "star_adore"))
 
 
-def test_a_changed_round_runs_again_alone_and_set_back_nothing_runs(first: dict[str, str], project: Project) -> None:
+def test_a_changed_parameter_runs_what_reads_it_and_set_back_nothing_runs(first: dict[str, str], project: Project) -> None:
     assert first
-    metrics = project.read("data/metrics/star.json")
-    old = read_yaml(project.params)["rounds"]["star"]["lr"]
-    assert executed(project.run("rounds.star.lr=3e-3")) == OF_STAR
-    assert project.read("data/metrics/star.json") != metrics or old == 3e-3
-    assert executed(project.run(f"rounds.star.lr={old}")) == set()
-    assert project.read("data/metrics/star.json") == metrics
+    names = ("data/runs/star_adore/dev.trec", "data/metrics/star_adore.json")
+    before = [(project.folder / name).read_text(encoding="utf-8") for name in names]
+    assert executed(project.run("adore.star_adore.lr=3e-3")) == {"adore@star_adore", "evaluate_adore@star_adore", "report"}
+    assert (project.folder / names[0]).read_text(encoding="utf-8") != before[0]
+    assert executed(project.run("adore.star_adore.lr=")) == set()
+    assert [(project.folder / name).read_text(encoding="utf-8") for name in names] == before
+
+
+def test_a_changed_round_would_run_again_alone(first: dict[str, str], project: Project) -> None:
+    assert first
+    done = project.retemper("run", "--dry-run", "--set", "rounds.star.lr=3e-3")
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split("\n")[:-2]) == OF_STAR
 
 
 def test_a_new_round_leaves_finished_ones_alone(first: dict[str, str], project: Project) -> None:
@@ -150,12 +157,18 @@ def test_another_dataset_and_back_runs_nothing(first: dict[str, str], project: P
     assert done.stdout.startswith("0 stages may run"), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    "kills", ["--kills 3 --seed 30 --patience 8", pytest.param("--kills 12 --seed 5 --patience 20", marks=pytest.mark.heavy)]
+)
 def test_killed_again_and_again_it_ends_with_the_same(
-    first: dict[str, str], project: Project, checkout: Path, tiny_corpus: Any, tmp_path: Path
+    kills: str, first: dict[str, str], project: Project, checkout: Path, tiny_corpus: Any, tmp_path: Path
 ) -> None:
-    """A small part of the benchmark, over nine stages (the others have tests of their own); this project is its undisturbed run."""
+    """A small part of the benchmark, over nine stages (the others have tests of their own); this project is its undisturbed run.
+
+    Three kills are one of a stage, one of its DVC as it records outs, and one of the run.
+    """
     assert first
-    options = f"--kills 7 --seed 5 --patience 20 --dataset beir:{tiny_corpus.beir} --until evaluate@warmup mine@warmup"
+    options = f"{kills} --dataset beir:{tiny_corpus.beir} --until evaluate@warmup mine@warmup"
     places = ["--folder", tmp_path / "kills", "--reference", project.folder]
     command = [sys.executable, checkout / "benchmarks" / "kills.py", *options.split(), *places]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=850, check=False)
