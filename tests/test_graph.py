@@ -2,6 +2,7 @@
 
 import ast
 import re
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def loaded(stage: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def repo(checkout: Path) -> Any:
-    with Repo(str(checkout)) as opened:
+    with chdir(checkout), Repo() as opened:
         yield opened
 
 

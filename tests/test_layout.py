@@ -21,6 +21,7 @@ NOT_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 WHOLE = {
     "test_bad_input",
     "test_docs",
+    "test_checkout",
     "test_full_disk",
     "test_gpu",
     "test_graph",

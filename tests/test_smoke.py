@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 OF_STAR = {"train@star", "encode@star", "index@star", "evaluate@star", "adore@star_adore", "evaluate_adore@star_adore", "report"}
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]  # minutes of a quiet machine
 
 
 class Project:
@@ -38,7 +38,7 @@ class Project:
         }
         command = [sys.executable, "-m", "flows.cli", *arguments]
         return subprocess.run(
-            command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=800, check=False
+            command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2400, check=False
         )
 
     def run(self, *settings: str) -> dict[str, str]:
@@ -171,7 +171,7 @@ def test_killed_again_and_again_it_ends_with_the_same(
     options = f"{kills} --dataset beir:{tiny_corpus.beir} --until evaluate@warmup mine@warmup"
     places = ["--folder", tmp_path / "kills", "--reference", project.folder]
     command = [sys.executable, checkout / "benchmarks" / "kills.py", *options.split(), *places]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=850, check=False)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=2400, check=False)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
 
 

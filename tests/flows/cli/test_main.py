@@ -253,9 +253,12 @@ def test_rounds_are_written_and_taken_away(project: Path, monkeypatch: pytest.Mo
     assert Path("params.yaml").read_text() == before
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
-    code = "import sys; from flows import cli; cli._run = lambda *_: print('line\\n' * 10**6); sys.exit(cli.main(['run']))"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_a_reader_that_leaves_early_gets_no_traceback(project: Path) -> None:
+    code = "import sys; from flows.cli import main as cli; cli._run = lambda *_: print('line\\n' * 10**6); sys.exit(cli.main(['run']))"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout and process.stderr
     process.stdout.readline()
     process.stdout.close()
