@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
+    shutil.copy(checkout / "params.yaml", tmp_path)
     shutil.copytree(ROOT / "docs/recipes", tmp_path / "docs/recipes")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "params.yaml"

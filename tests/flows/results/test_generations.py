@@ -110,11 +110,10 @@ def test_figures_of_what_has_been_replaced_are_left_out(found: dict[str, Any], l
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
     """A whole run, after which star was trained anew and nothing else."""
     monkeypatch.chdir(tmp_path)
-    root = Path(__file__).resolve().parents[3]
-    (tmp_path / "params.yaml").write_text((root / "params.yaml").read_text())
+    (tmp_path / "params.yaml").write_text((checkout / "params.yaml").read_text())
     (tmp_path / "dvc.lock").write_text(json.dumps({"stages": lock("train@star", **STAR)}))
     for model, splits in FIGURES.items():
         (tmp_path / "data/indexes" / model).mkdir(parents=True)
