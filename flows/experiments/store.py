@@ -11,14 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from flows.process.display import text_table
 from flows.repository.cache import cache_folder, object_path
 from flows.repository.git import git
 from flows.repository.lock import LOCK, of_graph, parse_lock, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
+from tasks.core.stage.safe_yaml import parse_yaml
 
 PARAMS = "params.yaml"
 REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/([^/]+)")
@@ -75,7 +74,7 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
     """One experiment, its metrics out of the cache."""
     commit = git("rev-parse", ref)
     written = read_blob(commit, PARAMS)
-    params = YAML(typ="safe", pure=True).load(written or "{}") or {}
+    params = parse_yaml(written or "{}") or {}
     message = git("show", "-s", "--format=%B", commit)
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
     lock = of_graph(parse_lock(read_blob(commit, LOCK) or "{}", f"{name}:{LOCK}"), read_blob(commit, "dvc.yaml"), written)

@@ -12,6 +12,7 @@ from ruamel.yaml.error import YAMLError
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.params import read_yaml
+from tasks.core.stage.safe_yaml import parse_yaml
 
 Place = tuple[Any, Any]  # a mapping or sequence, and the key at which a comment hangs
 
@@ -35,7 +36,7 @@ def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any
             node.fa.set_flow_style()  # a comment would else come between its key and its {}
     text = io.StringIO()
     _round_trip().dump(document, text)
-    check(YAML(typ="safe", pure=True).load(text.getvalue()) or {})
+    check(parse_yaml(text.getvalue()) or {})
     write_text(path, text.getvalue().replace("\n", "\r\n" if "\r\n" in before else "\n"))
     return before
 
@@ -99,7 +100,7 @@ def _nodes(node: Any, key: str = "", way: tuple[int, ...] = ()) -> Iterator[tupl
 def _parse(written: str, assignment: str) -> Any:
     remedy = "quote it, such as --set 'text.separator=\": \"'"
     try:
-        YAML(typ="safe", pure=True).load(written)  # as readers will; a tag such as !x is kept by the other
+        parse_yaml(written)  # as readers will; a tag such as !x is kept by the other
         value = _round_trip().load(written)
     except (YAMLError, ValueError):  # the latter of 2024-13-45 and !!int x
         raise UserError(f"--set {assignment}: the value is not YAML; {remedy}") from None

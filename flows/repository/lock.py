@@ -11,6 +11,7 @@ from ruamel.yaml.error import YAMLError
 from flows.repository.git import git
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import FROZEN
+from tasks.core.stage.safe_yaml import parse_yaml, refuse_bomb
 
 LOCK = "dvc.lock"
 
@@ -42,8 +43,9 @@ def read_blob(commit: str, path: str, folder: Path | None = None) -> str | None:
 
 
 def parse_lock(text: str, where: str) -> Lock:
-    """Stages of a dvc.lock by name; UserError where it is none."""
+    """Stages of a dvc.lock by name; UserError where it is not one, or would harm its reader."""
     try:
+        refuse_bomb(text)
         value = YAML(typ="safe").load(text) or {}
         return dict(value.get("stages") or {})
     except (YAMLError, AttributeError) as error:
@@ -63,10 +65,10 @@ def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
     if graph is None:
         return lock
     try:
-        stages = (YAML(typ="safe", pure=True).load(graph) or {}).get("stages") or {}
-        sections = YAML(typ="safe", pure=True).load(params or "") or {}
+        stages = (parse_yaml(graph) or {}).get("stages") or {}
+        sections = parse_yaml(params or "") or {}
     except (YAMLError, AttributeError) as error:
-        raise UserError(f"dvc.yaml, params.yaml: not YAML ({' '.join(str(error).split())[:100]}); mend that line") from None
+        raise UserError(f"dvc.yaml, params.yaml: not YAML ({' '.join(str(error).split())[:100]}); fix that line") from None
 
     def belongs(name: str) -> bool:
         stage, each, key = name.partition("@")
@@ -116,6 +118,7 @@ def parse_of_dvc(text: str, where: str) -> Lock:
     if not where.endswith(".dvc"):
         return parse_lock(text, where)
     try:
+        refuse_bomb(text)
         return {where: {"outs": (YAML(typ="safe").load(text) or {}).get("outs") or []}}
     except (YAMLError, AttributeError) as error:
         raise UserError(f"{where}: not a file of dvc add ({' '.join(str(error).split())[:100]}); git checkout it") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.stage.params import read_yaml, refuse_yaml_bomb
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # by git, so a merge may leave its marks in them
@@ -69,6 +69,8 @@ def project_folder(merging: bool = False) -> None:
             raise UserError(f"{here / path}: found a file, expected a folder; move it away")
     for path in KEPT if not merging else ():
         refuse_conflict(path)
+        if path.suffix != ".json":
+            refuse_yaml_bomb(path)
     if not any((folder / ".git").exists() for folder in (here, *here.parents)):
         raise UserError(f"{here}: not in a git repository, expected one (DVC needs it); run git init")
     if not os.access(here, os.W_OK) or (Path("data").exists() and not os.access("data", os.W_OK)):

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from flows.parameters.sources import source_keys
 from flows.process import locks
 from flows.repository.git import GitFailed, git
@@ -86,7 +84,7 @@ def equip(tree: Path, own_cache: bool = False) -> None:
 
 def code_files(root: Path) -> list[str]:
     """What the graph reads of git: params.yaml, dvc.yaml and the code deps of its stages."""
-    graph = YAML(typ="safe", pure=True).load((root / "dvc.yaml").read_text(encoding="utf-8")) or {}
+    graph = read_yaml(root / "dvc.yaml")
     deps = {dep for stage in graph.get("stages", {}).values() for dep in stage.get("do", stage).get("deps", []) if isinstance(dep, str)}
     plain = sorted(dep for dep in deps if "${" not in dep and (root / dep).exists() and not dep.startswith(f"data{os.sep}"))
     return ["params.yaml", "dvc.yaml", *plain]

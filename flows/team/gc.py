@@ -23,6 +23,7 @@ from flows.repository.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.sync import reason
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.safe_yaml import refuse_bomb
 
 DAYS = 7.0
 Load = Callable[[str], Mapping[str, str]]  # files of a folder's listing by digest
@@ -134,7 +135,9 @@ def _runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Every entry of a run cache; what it made gets its name."""
     for path in sorted((root / "runs").glob("*/*/*")):
         try:
-            entry = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            refuse_bomb(text)
+            entry = YAML(typ="safe").load(text)
         except (OSError, YAMLError):
             entry = None
         if isinstance(entry, dict) and path.is_file():

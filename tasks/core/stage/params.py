@@ -1,14 +1,16 @@
 """Parameters as frozen records: a section of params.yaml becomes a pydantic model that knows every key."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
+from tasks.core.stage.safe_yaml import parse_yaml, refuse_bomb
 
 
 class Params(BaseModel):
@@ -34,23 +36,44 @@ InferenceTokens = Annotated[
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML 1.2 mapping (`1e-05` is a number); UserError where the file is missing or malformed."""
-    try:
-        value = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: not there; run retemper in the project's folder") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"{path}:{line}: not YAML ({error.problem}); mend that line") from None
-    except (YAMLError, ValueError) as error:  # a control character; a date or number that is none
-        raise UserError(f"{path}: not YAML ({' '.join(str(error).split())}); mend it") from None
+    """A YAML 1.2 mapping (`1e-05` is a number); UserError where the file is missing, malformed, nested without end or a bomb of aliases."""
+    text = _text_of(path)
+    with yaml_errors(str(path)):
+        value = parse_yaml(text)
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise UserError(f"{path}: found a {type(value).__name__}, expected a mapping of sections")
     return value
+
+
+def refuse_yaml_bomb(path: Path) -> None:
+    """UserError where DVC, which is to read `path`, would run out of memory or stack; a missing file is fine."""
+    if path.exists():
+        text = _text_of(path)
+        with yaml_errors(str(path)):
+            refuse_bomb(text)
+
+
+@contextmanager
+def yaml_errors(where: str) -> Iterator[None]:
+    """What a YAML reader refuses as one line, with the line number where it is known."""
+    try:
+        yield
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{where}:{line}: not YAML ({error.problem}); fix that line") from None
+    except (YAMLError, ValueError) as error:  # a control character; an invalid date or number
+        raise UserError(f"{where}: not YAML ({' '.join(str(error).split())}); fix it") from None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: not there; run retemper in the project's folder") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
 
 
 def validate(model: type[P], value: object, where: str) -> P:

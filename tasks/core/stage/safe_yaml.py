@@ -1,0 +1,94 @@
+"""YAML 1.2 that was written to harm its reader is refused before memory grows: aliases within aliases, and nesting without end.
+
+A few hundred bytes of aliases (`b: &b [*a, *a]; c: &c [*b, *b] ...`) stand for billions of values to everything that walks them,
+merge keys (`<<`) even while they are read; each level of nesting takes stack, and libyaml (ruamel.yaml's and DVC's fast reader) ends
+in a segmentation fault.
+"""
+
+import re
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
+from ruamel.yaml.error import FileMark, MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+
+MOST_LEVELS = 100  # a parameter file has four
+MOST_VALUES = 100_000  # that aliases may add; a parameter file has a few hundred in all
+INDENT = re.compile(r"^[ \t]*", re.MULTILINE)
+OPENERS = re.compile(rf"(?:[\[{{]\s*){{{MOST_LEVELS + 1},}}")  # one after the other: ruamel.yaml scans 1,000 of them in 5 s
+INDICATORS = re.compile(r"[-?:][ \t]")
+
+
+class Refused(MarkedYAMLError):
+    """Too deep, or too much behind aliases. `problem` says which, for a line of text."""
+
+
+class LimitedComposer(Composer):
+    """ruamel.yaml's, with a bound on levels while nodes are made, and on what aliases add before anything is built from them."""
+
+    level = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.level += 1
+        if self.level > MOST_LEVELS:
+            mark = self.parser.peek_event().start_mark
+            raise Refused(problem=f"nested deeper than {MOST_LEVELS} levels", problem_mark=mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.level -= 1
+
+    def compose_document(self) -> Any:
+        root = super().compose_document()
+        refuse_expansion(root)
+        return root
+
+
+def refuse_expansion(root: Node) -> None:
+    """Refused where the aliases of a node graph stand for more than MOST_VALUES values, or one for what it is part of itself."""
+    sizes: dict[int, int | None] = {}  # None: on the way down to here
+
+    def size(node: Node) -> int:
+        known = sizes.get(id(node), 0)
+        if known is None:
+            raise Refused(problem="an alias (*name) stands within its own anchor (&name)", problem_mark=node.start_mark)
+        if known:
+            return known
+        sizes[id(node)] = None
+        children = node.value if isinstance(node, SequenceNode) else sum(node.value, ()) if isinstance(node, MappingNode) else ()
+        total = 1 + sum(map(size, children))
+        sizes[id(node)] = total
+        return total
+
+    total = size(root)
+    if total - len(sizes) > MOST_VALUES:
+        raise Refused(problem=f"its aliases (*name) stand for {total:,} values; write them out", problem_mark=root.start_mark)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML 1.2 document; ruamel.yaml's YAMLError (Refused is one) or ValueError where there is none."""
+    if found := OPENERS.search(text):
+        line = text.count("\n", 0, found.start())
+        raise Refused(problem=f"nested deeper than {MOST_LEVELS} levels", problem_mark=FileMark("", found.start(), line, 0))
+    reader = YAML(typ="safe", pure=True)
+    reader.Composer = LimitedComposer
+    return reader.load(text)
+
+
+def refuse_bomb(text: str) -> None:
+    """Refused where another reader of `text` (DVC, libyaml) would be harmed by it; what else is wrong with it is for that reader to say.
+
+    Nearly every file is let through by its counts alone, which bound its depth from above (those readers fail at 250 and more):
+    pure Python reads 1,000 lines a second.
+    """
+    openers = text.count("[") + text.count("{") - text.count("${")  # the last opens nothing, in valid YAML
+    indent = max(map(len, INDENT.findall(text)), default=0)
+    inline = max((len(INDICATORS.findall(line)) for line in text.splitlines()), default=0)
+    if openers + 2 * indent + inline > 2 * MOST_LEVELS or ("&" in text and "*" in text):
+        try:
+            parse_yaml(text)
+        except Refused:
+            raise
+        except (YAMLError, ValueError):
+            return

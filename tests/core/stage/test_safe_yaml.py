@@ -1,0 +1,83 @@
+"""Parameter files that would take all memory or all stack: one line, at once, and before DVC reads them."""
+
+import resource
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from flows.repository.lock import parse_lock
+from flows.repository.project import project_folder
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml, refuse_yaml_bomb
+from tasks.core.stage.safe_yaml import MOST_LEVELS, parse_yaml, refuse_bomb
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 40))
+MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
+BOMBS = {
+    "aliases within aliases": (LAUGHS, "aliases"),
+    "merge keys": (MERGES, "aliases"),
+    "braces": ("{" * 100_000, f"nested deeper than {MOST_LEVELS} levels"),
+    "brackets": ("rounds: " + "[" * 100_000, "nested deeper"),
+    "sections": ("".join(f"a{n}: {{" for n in range(200)), "nested deeper"),
+    "dashes": ("- " * 100_000, "nested deeper"),
+    "question marks": ("? " * 100_000, "nested deeper"),
+    "indentation": ("".join(f"{' ' * n}a:\n" for n in range(1000)), "nested deeper"),
+    "itself": ("rounds: &a\n  init: *a\n", "within its own anchor"),
+}
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> object:
+    """A bomb ends in MemoryError here, not in the machine's last byte."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
+    if pages:
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 29), limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_one_line_for_every_reader(name: str, tmp_path: Path) -> None:
+    text, words = BOMBS[name]
+    path = tmp_path / "params.yaml"
+    path.write_text(text, encoding="utf-8")
+    for read in (read_yaml, refuse_yaml_bomb):
+        with pytest.raises(UserError, match=rf"params\.yaml:\d+: not YAML \(.*{words}".replace("(*", r"\(\*")) as refused:
+            read(path)
+        assert len(str(refused.value)) < 300 and "\n" not in str(refused.value)
+    with pytest.raises(UserError, match=r"dvc\.lock: not a dvc\.lock"):
+        parse_lock(text, "dvc.lock")
+
+
+@pytest.mark.parametrize("file", ["params.yaml", "dvc.yaml", "dvc.lock"])
+def test_a_command_refuses_what_dvc_would_read(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (".dvc", ".git"):
+        (tmp_path / folder).mkdir()
+    for name in ("params.yaml", "dvc.yaml", "dvc.lock"):
+        (tmp_path / name).write_text("a: 1\n", encoding="utf-8")
+    project_folder()
+    (tmp_path / file).write_text("{" * 100_000, encoding="utf-8")
+    with pytest.raises(UserError, match=rf"^{file}:1: not YAML \(nested deeper"):
+        project_folder()
+
+
+def test_what_is_no_bomb_passes(tmp_path: Path) -> None:
+    shared = "base: &base {lr: 1e-05, steps: [1, 2]}\nrounds:\n  a: *base\n  b: {<<: *base, lr: 2}\n"
+    assert parse_yaml(shared) == YAML(typ="safe", pure=True).load(shared)
+    assert parse_yaml(shared)["rounds"]["a"]["lr"] == 1e-5
+    nested = "a: " + "[" * (MOST_LEVELS - 2) + "]" * (MOST_LEVELS - 2)
+    assert parse_yaml(nested)["a"]
+    refuse_bomb("a: [1, 2\n" + "{" * 40)  # malformed: for its reader to say
+    with pytest.raises(UserError, match=r":2: not YAML"):
+        (tmp_path / "p").write_text("a: 1\n  b: 2\n")
+        read_yaml(tmp_path / "p")
+
+
+def test_counts_alone_never_let_depth_through() -> None:
+    """Whatever the count lets through is no deeper than twice the bound: fast readers can take that."""
+    for text in ("- " * 220, "{" * 220, "".join(f"{'  ' * n}- a:\n" for n in range(70))):
+        with pytest.raises(Exception, match="nested deeper"):
+            refuse_bomb(text)
