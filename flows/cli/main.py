@@ -11,7 +11,7 @@ from types import FrameType
 
 from flows.cli import team as team_commands
 from flows.process.processes import ending_signals
-from tasks.core.stage.errors import UserError, one_line_errors, redacted
+from tasks.core.stage.errors import UserError, one_line_errors, printable
 
 PARAMS = Path("params.yaml")
 EXAMPLES = """\
@@ -236,7 +236,7 @@ def _run(options: Namespace, check: Callable[[], None] | None) -> int:
         run.run(options.targets, edit_and_check, edits=options.set, undo=lambda: undoing[0]())
     except run.StagesFailed as failed:
         for problem in failed.problems:
-            print(f"retemper: {redacted(problem)}", file=sys.stderr)
+            print(f"retemper: {printable(problem)}", file=sys.stderr)
         return failed.status
     return 0
 

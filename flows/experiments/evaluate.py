@@ -16,7 +16,7 @@ from flows.process.display import Display, text_table
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.results import metrics
 from tasks.core.sources.datasets import parse_dataset, parse_encoder
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import validate
 
@@ -86,7 +86,7 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
             planned = commands(name, model, data, folder, settings, shown)
             status, problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, tell, environment())
             if status:
-                print(f"retemper: {problem}", file=sys.stderr)
+                print(f"retemper: {printable(problem)}", file=sys.stderr)
                 return status
         measured, read = read_json(folder / "metrics.json"), _texts(folder, shown)
     finally:

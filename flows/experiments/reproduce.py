@@ -17,7 +17,7 @@ from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, of_graph, parse_lock, read_blob, read_lock
 from flows.repository.worktree import equip
 from flows.team.lineage import ancestors
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, printable
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
 SCRATCH = Path(".retemper")
@@ -76,7 +76,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     display.line(f"{revision} ({commit[:10]}): {len(rows) - unequal} outs equal, {unequal} different{f', in {clone}' if into else ''}")
     if status:
         said = "; ".join(problems) or "what it said stands above"
-        print(f"retemper: revision {revision}: its run ended with status {status}: {said}", file=sys.stderr)
+        print(f"retemper: revision {revision}: its run ended with status {status}: {printable(said)}", file=sys.stderr)
     return 1 if status or unequal else 0
 
 

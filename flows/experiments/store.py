@@ -17,6 +17,7 @@ from flows.repository.git import git
 from flows.repository.lock import LOCK, of_graph, parse_lock, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
+from tasks.core.stage.errors import printable
 from tasks.core.stage.safe_yaml import parse_yaml
 
 PARAMS = "params.yaml"
@@ -119,8 +120,8 @@ def show(test: bool, as_json: bool) -> None:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     for baseline in dict.fromkeys(one.baseline for one in found):
-        print(f"upon {git('show', '-s', '--format=%h %s', baseline)}")
-        print(f"{table([one for one in found if one.baseline == baseline], test)}\n")
+        print(f"upon {printable(git('show', '-s', '--format=%h %s', baseline))}")
+        print(f"{printable(table([one for one in found if one.baseline == baseline], test))}\n")
     print(f"{len(found)} experiments; dvc exp apply NAME takes one over, dvc exp push origin NAME sends it to colleagues")
 
 

@@ -26,7 +26,7 @@ from flows.process.processes import Processes, Stopped, environment, stopping_on
 from flows.repository.dvc import TURNS
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.worktree import Changes, carry_changes, code_files, equip, make_worktree, read_changes
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import file_digest, write_text
 from tasks.core.stage.params import read_yaml, validate
 
@@ -125,7 +125,7 @@ def sweep(
     elif done:
         display.line(f"\n{store.table(done, test)}")
     for problem in problems:
-        print(f"retemper: {problem}", file=sys.stderr)
+        print(f"retemper: {printable(problem)}", file=sys.stderr)
     return 0 if len(done) == len(points) else 1
 
 

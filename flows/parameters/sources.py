@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.core.sources import datasets, wikipedia
 from tasks.core.sources.downloads import encoder_folder
-from tasks.core.stage.errors import Away, UserError
+from tasks.core.stage.errors import Away, UserError, printable
 from tasks.core.stage.files import file_digest, write_json
 from tasks.core.stage.params import read_yaml
 
@@ -219,4 +219,4 @@ def _write_memory(path: Path, memory: Memory) -> None:
 
 
 def _warn(line: str) -> None:
-    print(f"retemper: warning: {line}", file=sys.stderr)
+    print(f"retemper: warning: {printable(line)}", file=sys.stderr)

@@ -16,7 +16,7 @@ from flows.process.display import Outcome
 from flows.process.processes import Processes, Stopped, environment
 from flows.repository.remote import WARNING
 from flows.team.sync import LOST, REMOTE
-from tasks.core.stage.errors import FULL_WORDS, UserError, redacted
+from tasks.core.stage.errors import FULL_WORDS, UserError, printable
 from tasks.core.stage.files import partial
 from tasks.core.stage.params import read_yaml
 
@@ -149,10 +149,10 @@ def run_stage(
 
 def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
     def read(said: str) -> None:
-        line = redacted(said)
-        if line.startswith("\r"):
-            tell(line)
+        if said.startswith("\r"):
+            tell(f"\r{printable(said[1:])}")
             return
+        line = printable(said)
         with suppress(OSError):  # a full disk: the stage itself will say so
             log.write(f"{line}\n")
             log.flush()

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from tasks.core.stage.errors import redacted
+from tasks.core.stage.errors import printable
 from tasks.core.stage.progress import LIVE
 
 KEPT = "finished stages are kept, and the same command goes on from there"
@@ -69,11 +69,11 @@ class Display:
 
     def line(self, text: str = "") -> None:
         with self._redrawn():
-            _say(redacted(text))
+            _say(printable(text))
 
     def warn(self, text: str) -> None:
         with self._redrawn():
-            _say(f"retemper: warning: {redacted(text)}", sys.stderr)
+            _say(f"retemper: warning: {printable(text)}", sys.stderr)
 
     def began(self, stage: str) -> None:
         """A stage is at work from now until it `ended`."""
@@ -82,7 +82,7 @@ class Display:
     def passing(self, stage: str, text: str) -> None:
         """What a stage is doing just now; shown on a terminal until the next such line."""
         with self._redrawn():
-            self._doing[stage] = text
+            self._doing[stage] = printable(text)
 
     def output(self, stage: str, text: str) -> None:
         """A line of a stage's own output."""

@@ -35,7 +35,7 @@ from flows.retraining import champion, history, intake, notify, promotion
 from flows.retraining import tree as retraining_tree
 from flows.retraining.champion import Champion
 from flows.retraining.history import Ended, Result
-from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import write_json
 from tasks.core.stage.params import read_yaml
 
@@ -78,7 +78,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(lost).split())[:300]}")
         if ended.result == "failed":
             ended = replace(ended, champion=_number(project))
-        ended = replace(ended, reason=redacted(ended.reason))
+        ended = replace(ended, reason=printable(ended.reason))
         history.remember(project, ended, display.warn)
         if problem := retraining_tree.push(project):
             display.warn(problem)
@@ -137,7 +137,7 @@ def _work(
             reason, promoted = f"{model} against {error}", False
         finally:
             shutil.rmtree(SCRATCH, ignore_errors=True)
-    reason = redacted(reason)
+    reason = printable(reason)
     result: Result = "promoted" if promoted else "refused"
     ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)
     write_json(Path(retraining_tree.RECORD), asdict(ended))
@@ -316,10 +316,10 @@ def main() -> int:
     try:
         run.run(check=lambda: None, quiet=True, with_dev=True)
     except run.StagesFailed as failed:
-        print("\n".join(f"retemper: {problem}" for problem in failed.problems), file=sys.stderr)
+        print("\n".join(f"retemper: {printable(problem)}" for problem in failed.problems), file=sys.stderr)
         return failed.status
     except UserError as error:
-        print(f"retemper: {error}", file=sys.stderr)
+        print(f"retemper: {printable(str(error))}", file=sys.stderr)
         return 2
     return 0
 

@@ -15,7 +15,7 @@ from flows.repository.cache import cache_folder, file_md5, listing, object_path
 from flows.repository.git import git
 from flows.repository.lock import LOCK, Lock, commit_of, is_committed, of_graph, parameters, parse_lock, read_blob, read_lock
 from tasks.core.stage.code import PACKAGE, Reader
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import CODE
 
@@ -73,7 +73,7 @@ def show(artifact: str, revision: str | None, form: str, page: Path | None, *, w
         print(f"{page}: lineage of {found.artifact}")
     else:
         print(
-            json.dumps(asdict(found), indent=2, ensure_ascii=False) if form == "json" else as_text(found) if whole else as_short_text(found)
+            json.dumps(asdict(found), indent=2, ensure_ascii=False) if form == "json" else printable(as_text(found) if whole else as_short_text(found))
         )
 
 

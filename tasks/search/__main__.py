@@ -14,7 +14,7 @@ from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.queries import query_tower
 from tasks.core.stage.devices import choose_device, read_runtime
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, escaped
 from tasks.core.tables.ids import StoredIds, ordinals
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
@@ -30,6 +30,11 @@ def shortened(text: str, most: int) -> str:
     head = text[: most - 3]
     end = head.rfind(" ")
     return (head[:end] if end > most // 2 else head).rstrip() + " ..."
+
+
+def headline(rank: int, score: float, doc: str, title: str) -> str:
+    """The line above a text, in one line whatever the title holds."""
+    return f"{rank:>3}  {score:.4f}  {escaped(doc)}" + (f"  {escaped(' '.join(title.split()))}" if title and title != doc else "")
 
 
 def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
@@ -68,8 +73,8 @@ def main() -> None:
     texts = texts_of(args.documents, found["doc"])
     for row in found.to_pylist():
         title, text = texts[row["doc"]]
-        print(f"{row['rank']:>3}  {row['score']:.4f}  {row['doc']}" + (f"  {title}" if title and title != row["doc"] else ""))
-        print(textwrap.indent(textwrap.fill(shortened(text, 3 * WIDTH), WIDTH), " " * 5))
+        print(headline(row["rank"], row["score"], row["doc"], title))
+        print(textwrap.indent(textwrap.fill(shortened(escaped(text), 3 * WIDTH), WIDTH), " " * 5))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.search.__main__ import shortened
+from tasks.search.__main__ import headline, shortened
 from tasks.tokenize.store import write_tokens
 
 CPU = torch.device("cpu")
@@ -116,3 +117,25 @@ def test_a_long_text_is_cut_in_any_script() -> None:
     assert shortened("two  words\n", 20) == "two words"
     assert shortened("some words and then some more", 20) == "some words and ..."
     assert shortened("語" * 400, 330) == "語" * 327 + " ..."
+
+
+def test_a_document_that_was_written_to_redraw_the_terminal(
+    tiny_encoder: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batches = list(read_batches(project / "documents.parquet", DOCUMENTS))
+    hostile = [
+        batch.set_column(n, name, pa.array([f"\x1b[2J\x9b\n{value}" for value in batch[name].to_pylist()]))
+        for batch in batches
+        for n, name in [(batch.schema.get_field_index("title"), "title")]
+    ]
+    hostile = [
+        batch.set_column(n, name, pa.array([f"\x1b]0;x\x07 {value}" for value in batch[name].to_pylist()]))
+        for batch in hostile
+        for n, name in [(batch.schema.get_field_index("text"), "text")]
+    ]
+    write_table(tmp_path / "documents.parquet", DOCUMENTS, hostile)
+    run(project, monkeypatch, [*argv(tiny_encoder, "x"), f"--documents={tmp_path / 'documents.parquet'}", "--k=2"])
+    printed = capsys.readouterr().out
+    assert not [character for character in printed if character != "\n" and not character.isprintable()]
+    assert len([line for line in printed.splitlines() if not line.startswith("     ")]) == 2, "a title is one line"
+    assert headline(1, 0.5, "a\x1bb", "c\n\x1bd") == r"  1  0.5000  a\x1bb  c \x1bd"

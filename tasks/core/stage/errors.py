@@ -1,4 +1,4 @@
-"""The one exception that is the user's to mend, and how a stage ends with it."""
+"""The one exception that is the user's to fix, how a stage ends with it, and what no line that is shown may hold."""
 
 import errno
 import re
@@ -15,12 +15,19 @@ REMEDIES = {
 # Rust (safetensors, tokenizers), faiss, NumPy and SQLite say it in words of their own; NumPy's `tofile` keeps no errno.
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
 OUT_OF_MEMORY = re.compile(r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?")
-CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")  # user:password of a URL
-SIGNATURES = re.compile(r"(?i)([?&][\w-]*(?:token|key|secret|signature|sig|password)[\w-]*=)[^\s&'\"]+")
+CREDENTIALS = re.compile(  # user:password of a URL, up to the last @: a password may hold / and @ itself
+    r"""(?<=://)(?:[^\s/?\#@'"]*:(?:(?!://)[^\s'"])*@|[^\s/?\#'"]+@)"""
+)
+SIGNATURES = re.compile(  # of a query or a fragment
+    r"(?i)([?&;#][\w.%-]*(?:token|key|secret|signature|sig|pass(?!age)|pwd|auth(?!or)|credential|jwt|session)[\w.%-]*=)[^\s&'\"]+"
+)
+# Codes that a terminal obeys: all controls but tab and newline (C0, DEL, C1), what turns the direction of writing, and lone surrogates,
+# which cannot be printed at all.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class UserError(Exception):
-    """A mistake of the user's. The message is one line: where, what was found, what was expected, how to mend it."""
+    """A mistake of the user's. The message is one line: where, what was found, what was expected, how to fix it."""
 
 
 class Away(UserError):
@@ -40,7 +47,7 @@ def one_line_errors() -> Iterator[None]:
             raise
     else:
         return
-    print(f"retemper: {redacted(' '.join(message.split()))}", file=sys.stderr)
+    print(f"retemper: {printable(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -74,3 +81,16 @@ def memory_fault(error: BaseException | None) -> str:
 def redacted(text: str) -> str:
     """`text` without the passwords and tokens of its URLs, for lines that are printed or kept."""
     return SIGNATURES.sub(r"\1***", CREDENTIALS.sub("***@", text))
+
+
+def escaped(text: str) -> str:
+    """`text` with its control characters written out (`\\x1b`), so that a title or an id cannot redraw a terminal or forge a log's line.
+
+    Tabs and newlines stay: whoever prints one line from data takes them out.
+    """
+    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def printable(text: str) -> str:
+    """`text` as every line is shown or logged: no secrets of URLs, no control characters."""
+    return escaped(redacted(text))

@@ -1,0 +1,56 @@
+"""What no line that is shown may hold: a URL's secrets, and codes that a terminal obeys."""
+
+import pytest
+
+from flows.process.display import Display
+from tasks.core.stage.errors import UserError, escaped, one_line_errors, printable, redacted
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:p@ss@host/x", "http://***@host/x"),
+        ("fetch http://user:p/w@host now", "fetch http://***@host now"),
+        ("http://user:p/@/w@host", "http://***@host"),
+        ("http://user:p?q#r@host/x", "http://***@host/x"),
+        ("ssh://git@host:22/x", "ssh://***@host:22/x"),
+        ("http://a:b@h/x,http://c:d@h/y", "http://***@h/x,http://***@h/y"),
+        ("https://h/x?pwd=abc&n=1", "https://h/x?pwd=***&n=1"),
+        ("https://h/x?auth=abc", "https://h/x?auth=***"),
+        ("https://h/x?a=1&passwd=abc", "https://h/x?a=1&passwd=***"),
+        ("https://h/x?X-Amz-Credential=AKIA%2Fus&X-Amz-Security-Token=t", "https://h/x?X-Amz-Credential=***&X-Amz-Security-Token=***"),
+        ("https://h/x#access_token=abc&state=1", "https://h/x#access_token=***&state=1"),
+        ("https://h/x?author=me&passage=3", "https://h/x?author=me&passage=3"),
+        ("https://h/@scope/name and https://h/x", "https://h/@scope/name and https://h/x"),
+        ("mail a@b.org at 12:30", "mail a@b.org at 12:30"),
+    ],
+)
+def test_secrets_of_urls(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+    assert redacted(shown) == shown
+
+
+def test_control_characters_are_written_out() -> None:
+    assert escaped("a\x1b[2J\x07\rb\x9b1m\x7f\u202e\udc80") == r"a\x1b[2J\x07\rb\x9b1m\x7f\u202e\udc80"
+    plain = "tab\tline\nÄ 語 🙂 \u200f שלום"
+    assert escaped(plain) == plain
+    assert escaped(escaped("\x1b")) == r"\x1b"
+
+
+def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    display = Display()
+    display.line("one\x1b[2J")
+    display.warn("two\x1b[2J")
+    display.output("train@a", "three\x1b[2J")
+    with pytest.raises(SystemExit), one_line_errors():
+        raise UserError("four\x1b[2J of http://a:b@h")
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert (
+        said.err.splitlines()[-1]
+        == f"retemper: {printable('four' + chr(27) + '[2J of http://a:b@h')}"
+        == r"retemper: four\x1b[2J of http://***@h"
+    )
+    monkeypatch.setattr(display, "_terminal", True)
+    display.passing("train@a", "five\x1b[2J")
+    assert r"five\x1b[2J" in capsys.readouterr().out
