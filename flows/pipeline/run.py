@@ -158,7 +158,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
         gate()
     if not plan.changed and not server.is_configured():
         return _cached(plan)
-    configured = server.is_configured()  # else it is ours from now on
+    configured, ours = server.is_configured(), None
     refused: list[splits.Unfit] = []
 
     def remembering() -> None:
@@ -169,7 +169,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
             raise
 
     try:
-        server.use_server()
+        ours = server.use_server()
         from flows.pipeline.flow import execute
 
         outcomes = execute(plan, processes, display, clock, gate=remembering if splits.STAGE in plan.changed else None)
@@ -177,6 +177,8 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
         refuse_full_disk(error)  # Prefect's database says it in many ways
         if configured and not server.answers():
             raise server.Away(error) from error
+        if ours:
+            ours.refuse_ended()
         raise
     if refused:
         raise refused[0]

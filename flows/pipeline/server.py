@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import socket
 import sys
 import time
@@ -35,6 +36,13 @@ class Away(UserError):
 
     def __init__(self, cause: Exception | None) -> None:
         super().__init__(f"PREFECT_API_URL: no Prefect server answers there ({type(cause).__name__}); start it, or unset it")
+
+
+class Ended(UserError):
+    """The Prefect server that we started for ourselves is no longer there, or never answered."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(f"Prefect's server, started by this run, {how}; run again (finished stages are kept), its log: {LOG}")
 
 
 def is_configured() -> bool:
@@ -102,15 +110,24 @@ class Server:
         return self._process.poll() is None
 
     def wait(self) -> None:
-        """Until it answers. RuntimeError where it does not."""
+        """Until it answers. Ended where its process has ended, or START_SECONDS are over."""
         deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
+        while time.monotonic() < deadline:
+            self.refuse_ended()
             try:
                 with urllib.request.urlopen(f"{self.url}/health", timeout=5):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.1)
-        raise RuntimeError(f"Prefect's server did not start within {START_SECONDS} s; its log: {LOG}")
+        raise Ended(f"has not answered in {START_SECONDS} s")
+
+    def refuse_ended(self) -> None:
+        """Ended, with how, where its process is not there any more."""
+        status = self._process.poll()
+        if status is not None:
+            number = -status if status < 0 else status - 128
+            names = {int(one): one.name for one in signal.Signals}
+            raise Ended(f"was killed ({names[number]})" if number in names else f"ended with status {status}")
 
     def close(self) -> None:
         """End it, at once."""
@@ -132,18 +149,19 @@ def _port(memory: Path | None) -> int:
     return port
 
 
-def use_server() -> None:
-    """Make Prefect's API ready: the configured server's, or one of ours until we exit.
+def use_server() -> Server | None:
+    """Make Prefect's API ready: the configured server's (None), or one of ours, which is returned, until we exit.
 
     Prefect sends its last events and logs when the interpreter exits, and waits a minute for a server that is gone. So
     ours is closed by an exit function that was registered before Prefect's own, and therefore runs after them.
     """
     set_environment()
     if is_configured():
-        return
+        return None
     server = Server()
     atexit.register(server.close)
     os.environ["PREFECT_API_URL"] = server.url
     import prefect.main  # noqa: F401 - two seconds, while the server starts
 
     server.wait()
+    return server

@@ -73,7 +73,9 @@ def show(artifact: str, revision: str | None, form: str, page: Path | None, *, w
         print(f"{page}: lineage of {found.artifact}")
     else:
         print(
-            json.dumps(asdict(found), indent=2, ensure_ascii=False) if form == "json" else printable(as_text(found) if whole else as_short_text(found))
+            json.dumps(asdict(found), indent=2, ensure_ascii=False)
+            if form == "json"
+            else printable(as_text(found) if whole else as_short_text(found))
         )
 
 
