@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
+from tasks.core.text.tokenizer import drop_code
 
 MODULE = "sentence_transformers.models."
 ROUTER = "router_config.json"  # present in a folder of two towers
@@ -192,6 +193,7 @@ def load_transformer(folder: Path) -> Any:
         raise UserError(
             f"{folder}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json and model.safetensors"
         ) from None
+    drop_code(transformer.config)
     if transformer.config.is_encoder_decoder:
         raise UserError(
             f"{folder}: found an encoder with a decoder ({transformer.config.model_type}); expected an encoder without one, such as BERT"

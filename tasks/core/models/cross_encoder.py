@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from tasks.core.stage.devices import best_batch_tokens, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
-from tasks.core.text.tokenizer import load_tokenizer, longest_text
+from tasks.core.text.tokenizer import drop_code, load_tokenizer, longest_text
 from tasks.core.text.tokens import cut_by_budget
 
 Floats = npt.NDArray[np.float32]
@@ -90,6 +90,7 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{folder}: cannot be loaded as a reranker ({reason}); expected config.json and model.safetensors") from None
+    drop_code(model.config)
     lacking = sorted(str(key) for key in report["missing_keys"])
     if lacking and seed is None:
         raise UserError(f"{folder}: model.safetensors has no {lacking[0]}, expected a trained one-label classifier; choose another model")

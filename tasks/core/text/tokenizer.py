@@ -7,6 +7,8 @@ from transformers import AutoTokenizer
 
 from tasks.core.stage.errors import UserError
 
+REMOTE_CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # of config.json and tokenizer_config.json
+
 
 def load_tokenizer(folder: Path) -> Any:
     """The fast tokenizer of a local folder; UserError if there is none."""
@@ -18,7 +20,21 @@ def load_tokenizer(folder: Path) -> Any:
         raise UserError(f"{folder}: no tokenizer found; expected tokenizer.json")  # otherwise transformers invents one of five tokens
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
+    drop_code(tokenizer.init_kwargs)
     return tokenizer
+
+
+def drop_code(settings: Any) -> None:
+    """Take out of a loaded configuration (a dict, or an object of settings) what names code to fetch: `auto_map` and its like.
+
+    We load with trust_remote_code=False. Who loads what we save may not, and a folder made here has no code of its own to run.
+    """
+    held = settings if isinstance(settings, dict) else vars(settings)
+    for key in REMOTE_CODE:
+        held.pop(key, None)
+    for value in list(held.values()):
+        if isinstance(value, dict) or hasattr(value, "to_diff_dict"):  # a configuration within, as of two towers
+            drop_code(value)
 
 
 def longest_text(model: Any) -> int | None:
