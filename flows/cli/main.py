@@ -17,7 +17,7 @@ PARAMS = Path("params.yaml")
 EXAMPLES = """\
 examples:
   retemper run                                            bring the report up to date: only what changed runs
-  retemper run --set dataset.source=beir:../scifact       another dataset (demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID)
+  retemper run --set dataset.source=beir:../scifact       a dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID)
   retemper run --set rounds.star.lr=1e-5                  one knob; the edit of params.yaml lasts
   retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup    a new round; `--set rounds.x=` takes it away
   retemper rounds ance --n 5 --lag 1 --init warmup        five ANCE rounds; `retemper rounds remove ance` takes them away
@@ -93,7 +93,7 @@ def build_parser() -> ArgumentParser:
 
     evaluate = commands.add_parser("evaluate", help="evaluate any model folder on any dataset, zero-shot; data/ stays as it is")
     evaluate.add_argument("--model", required=True, help="a folder with an encoder, or another form of encoder.source")
-    evaluate.add_argument("--data", required=True, metavar="SPEC", help="demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID")
+    evaluate.add_argument("--data", required=True, metavar="SPEC", help="demo | beir: | csv: | msmarco: | parquet:PATH | irds:ID")
     for kind in ("query", "document"):
         evaluate.add_argument(
             f"--{kind}-prefix", metavar="TEXT", help=f"before every {kind} (default: the model's own prompt, if it names one)"

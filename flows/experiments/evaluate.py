@@ -15,7 +15,7 @@ from flows.parameters.checks import check_file
 from flows.process.display import Display, text_table
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.results import metrics
-from tasks.core.sources.datasets import parse_dataset, parse_encoder
+from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import validate
@@ -121,7 +121,7 @@ def decided(settings: Settings, data: str) -> Shown:
 def _resolved(data: str) -> tuple[str, str]:
     """What two SPECs of the same dataset have in common, however its folder is written."""
     spec = parse_dataset(data)
-    return spec.kind, str(spec.folder.resolve()) if spec.kind in ("beir", "msmarco", "parquet") else spec.place
+    return spec.kind, str(spec.folder.resolve()) if spec.kind in FOLDER_KINDS else spec.place
 
 
 def judged_first(planned: Iterable[Sequence[str]], folder: Path, data: str, relevance: Mapping[str, int]) -> Iterator[Sequence[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.retraining.promotion import FILE, Intake
-from tasks.core.sources.datasets import beir_qrels, local_path, parse_dataset
+from tasks.core.sources.datasets import FOLDER_KINDS, beir_qrels, local_path, parse_dataset
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 
@@ -50,7 +50,7 @@ def take_in(intake: Intake, source: str, project: Path) -> str:
 def absolute(source: str, project: Path) -> str:
     """`source`, a SPEC of a data set or of articles, its path no longer relative to `project`."""
     kind, colon, place = source.partition(":")
-    if colon and kind in ("beir", "msmarco", "parquet", "dump", "jsonl"):
+    if colon and kind in (*FOLDER_KINDS, "dump", "jsonl"):
         return f"{kind}:{(project / local_path(place)).resolve()}"
     return source
 

@@ -174,7 +174,7 @@ def _full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, e
             fields = "title and text" if what == "document" else "text"
             raise UserError(f"{record.at}: {what} {record.id} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
         else:
-            tally.dropped[f"{what} without text"] += 1
+            tally.dropped[f"{'documents' if what == 'document' else 'queries'} without text"] += 1
             empty.add(record.id)
 
 

@@ -19,6 +19,14 @@ SHOWN = 60  # characters of a wrong line that a message quotes
 
 def read_lines(path: Path) -> Iterator[tuple[At, str]]:
     """Every line that is not blank, decoded, without its line end. gzip is known by its first bytes, not by its name."""
+    for number, text in enumerate(read_text_lines(path), 1):
+        line = text.rstrip("\r\n")
+        if line.strip():
+            yield At(path, number), line
+
+
+def read_text_lines(path: Path) -> Iterator[str]:
+    """Every line, decoded, with its line end."""
     number = 0
     try:
         with _open(path) as handle:
@@ -26,11 +34,9 @@ def read_lines(path: Path) -> Iterator[tuple[At, str]]:
                 number += 1
                 if number == 1:
                     raw = raw.removeprefix(BOM)
-                line = _decode(raw, path, number).rstrip("\r\n")
-                if line.strip():
-                    yield At(path, number), line
+                yield _decode(raw, path, number)
     except FileNotFoundError:
-        raise UserError(f"{path}: not there; add it or mend the path") from None
+        raise UserError(f"{path}: not there; add it or fix the path") from None
     except IsADirectoryError:
         raise UserError(f"{path}: found a folder, expected a file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -38,6 +38,9 @@ def write_official(source: Source, corpus: Corpus, queries: Path, settings: Prep
     split are left out; an unknown document is refused, or left out, as prepare.unknown_documents says.
     """
     counts: Counter[str] = Counter()
+    if next(source.negatives(), None) is None:  # most sources bring none, and nothing is told of none
+        write_none(folder)
+        return counts
     with TemporaryDirectory(dir=folder, prefix=".buckets") as scratch:
         width = -(-len(corpus.train_queries) // BUCKETS) or 1
         _spread(source.negatives(), corpus, settings, Path(scratch), width, counts)

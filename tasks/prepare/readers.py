@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tasks.core.sources.datasets import DatasetSpec
-from tasks.prepare import beir, demo, msmarco, parquet
+from tasks.prepare import beir, csv_tables, demo, msmarco, parquet
 from tasks.prepare.source import Source
 
 
@@ -19,4 +19,4 @@ def _read(spec: DatasetSpec) -> Source:
         from tasks.prepare import irds  # here: ir_datasets takes a while to import, and only this kind needs it
 
         return irds.read(spec.place)
-    return {"beir": beir.read, "msmarco": msmarco.read, "parquet": parquet.read}[spec.kind](spec.folder)
+    return {"beir": beir.read, "csv": csv_tables.read, "msmarco": msmarco.read, "parquet": parquet.read}[spec.kind](spec.folder)

@@ -72,11 +72,19 @@ def table(stats: Stats) -> str:
         f"{'split':<9} {'queries':>12} {'words':>8} {'qrels':>10} {'positives/query':>16}",
     ]
     for split, row in stats["splits"].items():
-        lines.append(
-            f"{split:<9} {row['queries']:>12,} {row['words']['mean']:>8.1f} {row['qrels']:>10,} {row['positives_per_query']:>16.2f}"
-        )
-    lines += [f"dropped: {count:,} {reason}" for reason, count in stats["dropped"].items()]
+        if row["queries"] or row["qrels"]:
+            lines.append(
+                f"{split:<9} {row['queries']:>12,} {row['words']['mean']:>8.1f} {row['qrels']:>10,} {row['positives_per_query']:>16.2f}"
+            )
+    lines += [f"dropped: {counted(count, reason)}" for reason, count in stats["dropped"].items()]
     return "\n".join(lines)
+
+
+def counted(count: int, what: str) -> str:
+    """`2 documents without text`; of one, `1 document without text`. `what` begins with a plural."""
+    plural, space, rest = what.partition(" ")
+    singular = {"queries": "query"}.get(plural, plural.removesuffix("s"))
+    return f"{count:,} {singular if count == 1 else plural}{space}{rest}"
 
 
 def _split_stats(lengths: Lengths, qrels: pa.Table) -> Stats:

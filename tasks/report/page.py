@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from tasks.core.charts.curves import Curve
 from tasks.core.charts.svg import DARK, LIGHT, NARROW, WIDTH, both, line_chart, line_style, palette
+from tasks.core.sources.datasets import FOLDER_KINDS
 from tasks.report import plots
 from tasks.report.examples import Examples
 from tasks.report.params import Report
@@ -110,7 +111,7 @@ def p_value(p: float) -> str:
 def source(spec: str) -> str:
     """A SPEC without parent folders: `beir:scifact`."""
     kind, colon, place = spec.partition(":")
-    return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if kind in ("beir", "msmarco", "parquet") else spec
+    return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if kind in FOLDER_KINDS else spec
 
 
 def figure(value: object) -> str:

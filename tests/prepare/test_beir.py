@@ -170,13 +170,13 @@ def test_drops_what_it_is_told_to_drop(prepare: Any, put: Any) -> None:
     assert got.queries["train"] == [("q1", "first", [])]
     assert got.qrels["train"] == [("q1", "d2", 1)]
     assert got.stats["dropped"] == {
-        "document without text": 1,
+        "documents without text": 1,
         "qrels of a document without text": 1,
         "qrels of a query without text": 1,
         "qrels of an unknown document": 2,
         "qrels of an unknown query": 1,
         "qrels said twice": 1,
-        "query without text": 1,
+        "queries without text": 1,
     }
 
 

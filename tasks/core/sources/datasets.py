@@ -1,6 +1,6 @@
 """Where data comes from outside the graph: a dataset SPEC or an encoder's name, resolved to files and versions.
 
-    SPEC     demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID
+    SPEC     demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID
     encoder  a Hugging Face id | a folder | package:MODULE/FOLDER
 
 Nothing here imports a package that it looks for, reads a file's content or touches the network. Relative paths are
@@ -18,8 +18,10 @@ from typing import Literal, cast
 
 from tasks.core.stage.errors import Away, UserError
 
-Kind = Literal["demo", "beir", "msmarco", "parquet", "irds"]
-SPEC_FORMS = "demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID"
+Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "irds"]
+FOLDER_KINDS = ("beir", "csv", "msmarco", "parquet")  # whose place is a folder
+SPEC_FORMS = "demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID"
+CSV_FORM = "corpus.csv: id,title,text; queries.csv: id,text; qrels/train.csv: query,doc,grade"
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model: no code, no pickles
 MODEL_MARKS = ("config.json", "router_config.json")  # one of them is in every model folder; the latter in one of two towers
 ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
@@ -40,7 +42,7 @@ class DatasetSpec:
 
     @property
     def folder(self) -> Path:
-        """The folder of a beir, msmarco or parquet SPEC."""
+        """The folder of a beir, csv, msmarco or parquet SPEC."""
         return local_path(self.place)
 
     def __str__(self) -> str:
@@ -49,7 +51,7 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a beir or msmarco folder. `queries` is keyed by split, or by "" where one file serves all splits."""
+    """The files of a beir, csv or msmarco folder. `queries` is keyed by split, or by "" where one file serves all splits."""
 
     documents: Path
     queries: dict[str, Path]
@@ -73,8 +75,8 @@ class EncoderPlace:
 def parse_dataset(spec: str) -> DatasetSpec:
     """A SPEC's kind and place; nothing is looked up."""
     kind, colon, place = spec.strip().partition(":")
-    if kind not in ("demo", "beir", "msmarco", "parquet", "irds"):
-        raise UserError(f"dataset {spec!r}: unknown kind {kind!r}, expected {SPEC_FORMS}")
+    if kind not in ("demo", *FOLDER_KINDS, "irds"):
+        raise UserError(f"dataset {spec!r}: unknown kind {kind!r}, expected {SPEC_FORMS}; other data: export it as CSV ({CSV_FORM})")
     if (kind == "demo") == bool(colon) or (colon and not place.strip()):
         wanted = "demo alone" if kind == "demo" else f"{kind}:{'ID' if kind == 'irds' else 'PATH'}"
         raise UserError(f"dataset {spec!r}: expected {wanted}")
@@ -89,6 +91,8 @@ def dataset_files(spec: DatasetSpec) -> tuple[Path, ...]:
         return (demo_file(),)
     if spec.kind == "beir":
         return beir_layout(spec.folder).files()
+    if spec.kind == "csv":
+        return csv_layout(spec.folder).files()
     if spec.kind == "msmarco":
         return msmarco_layout(spec.folder).files()
     if spec.kind == "parquet":
@@ -130,11 +134,26 @@ def beir_layout(folder: Path) -> Layout:
 
 def beir_qrels(folder: Path) -> dict[str, Path]:
     """The qrels of a BEIR folder by split, none where there are none; UserError for two files of one split, or one of no known split."""
+    return _qrels(folder, ".tsv")
+
+
+def csv_layout(folder: Path) -> Layout:
+    """corpus, queries and qrels/{train,dev,test}, each .csv or .tsv, plain or .gz; validation is dev."""
+    _folder(folder, f"a folder with {CSV_FORM}")
+    qrels = _qrels(folder, ".csv", ".tsv")
+    if not qrels:
+        raise UserError(f"{folder / 'qrels'}: no qrels there, expected train.csv, dev.csv or test.csv (query,doc,grade; or .tsv); add one")
+    documents, queries = (_need(folder, [f"{name}.csv", f"{name}.tsv"], only=True) for name in ("corpus", "queries"))
+    return Layout(documents, {"": queries}, {s: qrels[s] for s in SPLITS if s in qrels})
+
+
+def _qrels(folder: Path, *endings: str) -> dict[str, Path]:
     qrels: dict[str, Path] = {}
-    for file in _plain_or_gz(folder / "qrels", "*.tsv"):
-        split = SPLIT_NAMES.get(file.name.split(".tsv")[0])
+    for file in _plain_or_gz(folder / "qrels", *(f"*{ending}" for ending in endings)):
+        split = SPLIT_NAMES.get(file.name.removesuffix(".gz").rpartition(".")[0])
         if split is None:
-            raise UserError(f"{file}: found qrels of no known split, expected train.tsv, dev.tsv or test.tsv; rename or move it")
+            expected = f"train{endings[0]}, dev{endings[0]} or test{endings[0]}"
+            raise UserError(f"{file}: found qrels of no known split, expected {expected}; rename or move it")
         if split in qrels:
             raise UserError(f"{file}: {qrels[split].name} stands beside it, expected one file of {split} qrels; keep one of them")
         qrels[split] = file

@@ -55,7 +55,7 @@ def test_spec(text: str, spec: DatasetSpec) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bier:x", "unknown kind 'bier', expected demo | beir:PATH | msmarco:PATH | parquet:PATH | irds:ID"),
+        ("bier:x", "unknown kind 'bier', expected demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID"),
         ("../data", "unknown kind '../data'"),
         ("", "unknown kind ''"),
         ("beir", "expected beir:PATH"),

@@ -1,0 +1,91 @@
+"""Folders of CSV or TSV files with a header, as spreadsheets and databases export them; each plain or .gz.
+
+    corpus.csv | corpus.tsv            id, title (may be absent), text
+    queries.csv | queries.tsv          id, text
+    qrels/{train,dev,test}.csv | .tsv  query, doc, grade
+
+The delimiter follows from the name: a comma in .csv, a tab in .tsv. Cells may be quoted ("..."), and then hold the delimiter, doubled
+quotes and line ends. Columns may come in any order under the names that tasks.prepare.parquet knows; other columns are ignored.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from tasks.core.sources.datasets import csv_layout
+from tasks.core.stage.errors import UserError
+from tasks.prepare.lines import grade, read_text_lines
+from tasks.prepare.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE
+from tasks.prepare.source import At, Document, Qrel, Query, Source
+
+LARGEST_CELL = 1 << 28  # characters; csv's own bound of 131,072 is less than a long document
+NAMES = {"documents": (DOCUMENT_ID, TITLE, TEXT), "queries": (QUERY_ID, QUERY_TEXT), "qrels": (QREL_QUERY, QREL_DOC, QREL_GRADE)}
+
+
+def read(folder: Path) -> Source:
+    """The tables in `folder`."""
+    layout = csv_layout(folder)
+    return Source(
+        documents=partial(documents, layout.documents),
+        queries={"": partial(queries, layout.queries[""])},
+        qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
+    )
+
+
+def documents(file: Path) -> Iterator[Document]:
+    for at, (doc, title, text) in read_rows(file, NAMES["documents"], optional=TITLE):
+        yield Document(at, doc, title, text)
+
+
+def queries(file: Path) -> Iterator[Query]:
+    for at, (query, text) in read_rows(file, NAMES["queries"]):
+        yield Query(at, query, text, [])
+
+
+def qrels(file: Path) -> Iterator[Qrel]:
+    for at, (query, doc, cell) in read_rows(file, NAMES["qrels"]):
+        yield Qrel(at, query, doc, grade(at, cell))
+
+
+def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:
+    """For every row the cell of each of `wanted` (a column's possible names); "" for an `optional` column that is absent.
+
+    A row's place is its first line. UserError for a missing column, a row with more or fewer cells than the header, a quote that
+    does not end.
+    """
+    tab = file.name.removesuffix(".gz").endswith(".tsv")
+    csv.field_size_limit(LARGEST_CELL)
+    rows = csv.reader(read_text_lines(file), delimiter="\t" if tab else ",", strict=True)
+    header: list[str] | None = None
+    places: list[int | None] = []
+    first = 1
+    try:
+        for cells in rows:
+            at, first = At(file, first), rows.line_num + 1
+            if not any(cell.strip() for cell in cells):
+                continue
+            if header is None:
+                header = [cell.strip() for cell in cells]
+                places = [_place(at, header, names, names == optional, "tabs" if tab else "commas") for names in wanted]
+                continue
+            if len(cells) != len(header):
+                raise UserError(
+                    f"{at}: found {len(cells)} cells, expected {len(header)} as in its header ({', '.join(header)}); fix that row"
+                )
+            yield at, ["" if place is None else cells[place] for place in places]
+    except csv.Error as error:
+        raise UserError(
+            f"{file}:{first}: invalid {'TSV' if tab else 'CSV'} in the row that begins here ({error}); put a cell that holds "
+            'quotes, line ends or the delimiter between quotes, and double the quotes in it ("")'
+        ) from None
+    if header is None:
+        expected = ", ".join(names[0] if names[0] != "_id" else "id" for names in wanted)
+        raise UserError(f"{file}: empty, expected a header ({expected}) and rows below it")
+
+
+def _place(at: At, header: Sequence[str], names: tuple[str, ...], optional: bool, delimiter: str) -> int | None:
+    found = next((header.index(name) for name in names if name in header), None)
+    if found is None and not optional:
+        raise UserError(f"{at}: found columns {', '.join(header)}, expected {' or '.join(names)} in a header separated by {delimiter}")
+    return found
