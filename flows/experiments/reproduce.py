@@ -16,6 +16,7 @@ from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, of_graph, parse_lock, read_blob, read_lock
 from flows.repository.worktree import equip
+from flows.results import environments, timing
 from flows.team.lineage import ancestors
 from tasks.core.stage.errors import UserError, printable
 
@@ -68,16 +69,30 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
                 }
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
             rows = list(compare(wanted, made, *caches))
+            notes = list(explain(wanted, made, rows, project))
     finally:
         if not into:
             shutil.rmtree(clone, ignore_errors=True)
     display.line(f"\n{text_table(['out', 'digest', 'result'], rows)}")
     unequal = sum(row[2] != "equal" for row in rows)
     display.line(f"{revision} ({commit[:10]}): {len(rows) - unequal} outs equal, {unequal} different{f', in {clone}' if into else ''}")
+    for note in notes:
+        display.line(note)
     if status:
         said = "; ".join(problems) or "what it said stands above"
         print(f"retemper: revision {revision}: its run ended with status {status}: {printable(said)}", file=sys.stderr)
     return 1 if status or unequal else 0
+
+
+def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], project: Path) -> Iterator[str]:
+    """For stages that made other digests: the threads, hardware and versions that were others, by what this machine has noted.
+
+    `project` is the clone's folder, whose own log says what the stages ran with just now.
+    """
+    unequal = {path for path, _, result in rows if result.startswith("different: ") and result != "different: not made"}
+    stages = [stage for stage, entry in wanted.items() if unequal.intersection(out["path"] for out in entry.get("outs", []))]
+    here = environments.of_artifacts(made, project / timing.LOG)
+    yield from environments.differences([stage for stage in stages if stage in here], environments.of_artifacts(wanted), here)
 
 
 def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tuple[str, str, str]]:

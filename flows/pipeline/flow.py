@@ -24,7 +24,7 @@ from flows.pipeline.plan import Plan
 from flows.pipeline.stage import Slots, find_devices, run_stage
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
-from flows.results import generations, metrics, timing
+from flows.results import environments, generations, metrics, timing
 from tasks.core.stage.code import SNAPSHOT
 from tasks.core.stage.errors import UserError, disk_fault
 
@@ -74,10 +74,11 @@ def execute(
                     display.began(name)
                     clock.began(name)
                     began = time.time()
-                    outcome = run_stage(name, processes, tell, plan.reached, env | frozen | display.environment)
+                    outcome = run_stage(name, processes, tell, plan.reached, env | frozen | display.environment | environments.begin(name))
                     device = timing.device_name(env, stages[name].slot)
                     state: timing.State = "Stopped" if processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
-                    clock.ended(timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state))
+                    span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)
+                    clock.ended(span, environments.taken(name) if state == "Ran" else None)
             except Stopped:
                 return Failed(message="stopped")
             except OSError as error:

@@ -58,10 +58,12 @@ class Clock:
     def began(self, stage: str) -> None:
         self.write({"began": stage, "at": time.time(), "params": self._params})
 
-    def ended(self, span: Span) -> None:
+    def ended(self, span: Span, environment: Mapping[str, Any] | None = None) -> None:
+        """`environment`: what the stage ran with (flows.results.environments)."""
         with self._guard:
             self.spans.append(span)
-        self.write({"ended": span.stage, "state": span.state, "seconds": span.end - span.start})
+        line = {"ended": span.stage, "state": span.state, "seconds": span.end - span.start}
+        self.write(line | ({"environment": environment} if environment else {}))
 
     def keep(self) -> None:
         """Say in the log which entry of dvc.lock the times belong to that this run, or one that was killed, has left without.

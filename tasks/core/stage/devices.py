@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -10,10 +11,12 @@ from pydantic import Field
 from torch import nn
 
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
 from tasks.core.stage.params import Params, read_yaml, validate
 
 Precision = Literal["bf16", "fp32"]
 RUNTIME_FILE = Path("runtime.yaml")
+RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage notes threads, device and arithmetic
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -59,7 +62,24 @@ def choose_device(runtime: Runtime) -> torch.device:
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
         torch.cuda.set_device(device.index or 0)
+    record(device)
     return device
+
+
+def record(device: torch.device) -> None:
+    """Note what this stage's bits may depend on, once, in the file that RECORD names; no digest holds it, and no stage reads it."""
+    place = os.environ.get(RECORD)
+    if not place or Path(place).exists():  # else a worker's, of fewer threads
+        return
+    native = compute_dtype(device, "bf16") == torch.bfloat16
+    facts = {
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "instructions": _instructions(),
+        "bf16": "native" if native else "as fp32",
+    }
+    with suppress(OSError):  # a full disk: the stage itself will say so
+        write_json(Path(place), facts)
 
 
 def keep_memory() -> bool:
@@ -76,8 +96,12 @@ def hardware(device: torch.device) -> str:
     """What the bits of a result may depend on: the kind of GPU; or that it is a CPU, its instructions and its number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    instructions = "AMX" if torch.cpu._is_amx_tile_supported() else torch.backends.cpu.get_cpu_capability()
-    return f"cpu, {instructions}, {torch.get_num_threads()} threads"
+    return f"cpu, {_instructions()}, {torch.get_num_threads()} threads"
+
+
+def _instructions() -> str:
+    """The widest instructions that matrix products use on this CPU."""
+    return "AMX" if torch.cpu._is_amx_tile_supported() else str(torch.backends.cpu.get_cpu_capability())
 
 
 def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:

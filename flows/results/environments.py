@@ -1,0 +1,88 @@
+"""What stages ran with on this machine: threads, device, arithmetic, versions. The same parameters give other bits where these differ.
+
+Kept in the log of times (flows.results.timing), which no stage reads and no digest holds. A stage notes what only it knows (how many
+threads PyTorch took) in a file of its own; versions and the processor are the flow's to add.
+"""
+
+import json
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from flows.repository.lock import Lock
+from flows.results.timing import LOG, entry_digest, read
+
+FOLDER = Path(".retemper/environments")
+LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu")  # whose arithmetic or texts artifacts are made of
+NOTED_BY = "tasks.core.stage.devices"  # RECORD names the stage's file
+RECORD = "RETEMPER_RECORD"  # as in NOTED_BY, which imports torch
+
+
+def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
+    """The environment variable that tells a stage about to start where to note what it runs with; an earlier note is removed."""
+    note = folder / f"{stage}.json"
+    note.unlink(missing_ok=True)
+    return {RECORD: str(note.absolute())}
+
+
+def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
+    """What a stage that has ended ran with."""
+    try:
+        noted = json.loads((folder / f"{stage}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        noted = {}  # of a stage without tensors
+    return {**(noted if isinstance(noted, dict) else {}), "processor": _processor(), "python": platform.python_version(), **_versions()}
+
+
+def of_artifacts(lock: Lock, log: Path = LOG) -> dict[str, dict[str, Any]]:
+    """What every stage ran with whose entry in `lock` was made on this machine, by the log; others are not in it."""
+    made: dict[str, dict[str, Any]] = {}
+    waiting: dict[str, dict[str, Any]] = {}
+    for line in read(log):
+        if line.get("state") == "Ran" and isinstance(line.get("environment"), dict):
+            waiting[str(line.get("ended"))] = line["environment"]
+        elif (stage := line.get("made")) and stage in waiting:
+            made[str(line.get("digest"))] = waiting.pop(stage)
+    made |= {entry_digest(lock[stage]): environment for stage, environment in waiting.items() if stage in lock}
+    return {stage: made[entry_digest(entry)] for stage, entry in lock.items() if entry_digest(entry) in made}
+
+
+def differences(stages: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """A line for all of `stages` that were computed with the same other things than now, or of which that is not known."""
+    lines: dict[str, list[str]] = {}
+    for stage in stages:
+        old, new = before.get(stage), now.get(stage, {})
+        if old is None:
+            text = "nothing on this machine says what it was computed with; other threads, hardware or versions give other bits"
+        else:
+            told = [
+                f"{key} {old.get(key, 'none')}, here {new.get(key, 'none')}"
+                for key in dict.fromkeys([*old, *new])
+                if old.get(key) != new.get(key)
+            ]
+            text = f"was computed with {'; '.join(told)}" if told else "was computed with the same threads, hardware and versions"
+        lines.setdefault(text, []).append(stage)
+    for text, named in lines.items():
+        yield f"{', '.join(named)}: {text}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine()
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,81 @@
+"""What a stage ran with is kept beside its time, belongs to what it made, and explains a digest that is another one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flows.experiments.reproduce import compare, explain
+from flows.results import environments, timing
+from tasks.core.stage import devices
+from tasks.core.stage.devices import Runtime, choose_device
+
+
+def entry(digest: str) -> dict[str, Any]:
+    return {"train@a": {"cmd": "train", "outs": [{"path": "data/encoders/a", "md5": digest}]}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest: str) -> None:
+    """A stage of the flow in `project`, which computes with so many threads."""
+    monkeypatch.chdir(project)
+    for name, value in environments.begin("train@a").items():
+        monkeypatch.setenv(name, value)
+    before = torch.get_num_threads()
+    try:
+        choose_device(Runtime(device="cpu", threads=threads))
+        choose_device(Runtime(device="cpu", threads=7))  # a worker's, later: not what the stage is said to have run with
+    finally:
+        torch.set_num_threads(before)
+        torch.use_deterministic_algorithms(False)
+    clock = timing.Clock()
+    clock.began("train@a")
+    clock.ended(timing.Span("train@a", 0, 0, 1, "0", "Ran"), environments.taken("train@a"))
+    clock.write({"made": "train@a", "digest": timing.entry_digest(entry(digest)["train@a"])})
+
+
+def test_other_threads_are_named_where_a_digest_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = folder / "clone"
+    clone.mkdir()
+    run(clone, monkeypatch, threads=2, digest="22")
+    run(folder, monkeypatch, threads=1, digest="11")
+    wanted, made = entry("11"), entry("22")
+    rows = list(compare(wanted, made, folder, folder))
+    (line,) = explain(wanted, made, rows, clone)
+    assert line == "train@a: was computed with threads 1, here 2"
+    assert not list(explain(wanted, wanted, list(compare(wanted, wanted, folder, folder)), clone)), "equal digests need no words"
+    (folder / timing.LOG).unlink()
+    (line,) = explain(wanted, made, rows, clone)
+    assert line.startswith("train@a: nothing on this machine says what it was computed with; other threads, hardware or versions")
+
+
+def test_what_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(folder, monkeypatch, threads=1, digest="11")
+    found = environments.of_artifacts(entry("11"))["train@a"]
+    assert found["threads"] == 1 and found["device"] == "cpu" and "torch" in found
+    assert {"instructions", "bf16", "processor", "python"} <= set(found)
+    assert environments.of_artifacts(entry("33")) == {}, "made elsewhere"
+    assert timing.measured(entry("11"))["train@a"].seconds == 1, "times are read as before"
+    assert devices.RECORD == environments.RECORD
+    monkeypatch.delenv(devices.RECORD)
+    assert not os.environ.get(devices.RECORD)
+    devices.record(torch.device("cpu"))
+    assert [path.name for path in (folder / ".retemper").rglob("*.json")] == ["train@a.json"]
+    assert json.loads((folder / environments.FOLDER / "train@a.json").read_text())["threads"] == 1
+
+
+def test_stages_of_one_difference_share_a_line() -> None:
+    old, new = {"threads": 1, "torch": "2.1"}, {"threads": 2, "torch": "2.2"}
+    lines = list(environments.differences(["a", "b", "c"], {"a": old, "b": old, "c": new}, dict.fromkeys("abc", new)))
+    assert lines == [
+        "a, b: was computed with threads 1, here 2; torch 2.1, here 2.2",
+        "c: was computed with the same threads, hardware and versions",
+    ]
