@@ -198,7 +198,7 @@ def test_dropped_and_counted_where_a_parameter_allows(small: Any) -> None:
     small.set("prepare", {"unknown_documents": "drop", "empty_texts": "drop"})
     done = small.stage("prepare")
     assert done.status == 0, done
-    for reason in ("qrels of an unknown document", "qrels of an unknown query", "document without text"):
+    for reason in ("1 qrel of an unknown document", "1 qrel of an unknown query", "1 document without text"):
         assert reason in done.out, done.out
 
 
