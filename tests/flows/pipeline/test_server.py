@@ -48,6 +48,6 @@ def test_one_that_is_killed_under_a_run_is_named_in_place_of_prefects_error(aliv
     monkeypatch.setattr(server, "use_server", lambda: ours)
     monkeypatch.setitem(sys.modules, "flows.pipeline.flow", SimpleNamespace(execute=execute))  # type: ignore[arg-type]
     monkeypatch.setattr(run, "refuse_full_disk", lambda _: None)
-    plan = Plan(Graph({"a": Stage("a", (), ())}), frozenset({"a"}), None, False)
+    plan = Plan(Graph({"a": Stage("a", (), ())}), frozenset({"a"}), None, False, None)
     with pytest.raises(ConnectionError if alive else server.Ended):
         run._execute(plan, Processes(), Display(), clock=None)  # type: ignore[arg-type]
