@@ -11,7 +11,7 @@ from flows.process.display import text_table
 from flows.retraining.champion import Champion, choose, current, details, export, read_champions, roll_back, table
 from flows.retraining.history import read_events
 from flows.retraining.tree import fetch, push
-from tasks.core.stage.errors import redacted
+from tasks.core.stage.errors import printable
 
 NONE_YET = "there is no champion yet; run retemper retrain"
 
@@ -33,7 +33,7 @@ def command(project: Path, action: str, options: Namespace) -> int:
         shown, text = (asdict(champion), details(champion)) if champion else (None, NONE_YET)
         if action == "show" and champion and champion.number > 1:
             text += f"\n\n{table(read_champions(project))}"
-    print(json.dumps(shown, indent=2, ensure_ascii=False) if options.json else text)
+    print(json.dumps(shown, indent=2, ensure_ascii=False) if options.json else printable(text))
     return 0
 
 
@@ -50,4 +50,4 @@ def _act(project: Path, action: str, options: Namespace) -> Champion | None:
 
 def _warn(problem: str | None) -> None:
     if problem:
-        print(f"retemper: warning: {redacted(problem)}", file=sys.stderr)
+        print(f"retemper: warning: {printable(problem)}", file=sys.stderr)
