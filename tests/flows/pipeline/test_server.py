@@ -41,7 +41,7 @@ def test_one_that_is_killed_under_a_run_is_named_in_place_of_prefects_error(aliv
     ours = server.Server.__new__(server.Server)
     ours._process = SimpleNamespace(poll=lambda: None if alive else -9)  # type: ignore[assignment]
 
-    def execute(*_: Any) -> None:
+    def execute(*_: Any, **__: Any) -> None:
         raise ConnectionError("All connection attempts failed")
 
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
@@ -50,4 +50,4 @@ def test_one_that_is_killed_under_a_run_is_named_in_place_of_prefects_error(aliv
     monkeypatch.setattr(run, "refuse_full_disk", lambda _: None)
     plan = Plan(Graph({"a": Stage("a", (), ())}), frozenset({"a"}), None, False, None)
     with pytest.raises(ConnectionError if alive else server.Ended):
-        run._execute(plan, Processes(), Display(), clock=None)  # type: ignore[arg-type]
+        run._execute(plan, Processes(), Display(), clock=None, gate=lambda: None)  # type: ignore[arg-type]
