@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 from tasks.core.sources import datasets, wikipedia
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.errors import Away, UserError, printable
-from tasks.core.stage.files import file_digest, write_json
+from tasks.core.stage.files import file_digest, file_stamp, write_json
 from tasks.core.stage.params import read_yaml
 
 SOURCE = Path("data/source.json")
@@ -40,14 +41,14 @@ class Listing:
 
 @dataclass
 class Memory:
-    """Digests of files by path and stamp (see `_stamp`), and the last entry of every source seen from this folder."""
+    """Digests of files by path and stamp (see `file_stamp`), and the last entry of every source seen from this folder."""
 
     files: dict[str, list[Any]] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def digest(self, path: Path) -> str:
         """SHA-256 of a file, read only where its stamp is new."""
-        stamp = _stamp(path)
+        stamp = file_stamp(path)
         known = self.files.get(str(path.resolve()))
         if known is None or known[:-1] != stamp:
             known = [*stamp, file_digest(path)]
@@ -56,7 +57,7 @@ class Memory:
 
     def knows(self, path: Path) -> bool:
         """Whether the file's digest can be told without reading it."""
-        return (self.files.get(str(path.resolve())) or [None])[:-1] == _stamp(path)
+        return (self.files.get(str(path.resolve())) or [None])[:-1] == file_stamp(path)
 
 
 def write_source(
@@ -108,19 +109,29 @@ def write_source(
     _write_memory(memory, remembered)
 
 
-def changed_since(kinds: Iterable[str], params: Path = Path("params.yaml"), source: Path = SOURCE, memory: Path = MEMORY) -> str:
-    """What is wrong where one of the sources is no longer the one of `source`, in a line; nothing where all are, or are away."""
+def watch(kinds: Iterable[str], params: Path = Path("params.yaml"), source: Path = SOURCE, memory: Path = MEMORY) -> dict[str, Any]:
+    """What a stage that reads these sources must know (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
+
+    `problem` says which source is no longer the one of `source`; it is empty where all are, or are unavailable.
+    """
     known, remembered, named = _flat(_read(source)), _read_memory(memory), _kinds(read_yaml(params))
+    files: dict[str, list[int]] = {}
     for kind in kinds:
         name, listing = named[kind]
         try:
-            digest = describe(name, listing(name), remembered)["digest"]
+            listed = listing(name)
+            digest = describe(name, listed, remembered)["digest"]
         except (UserError, OSError):  # the stage will say so, and knows better what it lacks
             continue
         wanted = known.get(kind, {}).get("digest", "")
         if digest != wanted:
-            return f"{kind}.source {name}: has changed: found sha256 {digest[:10]}, expected {wanted[:10]} of {source}"
-    return ""
+            remedy = (
+                "restore the former one, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
+            )
+            found = f"found sha256 {digest[:10]}, expected {wanted[:10]} of {source}"
+            return {"problem": f"{kind}.source {name}: has changed: {found}; {remedy}", "files": {}}
+        files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}
+    return {"problem": "", "files": files}
 
 
 def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], Listing]]]:
@@ -182,15 +193,6 @@ def list_articles(name: str) -> Listing:
     files = wikipedia.article_files(spec)
     folder = spec.path if spec.place and spec.path.is_dir() else None
     return Listing(_relative(files, folder), wikipedia.article_versions(spec), spec.kind)
-
-
-def _stamp(path: Path) -> list[int]:
-    """What differs once a file was changed or replaced: size and times in nanoseconds, and the inode.
-
-    An archive may restore size and mtime; nobody but the kernel sets ctime.
-    """
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _relative(files: Iterable[Path], folder: Path | None) -> dict[str, Path]:

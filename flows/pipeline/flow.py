@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 from prefect import flow, task
@@ -19,14 +20,20 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
+from flows.parameters.sources import watch
 from flows.pipeline import splits
 from flows.pipeline.plan import Plan
 from flows.pipeline.stage import Slots, find_devices, run_stage
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
+from flows.repository.graph import Stage
 from flows.results import environments, generations, metrics, timing
 from tasks.core.stage.code import SNAPSHOT
+from tasks.core.stage.entry import SOURCES
 from tasks.core.stage.errors import UserError, disk_fault
+from tasks.core.stage.files import write_json
+
+WATCHED = Path(".retemper/sources")  # for each stage at work that reads from outside the project: what it may read
 
 
 def execute(
@@ -74,6 +81,7 @@ def execute(
                     display.began(name)
                     clock.began(name)
                     began = time.time()
+                    env = env | _watched(stages[name])
                     outcome = run_stage(name, processes, tell, plan.reached, env | frozen | display.environment | environments.begin(name))
                     device = timing.device_name(env, stages[name].slot)
                     state: timing.State = "Stopped" if processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
@@ -120,6 +128,15 @@ def execute(
 
     retemper(return_state=True)
     return outcomes
+
+
+def _watched(stage: Stage) -> dict[str, str]:
+    """Environment that tells a stage which files outside the project it may read, and that they are those it depends on."""
+    if not stage.sources:
+        return {}
+    path = WATCHED / f"{stage.name}.json"
+    write_json(path, watch(stage.sources))
+    return {SOURCES: str(path.absolute())}
 
 
 def shared_slot() -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from typing import Any
 from tasks.core.stage.errors import UserError
 
 DEFAULT_TARGET = "report"
+SOURCE = "data/source.json"
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Stage:
     upstream: tuple[str, ...]
     outs: tuple[Path, ...]
     slot: str | None = None  # meta.slot: what it keeps busy (`device`), if anything
+    sources: tuple[str, ...] = ()  # what it reads from outside the project: keys of data/source.json
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def read_graph(repo: Any) -> Graph:
             tuple(sorted(read.addressing for read in network.successors(node) if not read.always_changed)),
             tuple(Path(out.fs_path) for out in node.outs),
             (node.meta or {}).get("slot") if isinstance(node.meta, dict) else None,
+            tuple(key.removesuffix(".digest") for param in node.params if param.def_path == SOURCE for key in param.params),
         )
     order = TopologicalSorter({name: stage.upstream for name, stage in stages.items()}).static_order()
     return Graph({name: stages[name] for name in order})

@@ -29,7 +29,7 @@ NEUTRAL = {
     "tasks.core.stage.errors": "words of errors: a stage that fails has no artifact",
     "tasks.core.stage.progress": "what is shown while a stage works",
 }
-# Calls and keywords whose literal words are shown and never kept; what is raised is one more.
+# Calls whose literal words are shown and never kept (what is raised is one more), and keywords that hold nothing else.
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
 MEMORY = Path(".retemper/modules.json")  # what was read of a module's source, by its bytes: parsing them all takes a second
@@ -172,17 +172,17 @@ def _canonical(value: object, words: bool = True) -> str:
         words = False
     if isinstance(value, ast.Call) and _name(value.func) in MESSAGES and not _goes_to_a_file(value):
         words = False
-    if isinstance(value, ast.keyword) and value.arg in HELP:
-        words = False
     parts = []
     for name in value._fields:
-        part = getattr(value, name, None)
+        part: Any = getattr(value, name, None)
+        if name == "body" and isinstance(part, list):
+            part = _body(part)
+        elif name == "keywords" and isinstance(value, ast.Call):
+            part = [keyword for keyword in part if keyword.arg not in HELP]
         if name in ("ctx", "type_comment", "kind", "type_params", "type_ignores") or part is None or part == []:
             continue
         if name == "returns" or (name == "annotation" and isinstance(value, ast.arg)):
             continue
-        if name == "body" and isinstance(part, list):
-            part = _body(part)
         parts.append(f"{name}={_canonical(part, words)}")
     return f"{type(value).__name__}({','.join(parts)})"
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from tasks.core.stage.code import PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
 from tasks.core.stage.errors import UserError, one_line_errors
-from tasks.core.stage.files import read_json
+from tasks.core.stage.files import file_stamp, read_json
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import FROZEN
 
 PR_SET_PDEATHSIG = 1
 STAGE = "DVC_STAGE"  # set by DVC: the name of the stage that it runs
+SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 
@@ -34,13 +35,29 @@ def stage() -> Iterator[None]:
     try:
         with one_line_errors():
             execute_frozen()
+            sources = read_sources(os.environ.get(SOURCES))
             read = stamps(sys.argv[1:]) if STAGE in os.environ else {}
             yield
-            if changed := [str(path) for path, stamp in read.items() if _stamp(path) != stamp]:
-                raise UserError(f"{', '.join(changed)}: changed while {os.environ[STAGE]} ran; what it made is not kept, run again")
+            changed = [str(path) for path, stamp in read.items() if _stamp(path) != stamp]
+            changed += [str(path) for path, stamp in sources.items() if not path.exists() or file_stamp(path) != stamp]
+            if changed:
+                raise UserError(f"{', '.join(changed)}: changed while {os.environ.get(STAGE)} ran; what it made is not kept, run again")
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def read_sources(path: str | None) -> dict[Path, list[int]]:
+    """Stamps of the files outside the project that this stage may read, as the flow wrote them (flows/parameters/sources.py).
+
+    UserError where they are no longer those whose digest this stage depends on.
+    """
+    if not path:
+        return {}
+    watched = read_json(Path(path))
+    if watched["problem"]:
+        raise UserError(watched["problem"])
+    return {Path(name): stamp for name, stamp in watched["files"].items()}
 
 
 def stamps(words: Sequence[str]) -> dict[Path, object]:

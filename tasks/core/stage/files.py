@@ -73,6 +73,12 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not JSON ({error}); remove it and run again") from None
 
 
+def file_stamp(path: Path) -> list[int]:
+    """Size, mtime, ctime (both in ns) and inode of a file: what tells that it was changed or replaced, without reading it."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as handle:

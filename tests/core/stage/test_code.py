@@ -56,7 +56,7 @@ SAME = [
     ("print('one', x)", "print('two', x)"),
     ("p = Progress(f'a {n}', n, 'rows')", "p = Progress('b', n, 'lines')"),
     ("a.add_argument('--x', help='one')", "a.add_argument('--x', help='two')"),
-    ("x: int = Field(1, description='one')", "x: int = Field(1, description='two')"),
+    ("x: int = Field(1, description='one')", "x: int = Field(1)"),
     ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a", "from typing import TYPE_CHECKING"),
 ]
 OTHER = [

@@ -1,5 +1,6 @@
 """How a stage ends when it is interrupted."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tasks.core.stage.files import file_stamp
 
 
 def test_ctrl_c_is_one_line_and_status_130() -> None:
@@ -79,3 +82,23 @@ def test_a_stage_collects_no_garbage_among_its_imports() -> None:
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.stdout == "True True\n", done
+
+
+@pytest.mark.parametrize("change", ["", "before", "meanwhile"])
+def test_a_stage_whose_sources_are_others_than_it_depends_on_has_failed(tmp_path: Path, change: str) -> None:
+    source = tmp_path / "corpus.jsonl"
+    source.write_text("one")
+    problem = "dataset.source beir:x: has changed: run again" if change == "before" else ""
+    watched = {"problem": problem, "files": {} if problem else {str(source): file_stamp(source)}}
+    (tmp_path / "watched.json").write_text(json.dumps(watched))
+    edit = f"Path({str(source)!r}).write_text('two')" if change == "meanwhile" else "pass"
+    script = f"from pathlib import Path\nfrom tasks.core.stage.entry import stage\nwith stage():\n    print('read')\n    {edit}\n"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3]), "RETEMPER_SOURCES": str(tmp_path / "watched.json")}
+    environment["DVC_STAGE"] = "prepare"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    told = {
+        "": "",
+        "before": f"retemper: {problem}\n",
+        "meanwhile": f"retemper: {source}: changed while prepare ran; what it made is not kept, run again\n",
+    }
+    assert (done.returncode, done.stdout, done.stderr) == (2 if change else 0, "" if problem else "read\n", told[change])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flows.parameters.sources
-from flows.parameters.sources import changed_since, source_keys, write_source
+from flows.parameters.sources import source_keys, watch, write_source
 from tasks.core.stage.errors import UserError
 
 
@@ -268,7 +268,7 @@ def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Place, tmp_pat
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))  # a colleague's fresh clone
     shutil.rmtree(".retemper")
     assert place.write(encoder="org/model")["encoder"] == entry and asked == ["org/model"]
-    assert changed_since(["encoder"]) == ""
+    assert watch(["encoder"]) == {"problem": "", "files": {}}
     assert "not on this machine yet; going on with what is remembered" in place.warnings[-1]
 
 
@@ -308,3 +308,14 @@ def test_of_a_folder_of_tables_only_those_that_the_format_names_are_read(place: 
         "qrels/train.parquet",
         "queries/train.parquet",
     ]
+
+
+def test_a_source_that_is_no_longer_the_one_of_the_file_is_told_to_the_stage(place: Place) -> None:
+    place.write()
+    found = watch(["dataset"])
+    assert found["problem"] == "" and sorted(Path(name).name for name in found["files"]) == ["corpus.jsonl", "queries.jsonl", "test.tsv"]
+    with Path("beir/corpus.jsonl").open("a") as corpus:
+        corpus.write('{"_id": "e", "text": "u"}\n')
+    found = watch(["encoder", "dataset"])
+    assert found["problem"].startswith("dataset.source beir:beir: has changed: found sha256 ")
+    assert found["problem"].endswith("of data/source.json; run again") and found["files"] == {}
