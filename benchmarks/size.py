@@ -41,7 +41,8 @@ tokenize: {query_length: 16, document_length: %d}
 bm25: {depth: 100, run_depth: 1000}
 encode: {precision: fp32}
 mine: {m: {search: embeddings, depth: 200, precision: fp32}}
-evaluate: {depth: 1000, precision: fp32}
+retrieve: {depth: 1000, precision: fp32}
+evaluate: {}
 """.replace("%d", str(LENGTH))
 STAGES = {
     "prepare": "--out data/corpus --none data/negatives/none --official data/negatives/official --source beir:source",
@@ -50,8 +51,8 @@ STAGES = {
     "encode": "--tokens data/tokens/documents --encoder encoder --out data/embeddings/m",
     "mine": "--name m --vectors data/embeddings/m --encoder encoder --documents data/tokens/documents --queries data/tokens/queries/train "
     "--qrels data/corpus/qrels/train.parquet --out data/negatives/m",
-    "evaluate": "--name m --encoder encoder --embeddings data/embeddings/m --tokens data/tokens --qrels data/corpus/qrels "
-    "--runs data/runs/m --metrics data/metrics/m.json",
+    "retrieve": "--name m --encoder encoder --embeddings data/embeddings/m --tokens data/tokens --out data/runs/m",
+    "evaluate": "--name m --runs data/runs/m --qrels data/corpus/qrels --values data/values/m --metrics data/metrics/m.json",
 }
 
 

@@ -8,7 +8,7 @@
       for each round r:   train@r -> encode@r -> vectors -+-> index@r -> search, serving
                                                           +-> mine@r -> negatives of later rounds
                                                           +-> adore@a -> query encoder, index
-      bm25, every round and adore -> evaluate -> metrics, runs -> report
+      bm25, every round and adore -> retrieve -> runs -> evaluate -> metrics -> report
 
 Where params.yaml has entries of theirs: mix (two sources of negatives in one), reranker, teacher, rerank (cross-encoders: trained,
 as labels for distillation, as a second stage), rescore (a bi-encoder as one), study (figures over adores). `mine` may

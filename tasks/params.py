@@ -20,6 +20,7 @@ from tasks.report.params import Report
 from tasks.rerank.params import Rerank
 from tasks.reranker.params import Reranker
 from tasks.rescore.params import Rescore
+from tasks.retrieve.params import Retrieve
 from tasks.teacher.params import Teacher
 from tasks.tokenize.params import Tokenize
 from tasks.train.params import Round
@@ -49,5 +50,6 @@ class Parameters(Params):
     rescore: dict[str, Rescore]
     adore: dict[str, Adore]
     study: dict[str, Study]
+    retrieve: Retrieve
     evaluate: Evaluate
     report: Report

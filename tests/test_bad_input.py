@@ -309,7 +309,7 @@ def test_no_permission_to_write(sealed: Any, arguments: list[str]) -> None:
 
 
 def test_stages_without_permission_to_write(sealed: Any) -> None:
-    for name in ("prepare", "base", "evaluate_bm25"):
+    for name in ("prepare", "base", "retrieve_bm25", "evaluate_bm25"):
         refused(sealed, lambda name=name: sealed.stage(name), "Read-only file system", "give access")
 
 
@@ -420,17 +420,17 @@ def manifest(**fields: object) -> Arrange:
 
 
 ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
-    "shard with a flipped bit": ("evaluate@warmup", content(SHARD, flipped), (f"{SHARD}: unreadable shard", "run encode again")),
+    "shard with a flipped bit": ("retrieve@warmup", content(SHARD, flipped), (f"{SHARD}: unreadable shard", "run encode again")),
     "shard cut short": (
-        "evaluate@warmup",
+        "retrieve@warmup",
         content(SHARD, lambda data: data[:-100]),
         (f"{SHARD}: unreadable shard", "run encode again"),
     ),
     "shard that is empty": ("index@warmup", lambda p: p.write(SHARD, b""), (f"{SHARD}: unreadable shard", "run encode again")),
     "shard that is gone": ("index@warmup", gone(SHARD), (f"{SHARD}: unreadable shard", "run encode again")),
-    "NaN in embeddings": ("evaluate@warmup", with_value(float("nan")), ("vectors of rows 0 to 59: found NaN or infinity", "encode")),
-    "manifest cut short": ("evaluate@warmup", content(MANIFEST, lambda data: data[:40]), (f"{MANIFEST}: not JSON", "run again")),
-    "manifest that is gone": ("evaluate@warmup", gone(MANIFEST), (f"{MANIFEST}: not there", "run the stage that makes it")),
+    "NaN in embeddings": ("retrieve@warmup", with_value(float("nan")), ("vectors of rows 0 to 59: found NaN or infinity", "encode")),
+    "manifest cut short": ("retrieve@warmup", content(MANIFEST, lambda data: data[:40]), (f"{MANIFEST}: not JSON", "run again")),
+    "manifest that is gone": ("retrieve@warmup", gone(MANIFEST), (f"{MANIFEST}: not there", "run the stage that makes it")),
     "manifest of other rows": (
         "index@warmup",
         manifest(rows=61),
@@ -440,10 +440,10 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "manifest with other fields": ("index@warmup", manifest(colour="red"), (f"{MANIFEST}: invalid manifest", "run encode again")),
     "manifest that is a list": ("index@warmup", lambda p: p.write(MANIFEST, "[]"), (f"{MANIFEST}: invalid manifest", "run encode again")),
     "manifest of words": ("index@warmup", manifest(shards=["x"]), (f"{MANIFEST}: invalid manifest", "run encode again")),
-    "owners cut short": ("evaluate@warmup", content(OWNERS, lambda data: data[:50]), (f"{OWNERS}: unreadable", "run encode again")),
-    "owners of other rows": ("evaluate@warmup", lambda p: p.write(OWNERS, npy(np.arange(9, dtype=np.int32))), (f"{OWNERS}: found 9 rows",)),
+    "owners cut short": ("retrieve@warmup", content(OWNERS, lambda data: data[:50]), (f"{OWNERS}: unreadable", "run encode again")),
+    "owners of other rows": ("retrieve@warmup", lambda p: p.write(OWNERS, npy(np.arange(9, dtype=np.int32))), (f"{OWNERS}: found 9 rows",)),
     "weights whose width does not fit": (
-        "evaluate@warmup",
+        "retrieve@warmup",
         both(gone("data/embeddings/warmup"), lambda p: narrow(p, 64)),
         ("data/embeddings/warmup: width 64, but the encoder has 128", "encode again"),
     ),

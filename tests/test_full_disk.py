@@ -55,7 +55,7 @@ def digest(path: Path) -> str:
 
 STAGES = [
     "prepare", "base", "tokenize", "bm25", "train@init", "train@warmup", "encode@warmup", "index@warmup", "mine@warmup",
-    "evaluate_bm25", "evaluate@warmup", "report",
+    "retrieve_bm25", "retrieve@warmup", "evaluate@warmup", "report",
 ]  # fmt: skip
 
 

@@ -88,10 +88,10 @@ def test_the_report_comes_after_everything_it_shows(repo: Any, params: dict[str,
     graph = repo.index.graph
     report = next(stage for stage in graph if stage.addressing == "report")
     before = {stage.addressing for stage in nx.descendants(graph, report)}  # DVC draws edges from a stage to what it reads
-    wanted = {"prepare", "base", "tokenize", "bm25", "evaluate_bm25"}
-    wanted |= {f"{name}@{key}" for name in ("train", "encode", "index", "evaluate") for key in params["rounds"]}
+    wanted = {"prepare", "base", "tokenize", "bm25", "retrieve_bm25", "evaluate_bm25"}
+    wanted |= {f"{name}@{key}" for name in ("train", "encode", "index", "retrieve", "evaluate") for key in params["rounds"]}
     wanted |= {f"mine@{entry['negatives']}" for entry in params["rounds"].values() if entry["negatives"] in params["mine"]}
-    wanted |= {f"{name}@{key}" for name in ("adore", "evaluate_adore") for key in params["adore"]}
+    wanted |= {f"{name}@{key}" for name in ("adore", "retrieve_adore", "evaluate_adore") for key in params["adore"]}
     assert wanted <= before, f"not before report: {sorted(wanted - before)}"
 
 

@@ -231,6 +231,16 @@ def test_a_changed_source_re_runs_what_reads_it(copied: Copy) -> None:
         (copied.folder / SOURCE).write_text(before)
 
 
+def test_another_measure_encodes_and_searches_nothing(copied: Copy) -> None:
+    before = (copied.folder / "params.yaml").read_text(encoding="utf-8")
+    write(copied.folder / "params.yaml", read(ROOT / "params.yaml") | {"evaluate": {"measures": ["nDCG@10", "R@7"]}})
+    try:
+        found = copied.rerun()
+    finally:
+        (copied.folder / "params.yaml").write_text(before, encoding="utf-8")
+    assert found == {"report", *(name for name in entries() if re.match(r"evaluate(_|@)", name))}
+
+
 @pytest.mark.heavy
 def test_every_parameter_re_runs_what_the_graph_says(copied: Copy) -> None:
     wrong = {way: found ^ by_graph(way) for way in PARAMETERS if (found := by_dvc_parameter(copied, way)) != by_graph(way)}

@@ -111,7 +111,7 @@ def build_parser() -> ArgumentParser:
         "--ignore-identical-ids",
         action=BooleanOptionalAction,
         default=None,
-        help="leave a query's document of its own id out, as BEIR does (default: evaluate.ignore_identical_ids)",
+        help="leave a query's document of its own id out, as BEIR does (default: retrieve.ignore_identical_ids)",
     )
     evaluate.add_argument(
         "--relevance",

@@ -113,7 +113,7 @@ def decided(settings: Settings, data: str) -> Shown:
     )
     return Shown(
         project.text.titles if settings.titles is None else settings.titles,
-        project.evaluate.ignore_identical_ids if settings.ignore_identical_ids is None else settings.ignore_identical_ids,
+        project.retrieve.ignore_identical_ids if settings.ignore_identical_ids is None else settings.ignore_identical_ids,
         least,
     )
 
@@ -208,11 +208,12 @@ def commands(name: str, model: str, data: str, folder: Path, settings: Settings,
             *("--corpus-name", data),  # else the shards of the project's own corpus would be forgotten as those of deleted documents
         ],
         [
-            "tasks.evaluate",
-            *("--name", name, "--encoder", at("encoder"), "--embeddings", at("embeddings"), "--tokens", at("tokens")),
-            *("--qrels", at("corpus/qrels"), "--runs", at("runs"), "--metrics", at("metrics.json")),
-            *("--relevance", *(str(shown.relevance[split]) for split in SPLITS)),
-            "--ignore-identical-ids" if shown.ignore_identical_ids else "--no-ignore-identical-ids",
+            *("tasks.retrieve", "--name", name, "--encoder", at("encoder"), "--embeddings", at("embeddings"), "--tokens", at("tokens")),
+            *("--out", at("runs"), "--ignore-identical-ids" if shown.ignore_identical_ids else "--no-ignore-identical-ids"),
+        ],
+        [
+            *("tasks.evaluate", "--name", name, "--runs", at("runs"), "--qrels", at("corpus/qrels"), "--values", at("values")),
+            *("--metrics", at("metrics.json"), "--relevance", *(str(shown.relevance[split]) for split in SPLITS)),
         ],
     ]
 

@@ -1,5 +1,6 @@
 """What must hold of params.yaml before DVC sees it. DVC's own words for these mistakes are a raw ENOENT or a traceback."""
 
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from tasks.core.sources.wikipedia import parse_articles
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, validate
 from tasks.params import Parameters
+from tasks.retrieve.params import Retrieve
 
 PARAMS = Path("params.yaml")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -29,6 +31,7 @@ def check_file(path: Path = PARAMS) -> Parameters:
 
 def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     """`check_file`, on what the file holds."""
+    check_moved(sections, where)
     check_names(sections, where)
     try:
         parameters = validate(Parameters, sections, where)
@@ -48,14 +51,25 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
             f"{where}: report.metric: found {parameters.report.metric!r}, expected one of evaluate.measures: {', '.join(measures)}"
         )
     deepest, ranks = parameters.evaluate.deepest
-    lists = ranks + (ranks > 0 and parameters.evaluate.ignore_identical_ids)  # one may go
-    for key, depth, least in (("evaluate.depth", parameters.evaluate.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)):
+    lists = ranks + (ranks > 0 and parameters.retrieve.ignore_identical_ids)  # one may go
+    for key, depth, least in (("retrieve.depth", parameters.retrieve.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)):
         if depth < least:
             raise UserError(
                 f"{where}: {key}: found {depth}, expected {least} at least, as {deepest} in evaluate.measures asks; "
                 f"raise it, or take that measure out"
             )
     return parameters
+
+
+def check_moved(sections: Mapping[str, Any], where: str) -> None:
+    """No key stands where an older version had it."""
+    found = {key: value for key, value in _entries(sections, "evaluate").items() if key in Retrieve.model_fields}
+    if found:
+        wanted = json.dumps(found).replace('"', "").replace("True", "true")
+        raise UserError(
+            f"{where}: evaluate.{next(iter(found))}: moved to the section retrieve; take {', '.join(found)} out of evaluate, and write "
+            f"retrieve: {wanted}"
+        )
 
 
 def check_sources(sections: Mapping[str, Any], where: str) -> None:

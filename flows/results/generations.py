@@ -44,8 +44,9 @@ def unfit(lock: Lock, model: str, measured: bool = False) -> str:
     tower = lock.get(f"adore@{model}")
     round_ = str(parameters(tower)[f"adore.{model}"]["round"]) if tower else model
     stages = ["tokenize", f"encode@{round_}", f"index@{round_}", f"adore@{model}"]
-    stages += [f"evaluate@{model}", f"evaluate_adore@{model}"] if measured else []
-    digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path == "data/corpus"}
+    stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore", "evaluate", "evaluate_adore")] if measured else []
+    read = ("data/corpus", f"data/runs/{model}")
+    digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path in read}
     for name in stages:
         if name in lock and (path := _replaced(lock, name, digests)):
             return f"{name} has read another {path} than the one that stands there now"

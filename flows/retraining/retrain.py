@@ -129,8 +129,8 @@ def _work(
         try:
             measured = _again(partial(evaluate_champion, project, now, digests.get("corpus", ""), processes, display))
             found[f"champion/{now.number}"] = measured
-            ours = values(Path("data/runs") / model, measure, found[model])
-            verdict = promotion.judge(ours, values(SCRATCH / "runs", measure, measured), measure, rules.promotion)
+            ours = values(Path("data/values") / model, measure, found[model])
+            verdict = promotion.judge(ours, values(SCRATCH / "values", measure, measured), measure, rules.promotion)
             new = replace(new, comparison=asdict(verdict))
             reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
         except NotComparable as error:
@@ -238,12 +238,12 @@ def _wait_for(lock: Path) -> None:
 
 
 def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Processes, display: Display) -> dict[str, Any]:
-    """Metrics of the champion on the new corpus and queries; values by query lie in SCRATCH/runs afterwards.
+    """Metrics of the champion on the new corpus and queries; values by query are in SCRATCH/values afterwards.
 
-    It is encoded with its own text and token settings, as it is served, and evaluated with the new measures. Its shards come
-    from the shard store where documents have not changed. A compressed index that it was trained with is searched as it is
-    served, over the corpus that it is of. UserError where its encoder is nowhere any more; NotComparable where it has such an
-    index, and the present `corpus` (digest) is another.
+    It is encoded with its own text and token settings, as it is served; how deep it is searched and what is measured are as now.
+    Its shards come from the shard store where documents have not changed. A compressed index that it was trained with is searched
+    as it is served, over the corpus that it is of. UserError where its encoder is nowhere any more; NotComparable where it has such
+    an index, and the present `corpus` (digest) is another.
     """
     shutil.rmtree(SCRATCH, ignore_errors=True)
     SCRATCH.mkdir(parents=True)
@@ -261,8 +261,8 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Proc
                 )
             searched = ["--index", "index"]
     sections = read_yaml(Path("params.yaml"))
-    if "evaluate" in sections:
-        edit.apply([f"evaluate={json.dumps(sections['evaluate'])}"], SCRATCH / "params.yaml", lambda _: None)
+    present = [f"{section}={json.dumps(sections[section])}" for section in ("retrieve", "evaluate") if section in sections]
+    edit.apply(present, SCRATCH / "params.yaml", lambda _: None)
     (SCRATCH / ".retemper").symlink_to(Path(".retemper").resolve())
     if Path("runtime.yaml").exists():
         (SCRATCH / "runtime.yaml").symlink_to(Path("runtime.yaml").resolve())
@@ -271,9 +271,12 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Proc
         ["tasks.tokenize", "--corpus", str(data / "corpus"), "--tokenizer", "encoder", "--out", "tokens"],
         ["tasks.encode", "--tokens", "tokens/documents", "--encoder", "encoder", "--out", "embeddings"],
         [
-            "tasks.evaluate",
-            *("--name", "champion", "--encoder", "encoder", "--embeddings", "embeddings", "--tokens", "tokens", *searched),
-            *("--qrels", str(data / "corpus/qrels"), "--runs", "runs", "--metrics", "metrics.json"),
+            *("tasks.retrieve", "--name", "champion", "--encoder", "encoder", "--embeddings", "embeddings", "--tokens", "tokens"),
+            *(*searched, "--out", "runs"),
+        ],
+        [
+            *("tasks.evaluate", "--name", "champion", "--runs", "runs", "--qrels", str(data / "corpus/qrels")),
+            *("--values", "values", "--metrics", "metrics.json"),
         ],
     ]
     env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
@@ -284,13 +287,13 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Proc
     return dict(json.loads((SCRATCH / "metrics.json").read_text(encoding="utf-8")))
 
 
-def values(runs: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """`measure` of every dev query, from the run folder of a model with the metrics `measured`; UserError where there is no dev."""
+def values(folder: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """`measure` of every dev query, from the values of a model with the metrics `measured`; UserError where there is no dev."""
     import pyarrow as pa
 
     from tasks.core.tables.parquet import read_table
 
-    path = runs / "dev.parquet"
+    path = folder / "dev.parquet"
     if not path.exists():
         raise UserError(f"{path}: not there: the data set has no judged dev queries, on which models are compared; add some")
     schema = pa.schema([("query", pa.string()), *((name, pa.float64()) for name in measured["dev"])])

@@ -1,1 +1,1 @@
-"""Stage `evaluate`: runs and metrics of one system on dev and test."""
+"""Stage `evaluate`: metrics of one system's runs on dev and test."""

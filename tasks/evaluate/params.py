@@ -12,9 +12,8 @@ EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured
 
 
 class Evaluate(Params):
-    """What is measured, and how deep a run goes."""
+    """What is measured."""
 
-    depth: int = Field(1000, ge=1, description="depth of a run, in ranks")
     measures: tuple[str, ...] = Field(
         ("nDCG@10", "RR@10", "R@100", "AP"), min_length=1, description="in the notation of ir_measures, which computes them"
     )
@@ -23,12 +22,6 @@ class Evaluate(Params):
         description="lowest grade that counts as relevant in RR, R, AP, P, for both splits or for each (MS MARCO dev with "
         "TREC Deep Learning passages: {dev: 1, test: 2}); nDCG takes grades as they are",
     )
-    ignore_identical_ids: bool = Field(
-        False,
-        description="whether a document that has its query's id is left out of a run, as BEIR's code has it (ArguAna, Quora: queries "
-        "that are documents)",
-    )
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the query encoding: bf16 where the hardware has it, else fp32")
 
     @field_validator(
         "relevance", mode="before", json_schema_input_type=dict[Split, Annotated[int, Field(ge=1)]] | Annotated[int, Field(ge=1)]

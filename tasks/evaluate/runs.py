@@ -1,76 +1,25 @@
-"""Ranked lists: written as TREC runs while they pass by, and cut into queries for the measures."""
+"""Runs read for the measures: this project's a block of queries at a time, and any other TREC files whole."""
 
 import gzip
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_file
+from tasks.core.tables.trec import read_run
 from tasks.evaluate.measures import Qrels
 
 QUERY_BLOCK = 512  # queries that are measured at once
 ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
 
 
-def write_run(path: Path, batches: Iterable[pa.RecordBatch], tag: str) -> Iterator[pa.RecordBatch]:
-    """Pass `batches` (schema RANKED) on, writing each as TREC lines `query Q0 doc rank score tag`; the file is there at the end.
-
-    Scores are the shortest decimals that give the same float32 again, so trec_eval, which sorts by score and then by
-    falling id, finds the same order. UserError for an id that a TREC line cannot hold.
-    """
-    with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as handle:
-        for batch in batches:
-            for name in ("query", "doc"):
-                _refuse_blanks(batch[name], path)
-            fields = [batch["query"], "Q0", batch["doc"], batch["rank"].cast(pa.string()), batch["score"].cast(pa.string()), tag]
-            handle.writelines(line + "\n" for line in pc.binary_join_element_wise(*fields, " ").to_pylist())
-            yield batch
-
-
-def without_identical_ids(batches: Iterable[pa.RecordBatch], depth: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Ranked lists (schema RANKED, a query's rows together) less each query's document of its own id, ranks closed up, `depth` of them
-    at most: BEIR's `ignore_identical_ids`.
-    """
-    last, left_out = None, 0  # the last query so far, and how many of its rows were left out
-    for batch in batches:
-        if not len(batch):
-            continue
-        queries, own = batch["query"], pc.equal(batch["query"], batch["doc"]).to_numpy(zero_copy_only=False)
-        begins = np.concatenate([[queries[0].as_py() != last], pc.not_equal(queries[1:], queries[:-1]).to_numpy(zero_copy_only=False)])
-        above = np.cumsum(own) - own + left_out
-        starts = np.flatnonzero(begins)
-        base = np.concatenate([[0], above[starts]])[np.cumsum(begins)]
-        gone = above - base
-        last, left_out = queries[-1].as_py(), int(gone[-1] + own[-1])
-        ranks = batch["rank"].to_numpy() - gone
-        kept = ~own if depth is None else ~own & (ranks <= depth)
-        column, field = batch.schema.get_field_index("rank"), batch.schema.field("rank")
-        yield batch.set_column(column, field, pa.array(ranks, field.type)).filter(pa.array(kept))
-
-
-def _refuse_blanks(ids: pa.Array, path: Path) -> None:
-    bad = ids.filter(pc.match_substring_regex(ids, r"^$|\s"))
-    if len(bad):
-        raise UserError(
-            f"{path}: found the id {bad[0].as_py()!r}, expected ids without blanks, which TREC runs cannot hold; rename it in the source"
-        )
-
-
-def rankings(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, list[str]]]:
-    """Document ids, best first, of QUERY_BLOCK queries at a time; a query's rows stand together, by rank."""
-    block: dict[str, list[str]] = {}
-    for batch in batches:
-        for query, doc in zip(batch["query"].to_pylist(), batch["doc"].to_pylist(), strict=True):
-            if query not in block and len(block) == QUERY_BLOCK:
-                yield block
-                block = {}
-            block.setdefault(query, []).append(doc)
-    if block:
+def rankings(path: Path) -> Iterator[dict[str, list[str]]]:
+    """Document ids, best first, of QUERY_BLOCK queries of a run at a time, see `read_run`."""
+    lists = read_run(path)
+    while block := dict(islice(lists, QUERY_BLOCK)):
         yield block
 
 

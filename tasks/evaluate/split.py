@@ -1,17 +1,16 @@
-"""One split of one system: its run written, its values per query, its means."""
+"""One split of one system: its values per query and their means."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import ir_measures
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS
 from tasks.evaluate.measures import Qrels, Values, means, per_query, read_qrels, value_schema, value_tables
-from tasks.evaluate.runs import rankings, write_run
+from tasks.evaluate.runs import rankings
 
 
 def load_qrels(path: Path, split: str, relevance: int) -> Qrels:
@@ -32,17 +31,15 @@ def load_qrels(path: Path, split: str, relevance: int) -> Qrels:
     return qrels
 
 
-def evaluate_split(
-    ranked: Iterable[pa.RecordBatch], qrels: Qrels, measures: Mapping[str, ir_measures.Measure], stem: Path, tag: str
-) -> tuple[Values, int]:
-    """Means and the number of queries they are over; writes STEM.trec and STEM.parquet (query, one column a measure).
+def evaluate_split(run: Path, qrels: Qrels, measures: Mapping[str, ir_measures.Measure], values: Path) -> tuple[Values, int]:
+    """Means of a run of this project and the number of queries they are over; writes `values` (query, one column a measure).
 
-    `ranked` (schema RANKED, a query's rows together and by rank) is read once, a batch at a time.
+    The run is read once, a block of queries at a time.
     """
-    values: dict[str, Values] = {}
-    for block in rankings(write_run(stem.with_suffix(".trec"), ranked, tag)):
-        values |= per_query(measures, {query: qrels[query] for query in block if query in qrels}, block)
-    values |= per_query(measures, {query: grades for query, grades in qrels.items() if query not in values}, {})
+    found: dict[str, Values] = {}
+    for block in rankings(run):
+        found |= per_query(measures, {query: qrels[query] for query in block if query in qrels}, block)
+    found |= per_query(measures, {query: grades for query, grades in qrels.items() if query not in found}, {})
     names = list(measures)
-    write_table(stem.with_suffix(".parquet"), value_schema(names), value_tables(names, values))
-    return means(names, values), len(values)
+    write_table(values, value_schema(names), value_tables(names, found))
+    return means(names, found), len(found)

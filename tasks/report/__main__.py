@@ -33,14 +33,15 @@ def main() -> None:
     arguments = parser(
         __doc__ or "",
         metrics="folder of the systems' metrics",
-        runs="folder of their runs and values per query",
+        values="folder of their measures of every query",
+        runs="folder of their runs",
         index_metrics="folder of the indexes' figures",
         curves="folder of the rounds' training curves",
         corpus="corpus folder",
         out="folder to write: report.html, table.txt, significance.json",
     ).parse_args()
     params, settings, sections = load(Report, "report"), load(Text, "text"), read_parameters()
-    systems = load_systems(arguments.metrics, arguments.runs, params.metric, sections)
+    systems = load_systems(arguments.metrics, arguments.values, params.metric, sections)
     split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric, sections)
     lettered = letters(params.baselines, systems)
     pairs = {name: compare(systems, params.baselines, name, params.alpha) for name in SPLITS if any(name in s.values for s in systems)}

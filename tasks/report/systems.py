@@ -35,30 +35,30 @@ class System:
     values: Mapping[str, Floats]
 
 
-def load_systems(metrics: Path, runs: Path, metric: str, sections: Mapping[str, Any]) -> list[System]:
+def load_systems(metrics: Path, values: Path, metric: str, sections: Mapping[str, Any]) -> list[System]:
     """Every system with a JSON file in `metrics`, in the table's order; UserError where files do not belong together."""
     names = ordered({path.stem for path in metrics.glob("*.json")}, sections)
     if not names:
         raise UserError(f"{metrics}: found no JSON file, expected one for each system; run evaluate first")
-    systems = [_load(name, metrics, runs, metric, sections) for name in names]
+    systems = [_load(name, metrics, values, metric, sections) for name in names]
     for split in SPLITS:
         present = [system for system in systems if split in system.queries]
         for system in present[1:]:
             if system.queries[split] != present[0].queries[split]:
                 raise UserError(
-                    f"{runs}: {system.name} and {present[0].name} have other {split} queries, expected the same; run evaluate again"
+                    f"{values}: {system.name} and {present[0].name} have other {split} queries, expected the same; run evaluate again"
                 )
     return systems
 
 
-def _load(name: str, metrics: Path, runs: Path, metric: str, sections: Mapping[str, Any]) -> System:
+def _load(name: str, metrics: Path, values: Path, metric: str, sections: Mapping[str, Any]) -> System:
     means: dict[str, dict[str, float]] = read_json(metrics / f"{name}.json")
     tables: dict[str, pa.Table] = {}
     for split, measured in means.items():
         if metric not in measured:
             raise UserError(f"params.yaml: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measured)}")
         schema = pa.schema([("query", pa.string()), *((measure, pa.float64()) for measure in measured)])
-        tables[split] = read_table(runs / name / f"{split}.parquet", schema, ["query", metric])
+        tables[split] = read_table(values / name / f"{split}.parquet", schema, ["query", metric])
     queries = {split: table["query"].to_pylist() for split, table in tables.items()}
     return System(name, recipe(name, sections), means, queries, {split: table[metric].to_numpy() for split, table in tables.items()})
 

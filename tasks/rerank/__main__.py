@@ -15,9 +15,8 @@ from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import track
 from tasks.core.tables.ids import ordinals
-from tasks.core.tables.parquet import write_table
-from tasks.core.tables.schemas import RANKED
-from tasks.core.tables.trec import best_first, ranked_batch, read_run
+from tasks.core.tables.schemas import MEASURED
+from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import Texts, corpus_texts, query_texts
 from tasks.rerank.params import Rerank
@@ -49,7 +48,7 @@ def main() -> None:
         run="folder of the runs",
         reranker="folder of the cross-encoder",
         corpus="corpus folder",
-        out="folder of ranked lists to write",
+        out="run folder to write, SPLIT.trec",
         latency="JSON file to write: what it took",
     )
     arguments.add_argument("--name", required=True, help="the entry of `rerank`")
@@ -62,10 +61,11 @@ def main() -> None:
     taken: dict[str, dict[str, float]] = {}
     with new_folder(args.out) as out, TemporaryDirectory(dir=out, prefix=".texts") as scratch:
         texts = corpus_texts(args.corpus, text, Path(scratch) / "texts.bin")
-        for split in ("dev", "test"):
+        for split in MEASURED:
             run, seconds = args.run / f"{split}.trec", list[float]()
-            batches = reranked(run, args.corpus, texts, model, params.depth, seconds) if run.exists() else []
-            write_table(out / f"{split}.parquet", RANKED, batches)
+            if not run.exists():
+                continue
+            write_run(out / run.name, reranked(run, args.corpus, texts, model, params.depth, seconds), args.name)
             if seconds:
                 taken[split] = latency(seconds)
     write_json(args.latency, {"device": hardware(device), "depth": params.depth, "milliseconds a query": taken})

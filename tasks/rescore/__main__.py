@@ -2,7 +2,7 @@
 
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -19,9 +19,8 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.tables.ids import Ints, ordinals
-from tasks.core.tables.parquet import write_table
-from tasks.core.tables.schemas import RANKED
-from tasks.core.tables.trec import best_first, ranked_batch, read_run
+from tasks.core.tables.schemas import MEASURED
+from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.core.text.tokens import open_tokens
 from tasks.rescore.params import Rescore
 
@@ -72,7 +71,7 @@ def main() -> None:
         encoder="encoder folder",
         embeddings="its document vectors",
         queries="folder of the splits' query tokens",
-        out="folder of ranked lists to write",
+        out="run folder to write, SPLIT.trec",
         latency="JSON file to write: what it took",
     )
     arguments.add_argument("--name", required=True, help="the entry of `rescore`")
@@ -83,13 +82,12 @@ def main() -> None:
     for _ in embeddings.blocks():  # the first reading checks every shard's bytes
         pass
     with new_folder(args.out) as out:
-        for split in ("dev", "test"):
+        for split in MEASURED:
             run = args.run / f"{split}.trec"
-            batches: Iterable[pa.RecordBatch] = []
             if run.exists():
                 batches, taken = rescored(run, args.encoder, tower, embeddings, args.queries / split, params, device)
                 latency[split] = {"milliseconds a query": taken}
-            write_table(out / f"{split}.parquet", RANKED, batches)
+                write_run(out / run.name, batches, args.name)
     write_json(args.latency, {"device": hardware(device), "depth": params.depth, **latency})
 
 

@@ -318,21 +318,31 @@ Path("data/indexes").mkdir(exist_ok=True)
 """,
     "tokenize": "import sys; from pathlib import Path; Path('tokens').mkdir()",
     "encode": "import sys; from pathlib import Path; Path('embeddings').mkdir()",
+    "retrieve": """
+import argparse, shutil
+from pathlib import Path
+known = argparse.ArgumentParser()
+for name in ("name", "encoder", "embeddings", "tokens", "index", "out"):
+    known.add_argument("--" + name)
+given = known.parse_args()
+Path(given.out).mkdir(parents=True)
+shutil.copy(Path(given.encoder) / "model", given.out)
+""",
     "evaluate": """
 import argparse, json
 from pathlib import Path
 import pyarrow as pa
 from tasks.core.tables.parquet import write_table
 known = argparse.ArgumentParser()
-for name in ("name", "encoder", "embeddings", "tokens", "qrels", "runs", "metrics"):
+for name in ("name", "runs", "qrels", "values", "metrics"):
     known.add_argument("--" + name)
 given = known.parse_args()
-model = json.loads((Path(given.encoder) / "model").read_text())
+model = json.loads((Path(given.runs) / "model").read_text())
 lines = (Path(given.qrels) / "dev.tsv").read_text().splitlines()[1:]
 queries = sorted({line.split()[0] for line in lines})
 values = [model + number / 1000 for number in range(len(queries))]
 schema = pa.schema([("query", pa.string()), ("nDCG@10", pa.float64())])
-write_table(Path(given.runs) / "dev.parquet", schema, [pa.table({"query": queries, "nDCG@10": values}, schema)])
+write_table(Path(given.values) / "dev.parquet", schema, [pa.table({"query": queries, "nDCG@10": values}, schema)])
 Path(given.metrics).parent.mkdir(parents=True, exist_ok=True)
 Path(given.metrics).write_text(json.dumps({"dev": {"nDCG@10": sum(values) / len(values)}}))
 """,
@@ -352,14 +362,20 @@ stages:
       params: [{data/params.json: ["rounds.${key}"]}]
       outs: ["data/encoders/${key}", "data/indexes/${key}"]
       meta: {slot: device}
+  retrieve:
+    foreach: ${rounds}
+    do:
+      cmd: python -m tasks.retrieve --name ${key} --encoder data/encoders/${key} --out data/runs/${key}
+      deps: ["data/encoders/${key}"]
+      outs: ["data/runs/${key}"]
   evaluate:
     foreach: ${rounds}
     do:
       cmd: >-
-        python -m tasks.evaluate --name ${key} --encoder data/encoders/${key} --qrels data/corpus/qrels
-        --runs data/runs/${key} --metrics data/metrics/${key}.json
-      deps: ["data/encoders/${key}", data/corpus/qrels]
-      outs: ["data/runs/${key}"]
+        python -m tasks.evaluate --name ${key} --runs data/runs/${key} --qrels data/corpus/qrels --values data/values/${key}
+        --metrics data/metrics/${key}.json
+      deps: ["data/runs/${key}", data/corpus/qrels]
+      outs: ["data/values/${key}"]
       metrics: ["data/metrics/${key}.json"]
   report:
     cmd: python -m tasks.report

@@ -43,11 +43,12 @@ def make_system(folder: Path, name: str, level: float, splits: tuple[str, ...], 
     for split in splits:
         values = [(f"{split}{i:03}", min(1.0, max(0.0, level + draw.gauss(0, 0.1))), draw.random()) for i in range(count)]
         table(
-            folder / "runs" / name / f"{split}.parquet",
+            folder / "values" / name / f"{split}.parquet",
             pa.schema([("query", pa.string()), ("AP", pa.float64()), ("RR@10", pa.float64())]),
             values,
         )
         lines = [f"{query} Q0 d{place} {place} {1 / place} {name}\n" for query, _, _ in values for place in (1, 2)]
+        (folder / "runs" / name).mkdir(parents=True, exist_ok=True)
         (folder / "runs" / name / f"{split}.trec").write_text("".join(lines))
         metrics[split] = {"AP": sum(row[1] for row in values) / count, "RR@10": sum(row[2] for row in values) / count}
     write_json(folder / "metrics" / f"{name}.json", metrics)
@@ -76,7 +77,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def report(monkeypatch: pytest.MonkeyPatch, out: str = "report") -> str:
     arguments = [
-        part for name in ("metrics", "runs", "index-metrics", "curves", "corpus") for part in (f"--{name}", name.replace("-", "_"))
+        part
+        for name in ("metrics", "values", "runs", "index-metrics", "curves", "corpus")
+        for part in (f"--{name}", name.replace("-", "_"))
     ]
     monkeypatch.setattr("sys.argv", ["report", *arguments, "--out", out])
     freeze_parameters()
@@ -187,9 +190,9 @@ def test_of_equal_systems_the_simpler_one_is_the_best(project: Path, monkeypatch
     """By the rule that promotes models too: `alpha` stands before `zeta`, which it starts from."""
     for name in ("alpha", "zeta"):
         make_system(project, name, 0.5, ("dev", "test"))
-        values = pq.read_table(project / "runs" / "zeta" / "dev.parquet") if name == "zeta" else None
+        values = pq.read_table(project / "values" / "zeta" / "dev.parquet") if name == "zeta" else None
     assert values is not None
-    pq.write_table(values, project / "runs" / "alpha" / "dev.parquet")
+    pq.write_table(values, project / "values" / "alpha" / "dev.parquet")
     dev = json.loads((project / "metrics" / "zeta.json").read_text())["dev"]
     metrics = json.loads((project / "metrics" / "alpha.json").read_text())
     write_json(project / "metrics" / "alpha.json", metrics | {"dev": dev})

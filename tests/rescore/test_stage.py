@@ -16,8 +16,7 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Manifest, write_manifest
 from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
-from tasks.core.tables.parquet import read_table, write_table
-from tasks.core.tables.schemas import RANKED
+from tasks.core.tables.parquet import write_table
 
 OWNERS = [0, 0, 1, 2, 2, 2, 3, 4, 5, 5]
 
@@ -62,8 +61,10 @@ def test_the_best_of_a_run_in_a_new_order(block: int, tiny_encoder: Path, tmp_pa
             vector = tower(torch.tensor([tokens[int(query[1])]]), torch.ones(1, 5, dtype=torch.int64))[0].numpy()
         best = {doc: max(float(vector @ vectors[row]) for row, owner in enumerate(OWNERS) if owner == int(doc[1])) for doc in docs[:3]}
         order = sorted(best.items(), key=lambda pair: -pair[1])
-        wanted += [(query, doc, rank, pytest.approx(score, abs=1e-3)) for rank, (doc, score) in enumerate(order, 1)]
-    assert [tuple(row.values()) for row in read_table(tmp_path / "out" / "test.parquet", RANKED).to_pylist()] == wanted
+        wanted += [(query, "Q0", doc, rank, pytest.approx(score, abs=1e-3), "m") for rank, (doc, score) in enumerate(order, 1)]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["test.trec"], "a split without a run has none"
+    found = [line.split() for line in (tmp_path / "out" / "test.trec").read_text().splitlines()]
+    assert [(query, q0, doc, int(rank), float(score), tag) for query, q0, doc, rank, score, tag in found] == wanted
     assert json.loads((tmp_path / "latency.json").read_text())["test"]["milliseconds a query"] > 0
 
 

@@ -1,4 +1,4 @@
-"""Query vectors and the exact search over a corpus's embeddings, as mine, evaluate and index need them."""
+"""Query vectors and the exact search over a corpus's embeddings, as mine, retrieve and index need them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -12,6 +12,7 @@ Ids are the source's own strings.
 import pyarrow as pa
 
 SPLITS = ("train", "dev", "test")
+MEASURED = ("dev", "test")  # splits that systems have runs of
 DOCUMENTS = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 QUERIES = pa.schema([("id", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string()))])
 QRELS = pa.schema([("query", pa.string()), ("doc", pa.string()), ("grade", pa.int32())])

@@ -1,11 +1,14 @@
 """Runs are read a query at a time, in trec_eval's order when they are put in a new one."""
 
+import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.trec import best_first, ranked_batch, read_run
+from tasks.core.tables.schemas import RANKED
+from tasks.core.tables.trec import best_first, ranked_batch, read_run, without_identical_ids, write_run
 
 
 def test_read_run(tmp_path: Path) -> None:
@@ -29,3 +32,35 @@ def test_ties_fall_by_id() -> None:
     batch = ranked_batch([("q", order), ("r", [("z", -1.0)])])
     assert (batch["doc"].to_pylist(), batch["rank"].to_pylist()) == (["b", "c", "a", "d", "z"], [1, 2, 3, 4, 1])
     assert ranked_batch([]).num_rows == 0
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 1000])
+def test_documents_of_a_querys_own_id_are_left_out(batch: int, tmp_path: Path) -> None:
+    draw = random.Random(batch)
+    rows = []
+    for query in map(str, range(60)):
+        docs = [str(doc) for doc in draw.sample(range(60), draw.randint(1, 9))]
+        if draw.random() < 0.5 and query not in docs:
+            docs.insert(draw.randint(0, len(docs)), query)
+        rows += [(query, doc, rank, -float(rank)) for rank, doc in enumerate(docs, 1)]
+    expected, ranks = [], dict.fromkeys(map(str, range(60)), 0)
+    for query, doc, _, score in rows:
+        if query != doc:
+            ranks[query] += 1
+            expected.append((query, doc, ranks[query], score))
+    table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
+    batches = [table.to_batches()[0][:0], *table.to_batches(batch)]
+    found = pa.Table.from_batches(without_identical_ids(batches), RANKED)
+    assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    assert write_run(tmp_path / "run.trec", without_identical_ids(batches), "me") == len(expected)
+    assert [(query, doc) for query, docs in read_run(tmp_path / "run.trec") for doc in docs] == [row[:2] for row in expected]
+    cut = pa.Table.from_batches(without_identical_ids(batches, 4), RANKED)
+    assert [tuple(row.values()) for row in cut.to_pylist()] == [row for row in expected if row[2] <= 4]
+    assert 20 < len(rows) - len(expected) < 50
+
+
+def test_ids_with_blanks_are_refused_and_leave_no_file(tmp_path: Path) -> None:
+    table = pa.table([["q"], ["New York"], [1], [1.0]], schema=RANKED)
+    with pytest.raises(UserError, match="'New York'"):
+        write_run(tmp_path / "run.trec", table.to_batches(), "me")
+    assert list(tmp_path.iterdir()) == []

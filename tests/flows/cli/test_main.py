@@ -203,7 +203,7 @@ def test_evaluate_runs_the_stages_beside_the_project(
     monkeypatch.setattr(evaluate, "commands", commands)
     there: list[set[str]] = []  # when the qrels are looked at
     monkeypatch.setattr(evaluate, "refuse_unjudged", lambda qrels, *_: there.append({path.name for path in qrels.parents[1].iterdir()}))
-    last = {"prepare": "--out", "base": "--encoder", "tokenize": "--out", "encode": "--out", "evaluate": "--metrics"}
+    last = {"prepare": "--out", "base": "--encoder", "tokenize": "--out", "encode": "--out", "retrieve": "--out", "evaluate": "--metrics"}
     for stage, option in last.items():
         (project / "tasks" / stage).mkdir(parents=True)
         text = json.dumps({"test": {"nDCG@10": 0.25}})

@@ -85,8 +85,8 @@ def test_the_command_line_hands_them_over(small: Any, monkeypatch: Any) -> None:
     assert done.status == 0, done
     assert given == [Settings(PLAIN, {"query": None, "document": 128}, False, True, True, [2, 3])]
     for ignore, flag in ((True, "--ignore-identical-ids"), (False, "--no-ignore-identical-ids")):
-        command = evaluate.commands("m", "model", "demo", Path("x"), given[0], Shown(False, ignore, {"dev": 1, "test": 3}))[-1]
-        assert command[-4:] == ["--relevance", "1", "3", flag]
+        *_, retrieve, measure = evaluate.commands("m", "model", "demo", Path("x"), given[0], Shown(False, ignore, {"dev": 1, "test": 3}))
+        assert (retrieve[0], retrieve[-1], measure[-3:]) == ("tasks.retrieve", flag, ["--relevance", "1", "3"])
 
 
 def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeypatch: Any) -> None:

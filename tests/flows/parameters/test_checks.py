@@ -52,7 +52,7 @@ def test_what_passes(sections: dict[str, Any]) -> None:
     assert check(sections).rounds["star"].init == "warmup"
 
 
-IDENTICAL = {"measures": ["nDCG@10", "R@1000"], "ignore_identical_ids": True}
+MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,19 @@ IDENTICAL = {"measures": ["nDCG@10", "R@1000"], "ignore_identical_ids": True}
         ("pretrain.costa.temperature", 0, "pretrain.costa.temperature: found 0; input should be greater than 0"),
         ("articles.source", "zim:wiki", "articles.source: articles 'zim:wiki': unknown kind 'zim'"),
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
-        ("evaluate.depth", 50, "evaluate.depth: found 50, expected 100 at least, as R@100 in evaluate.measures asks"),
+        ("retrieve.depth", 50, "retrieve.depth: found 50, expected 100 at least, as R@100 in evaluate.measures asks"),
         ("bm25.run_depth", 99, "bm25.run_depth: found 99, expected 100 at least, as R@100 in evaluate.measures asks"),
-        ("evaluate", IDENTICAL, "bm25.run_depth: found 1000, expected 1001 at least, as R@1000 in evaluate.measures asks"),
+        (
+            "evaluate",
+            MOVED,
+            "evaluate.depth: moved to the section retrieve; take depth, ignore_identical_ids out of evaluate, and write "
+            "retrieve: {depth: 500, ignore_identical_ids: true}",
+        ),
+        ("evaluate.precision", "fp32", "evaluate.precision: moved to the section retrieve; take precision out of evaluate, and write "),
         (
             "evaluate.measures",
             ["AP", "nDCG@10", "R(rel=2)@2000"],
-            "evaluate.depth: found 1000, expected 2000 at least, as R(rel=2)@2000 in evaluate.measures asks",
+            "retrieve.depth: found 1000, expected 2000 at least, as R(rel=2)@2000 in evaluate.measures asks",
         ),
         ("adore", {"a": {"round": "strar", "negatives": "none"}}, "adore.a.round: found 'strar', expected one of star, warmup"),
         ("adore", {"a": {"round": "base", "negatives": "none"}}, "adore.a.round: found 'base', expected one of star"),
@@ -204,11 +210,18 @@ def test_refusals(sections: dict[str, Any], key: str, value: Any, line: str) -> 
     assert "\n" not in str(refusal.value)
 
 
+def test_a_list_that_loses_a_document_is_longer(sections: dict[str, Any]) -> None:
+    sections["evaluate"], sections["retrieve"] = {"measures": ["nDCG@10", "R@1000"]}, {"ignore_identical_ids": True}
+    line = r"^params.yaml: bm25.run_depth: found 1000, expected 1001 at least, as R@1000 in evaluate.measures asks"
+    with pytest.raises(UserError, match=line):
+        check(sections)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("rounds.star.window", [97, 140]),
-        ("evaluate.depth", 100),
+        ("retrieve.depth", 100),
         ("evaluate.relevance", {"dev": 1, "test": 2}),
         ("rounds.star.negatives", "random"),
         ("rounds.star.negatives", "none"),

@@ -28,10 +28,12 @@ DEPS = {
     "train@other": ["data/encoders/base"],
     "encode@star": ["data/tokens/documents", "data/encoders/star"],
     "index@star": ["data/embeddings/star", "data/encoders/star"],
-    "evaluate@star": ["data/encoders/star", "data/embeddings/star", "data/corpus/qrels"],
+    "retrieve@star": ["data/encoders/star", "data/embeddings/star"],
+    "evaluate@star": ["data/runs/star", "data/corpus/qrels"],
     "evaluate@other": ["data/encoders/other"],
     "adore@tower": ["data/encoders/star", "data/embeddings/star"],
-    "evaluate_adore@tower": ["data/encoders/tower", "data/indexes/tower"],
+    "retrieve_adore@tower": ["data/encoders/tower", "data/indexes/tower"],
+    "evaluate_adore@tower": ["data/runs/tower", "data/corpus/qrels"],
 }
 OUTS = {
     "prepare": ["data/corpus"],
@@ -39,7 +41,14 @@ OUTS = {
     "base": ["data/encoders/base"],
     "adore": ["data/encoders/", "data/indexes/"],
 }
-OUTS |= {"pretrain": ["data/encoders/"], "train": ["data/encoders/"], "encode": ["data/embeddings/"], "index": ["data/indexes/"]}
+OUTS |= {
+    "retrieve": ["data/runs/"],
+    "retrieve_adore": ["data/runs/"],
+    "pretrain": ["data/encoders/"],
+    "train": ["data/encoders/"],
+    "encode": ["data/embeddings/"],
+    "index": ["data/indexes/"],
+}
 FIGURES = {name: {"dev": {"nDCG@10": value}} for name, value in {"star": 0.9, "tower": 0.8, "other": 0.7}.items()}
 
 
@@ -69,14 +78,15 @@ STAR = {"data/encoders/star": "anew"}
         (lock("train@star", **STAR), "other", "", ""),
         (lock("encode@star", **{"data/embeddings/star": "anew"}), "star", "index@star has read another data/embeddings/star", "index@star"),
         (lock("train@star", "encode@star", **STAR), "star", "index@star has read another data/encoders/star", "index@star"),
-        (lock("train@star", "encode@star", "index@star", **STAR), "star", "", "evaluate@star"),
+        (lock("train@star", "encode@star", "index@star", **STAR), "star", "", "retrieve@star"),
+        (lock("retrieve@star", **{"data/runs/star": "anew"}), "star", "", "evaluate@star"),
         (
             lock("train@star", "encode@star", "index@star", **STAR),
             "tower",
             "adore@tower has read another data/encoders/star",
             "adore@tower",
         ),
-        (lock("adore@tower", **{"data/encoders/tower": "anew"}), "tower", "", "evaluate_adore@tower"),
+        (lock("adore@tower", **{"data/encoders/tower": "anew"}), "tower", "", "retrieve_adore@tower"),
         (lock("prepare", **{"data/corpus": "anew"}), "star", "tokenize has read another data/corpus", "tokenize"),
         (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), "star", "", ""),  # star's own parts are of one generation
         ({"train@star": entry("train@star")}, "star", "", ""),
@@ -135,16 +145,16 @@ def test_a_search_refuses_the_new_encoder_over_the_old_vectors(project: Path, mo
     assert search.search("words", 3, "other") == 0
     (project / "dvc.lock").write_text(json.dumps({"stages": lock("train@star", "encode@star", "index@star", **STAR)}))
     assert search.search("words", 3, "star") == 0
-    with pytest.raises(UserError, match="model star: evaluate@star has read another"):  # chosen by a figure of another's
+    with pytest.raises(UserError, match="model star: retrieve@star has read another"):  # chosen by a figure of another's
         search.search("words", 3, None)
     assert len(commands) == 2
 
 
 def test_such_a_pair_is_not_crowned(project: Path) -> None:
-    git(project, "init", "--quiet")
-    git(project, "add", "dvc.lock")
-    git(project, "commit", "--quiet", "-m", "half a run")
-    commit = git(project, "rev-parse", "HEAD")
+    git("init", "--quiet", folder=project)
+    git("add", "dvc.lock", folder=project)
+    git("commit", "--quiet", "-m", "half a run", folder=project)
+    commit = git("rev-parse", "HEAD", folder=project)
     assert "encoder" in record_of(project, commit, "other")["digests"]
     with pytest.raises(UserError, match=rf"^{commit[:12]}: dvc\.lock: model star: encode@star has read another data/encoders/star"):
         record_of(project, commit, "star")
@@ -173,14 +183,14 @@ def test_the_table_of_a_run_leaves_old_figures_out(
 
 def test_an_experiment_has_no_figures_of_before(project: Path) -> None:
     """The baseline's entry stays in dvc.lock where a sweep's targets do not need the model."""
-    git(project, "init", "--quiet")
+    git("init", "--quiet", folder=project)
     cache = project / "cache"
     for model, splits in FIGURES.items():
         file = cache / "files/md5/fi" / f"rst data/metrics/{model}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(splits))
-    git(project, "add", "dvc.lock", "params.yaml")
-    git(project, "commit", "--quiet", "-m", "x")
+    git("add", "dvc.lock", "params.yaml", folder=project)
+    git("commit", "--quiet", "-m", "x", folder=project)
     assert set(store.read("x", "HEAD", "", cache).metrics) == {"other"}
 
 

@@ -20,6 +20,7 @@ from flows.repository.git import GitFailed, git
 from flows.retraining import champion, history, retrain
 from flows.retraining import tree as retraining_tree
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ def test_the_champion_is_measured_by_the_real_stages(
     monkeypatch.setattr(champion, "show", lambda *_: own)
     now = champion.Champion(7, "a", "set", "", commit="0" * 40)
     measured = retrain.evaluate_champion(tmp_path, now, "", Processes(), Display())
-    found = retrain.values(retrain.SCRATCH / "runs", "nDCG@10", measured)
+    found = retrain.values(retrain.SCRATCH / "values", "nDCG@10", measured)
     assert set(found) == set(tiny_corpus.queries["dev"])
     assert measured["dev"]["nDCG@10"] == pytest.approx(sum(found.values()) / len(found))
     tokens = json.loads((retrain.SCRATCH / "tokens/documents/meta.json").read_text())
@@ -314,7 +315,7 @@ def test_what_is_done_without_a_test(
 
 
 def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "params.yaml").write_text("evaluate: {}\n")
+    (tmp_path / "params.yaml").write_text("retrieve: {depth: 7}\nevaluate: {}\n")
     monkeypatch.chdir(tmp_path)
     own = "adore: {a: {round: star, index: PQ8}}\nevaluate: {}\n"
     commands: list[list[str]] = []
@@ -334,12 +335,14 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(champion, "show", lambda *_: own)
     now = crowned(1, "first", "e1")
     retrain.evaluate_champion(tmp_path, now, "c1", Recording(), Display())
-    assert commands[-1][commands[-1].index("--index") + 1] == "index"
+    retrieve = commands[-2]
+    assert retrieve[retrieve.index("--index") + 1] == "index"
+    assert read_yaml(retrain.SCRATCH / "params.yaml")["retrieve"] == {"depth": 7}, "as deep as the model that it is held against"
     with pytest.raises(retrain.NotComparable, match="champion/1: it was trained with an index of its own, which is of another corpus"):
         retrain.evaluate_champion(tmp_path, now, "c2", Recording(), Display())
     own = "adore: {}\nevaluate: {}\n"
     retrain.evaluate_champion(tmp_path, now, "c2", Recording(), Display())
-    assert "--index" not in commands[-1]
+    assert commands[-2][2] == "tasks.retrieve" and "--index" not in commands[-2]
 
 
 def test_an_exported_query_tower_comes_with_its_rounds_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from tasks.core.stage.devices import choose_device, read_runtime
 from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.parquet import BATCH_ROWS
 from tasks.core.text.tokens import open_tokens
-from tasks.evaluate.params import Evaluate
+from tasks.retrieve.params import Retrieve
 
 
 def dense_run(
-    encoder: Path, embeddings: Path, tokens: Path, split: str, params: Evaluate, index: Path | None = None
+    encoder: Path, embeddings: Path, tokens: Path, split: str, params: Retrieve, index: Path | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The best `params.depth` documents of every query of `split`: schema RANKED, by query, then rank; a part at a time.
 

@@ -16,8 +16,8 @@ from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
-from tasks.evaluate.dense import dense_run
-from tasks.evaluate.params import Evaluate
+from tasks.retrieve.dense import dense_run
+from tasks.retrieve.params import Retrieve
 from tasks.tokenize.store import write_tokens
 
 
@@ -49,7 +49,7 @@ def project(request: pytest.FixtureRequest, tiny_corpus: Any, tiny_encoder: Path
 @pytest.mark.parametrize("depth", [1, 10, 1000])
 def test_equals_brute_force(depth: int, project: Path, tiny_corpus: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    run = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", Evaluate(depth=depth, precision="fp32"))
+    run = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", Retrieve(depth=depth, precision="fp32"))
     table = pa.Table.from_batches(run, RANKED)
     tower = load_towers(tiny_encoder).query
     tokens, corpus = open_tokens(project / "tokens" / "queries" / "dev"), open_embeddings(project / "embeddings")
@@ -70,7 +70,7 @@ def test_equals_brute_force(depth: int, project: Path, tiny_corpus: Any, tiny_en
 
 def test_an_index_folder_is_searched_where_it_holds_an_index(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    params = Evaluate(depth=5, precision="fp32")
+    params = Retrieve(depth=5, precision="fp32")
 
     def searched(index: Path | None) -> pa.Table:
         return pa.Table.from_batches(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, index), RANKED)
@@ -89,5 +89,5 @@ def test_an_index_folder_is_searched_where_it_holds_an_index(project: Path, tiny
 
 def test_a_split_without_queries(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    table = pa.Table.from_batches(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "test", Evaluate()), RANKED)
+    table = pa.Table.from_batches(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "test", Retrieve()), RANKED)
     assert table.num_rows == 0 and table.schema.equals(RANKED)

@@ -1,0 +1,1 @@
+"""Stage `retrieve`: runs of one system on dev and test."""

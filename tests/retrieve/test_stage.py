@@ -1,0 +1,87 @@
+"""The stage's entry: runs of candidates, with or without a query's own document; which splits there are runs of."""
+
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QUERIES, RANKED
+from tasks.retrieve.__main__ import ranked_lists
+from tasks.retrieve.params import Retrieve
+
+OWN = "ignore_identical_ids: true"
+LISTS = [("a", "a", 1, 2.0), ("a", "b", 2, 1.0)]
+
+
+def stage(folder: Path, *arguments: str, params: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "params.yaml").write_text(f"retrieve: {{{params}}}\n")
+    command = [sys.executable, "-m", "tasks.retrieve", "--name", "bm25", "--out", "runs/bm25", *arguments]
+    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True)
+
+
+def write(path: Path, rows: list[tuple[object, ...]], schema: pa.Schema) -> None:
+    write_table(path, schema, [pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)])
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Two queries of test, of which BM25 finds documents for one, and none of dev."""
+    for split, queries in {"dev": [], "test": ["a", "b"]}.items():
+        write(tmp_path / "queries" / f"{split}.parquet", [(query, "words", []) for query in queries], QUERIES)
+    write(tmp_path / "candidates" / "test.parquet", LISTS, RANKED)
+    return tmp_path
+
+
+def test_runs_of_the_splits_that_have_queries(project: Path) -> None:
+    done = stage(project, "--candidates", "candidates", "--queries", "queries")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "bm25: dev has no queries and is left out\nbm25: test, 2 queries, 2 documents\n"
+    assert [path.name for path in (project / "runs" / "bm25").iterdir()] == ["test.trec"]
+    assert (project / "runs" / "bm25" / "test.trec").read_text() == "a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n"
+    write(project / "candidates" / "test.parquet", [], RANKED)
+    assert stage(project, "--candidates", "candidates", "--queries", "queries").returncode == 0
+    assert (project / "runs" / "bm25" / "test.trec").read_text() == "", "queries that find nothing are still measured"
+
+
+def test_identical_ids_are_left_out_where_asked(project: Path) -> None:
+    found = []
+    for arguments, params in (([], ""), (["--ignore-identical-ids"], ""), ([], OWN), (["--no-ignore-identical-ids"], OWN)):
+        done = stage(project, "--candidates", "candidates", "--queries", "queries", *arguments, params=params)
+        assert done.returncode == 0, done.stderr
+        assert ("identical ids left out" in done.stdout) == ("a Q0 a" not in (project / "runs" / "bm25" / "test.trec").read_text())
+        found.append((project / "runs" / "bm25" / "test.trec").read_text())
+    whole, less = "a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n", "a Q0 b 1 1 bm25\n"
+    assert found == [whole, less, less, whole]
+
+
+def test_as_many_others_are_searched_where_identical_ids_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.retrieve import dense
+
+    def dense_run(*arguments: Retrieve) -> list[pa.RecordBatch]:
+        depth = arguments[4].depth
+        rows = [("a", doc, rank, -float(rank)) for rank, doc in enumerate("abcd"[:depth], 1)]
+        rows += [("x", doc, rank, -float(rank)) for rank, doc in enumerate("abcd"[:depth], 1)]
+        return pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED).to_batches()
+
+    monkeypatch.setattr(dense, "dense_run", dense_run)
+    given = Namespace(candidates=None, encoder=None, embeddings=None, tokens=None, index=None)
+    for ignore, expected in ((False, "abab"), (True, "bcab")):
+        params = Retrieve(depth=2, ignore_identical_ids=ignore)
+        found = pa.Table.from_batches(ranked_lists(given, "test", params), RANKED)
+        assert "".join(found["doc"].to_pylist()) == expected
+
+
+def test_a_system_is_of_candidates_or_of_an_encoder(project: Path) -> None:
+    dense = ("--encoder", "e", "--embeddings", "v", "--tokens", "t")
+    for arguments in ((), ("--candidates", "candidates"), ("--candidates", "candidates", "--queries", "queries", *dense)):
+        assert "expected either --candidates and --queries, or --encoder" in stage(project, *arguments).stderr
+    assert not (project / "runs").exists()
+
+
+def test_the_lexical_way_does_without_torch() -> None:
+    code = "import sys, tasks.retrieve.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
