@@ -37,6 +37,7 @@ from flows.retraining.champion import Champion
 from flows.retraining.history import Ended, Result
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import write_json
+from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.stage.params import read_yaml
 
 LOCK = Path(".retemper/retraining.lock")
@@ -263,6 +264,7 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Proc
     sections = read_yaml(Path("params.yaml"))
     present = [f"{section}={json.dumps(sections[section])}" for section in ("retrieve", "evaluate") if section in sections]
     edit.apply(present, SCRATCH / "params.yaml", lambda _: None)
+    freeze_parameters(SCRATCH)
     (SCRATCH / ".retemper").symlink_to(Path(".retemper").resolve())
     if Path("runtime.yaml").exists():
         (SCRATCH / "runtime.yaml").symlink_to(Path("runtime.yaml").resolve())

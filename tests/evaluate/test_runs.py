@@ -13,6 +13,7 @@ import pytest
 import pytrec_eval
 
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.stage.params import validate
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.tables.trec import write_run
@@ -104,6 +105,7 @@ def test_a_byte_order_mark_is_no_part_of_an_id(tmp_path: Path) -> None:
 
 def stage(folder: Path, relevance: str = "1") -> subprocess.CompletedProcess[str]:
     (folder / "params.yaml").write_text(f"evaluate: {{measures: [RR@10, AP], relevance: {relevance}}}\n")
+    freeze_parameters(folder)
     paths = ["--runs", "runs/bm25", "--qrels", "qrels", "--values", "values/bm25", "--metrics", "metrics/bm25.json"]
     command = [sys.executable, "-m", "tasks.evaluate", "--name", "bm25", *paths]
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True)
@@ -188,6 +190,7 @@ def test_measuring_does_without_torch(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "test.parquet", [("q1", "a", 1)], QRELS)
     run(tmp_path, "test", [("q1", "a", 1, 1.0)])
     (tmp_path / "params.yaml").write_text("evaluate: {}\n")
+    freeze_parameters(tmp_path)
     paths = ["--runs", "runs/bm25", "--qrels", "qrels", "--values", "values", "--metrics", "metrics.json"]
     code = f"import runpy, sys; sys.argv[1:] = ['--name', 'bm25', *{paths}]; runpy.run_module('tasks.evaluate', run_name='__main__')"
     code += "; print(*sys.modules)"

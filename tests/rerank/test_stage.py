@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tasks.core.stage.files import partial
+from tasks.core.stage.frozen import freeze_parameters
 
 
 def test_the_best_of_a_run_in_a_new_order(tiny_corpus: Any, tiny_reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +23,7 @@ def test_the_best_of_a_run_in_a_new_order(tiny_corpus: Any, tiny_reranker: Path,
     (tmp_path / "run" / "dev.trec").write_text("\n".join(lines) + "\n")
     entry = "{run: bm25, reranker: r, depth: 6, max_length: 48, precision: fp32}"
     (tmp_path / "params.yaml").write_text(f"text: {{titles: false}}\nrerank: {{m: {entry}}}\n")
+    freeze_parameters(tmp_path)
     (tmp_path / "runtime.yaml").write_text("device: cpu\n")
     monkeypatch.chdir(tmp_path)
     arguments = f"--name m --run run --reranker {tiny_reranker} --corpus corpus --out out --latency latency.json"
@@ -54,4 +56,4 @@ def test_the_best_of_a_run_in_a_new_order(tiny_corpus: Any, tiny_reranker: Path,
     assert [row[2] for row in found] != [doc for docs in lists.values() for doc in docs[:6]]
     latency = json.loads((tmp_path / "latency.json").read_text())
     assert 0 < latency["milliseconds a query"]["dev"]["p50"] <= latency["milliseconds a query"]["dev"]["p95"]
-    assert {path.name for path in tmp_path.iterdir()} == {"corpus", "run", "params.yaml", "runtime.yaml", "out", "latency.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus", "data", "run", "params.yaml", "runtime.yaml", "out", "latency.json"}

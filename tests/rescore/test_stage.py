@@ -15,6 +15,7 @@ import torch
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Manifest, write_manifest
 from tasks.core.stage.files import write_json
+from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 
@@ -48,6 +49,7 @@ def test_the_best_of_a_run_in_a_new_order(block: int, tiny_encoder: Path, tmp_pa
     lines = [f"{q} Q0 {doc} {rank} 0 x" for q, docs in lists.items() for rank, doc in enumerate(docs, 1)]
     (tmp_path / "run" / "test.trec").write_text("\n".join(lines) + "\n")
     (tmp_path / "params.yaml").write_text("rescore: {m: {run: bm25, round: star, encoder: star, depth: 3, precision: fp32}}\n")
+    freeze_parameters(tmp_path)
     (tmp_path / "runtime.yaml").write_text("device: cpu\n")
     monkeypatch.chdir(tmp_path)
     arguments = f"--name m --run run --encoder {tiny_encoder} --embeddings vectors --queries queries --out out --latency latency.json"

@@ -13,6 +13,7 @@ import torch
 
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
@@ -39,6 +40,7 @@ def project(request: pytest.FixtureRequest, tiny_corpus: Any, tiny_encoder: Path
             1 if name != "documents" else request.param,
         )
     (folder / "params.yaml").write_text("encode: {precision: fp32, dtype: float32, batch_tokens: 512}\n")
+    freeze_parameters(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["encode", "--tokens=tokens/documents", f"--encoder={tiny_encoder}", "--out=embeddings"])

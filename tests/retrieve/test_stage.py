@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QUERIES, RANKED
 from tasks.retrieve.__main__ import ranked_lists
@@ -19,6 +20,7 @@ LISTS = [("a", "a", 1, 2.0), ("a", "b", 2, 1.0)]
 
 def stage(folder: Path, *arguments: str, params: str = "") -> subprocess.CompletedProcess[str]:
     (folder / "params.yaml").write_text(f"retrieve: {{{params}}}\n")
+    freeze_parameters(folder)
     command = [sys.executable, "-m", "tasks.retrieve", "--name", "bm25", "--out", "runs/bm25", *arguments]
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True)
 
