@@ -233,7 +233,7 @@ def test_a_changed_source_re_runs_what_reads_it(copied: Copy) -> None:
 
 def test_another_measure_encodes_and_searches_nothing(copied: Copy) -> None:
     before = (copied.folder / "params.yaml").read_text(encoding="utf-8")
-    write(copied.folder / "params.yaml", read(ROOT / "params.yaml") | {"evaluate": {"measures": ["nDCG@10", "R@7"]}})
+    write(copied.folder / "params.yaml", parameters() | {"evaluate": {"measures": ["nDCG@10", "R@7"]}})
     try:
         found = copied.rerun()
     finally:
