@@ -18,7 +18,7 @@ from flows.results import metrics
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import read_json, write_json
-from tasks.core.stage.params import validate
+from tasks.core.stage.params import PARAMETERS, read_yaml, validate
 
 SCRATCH = Path(".retemper")
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
@@ -84,7 +84,9 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
                     display.output(stage, line)
 
             planned = commands(name, model, data, folder, settings, shown)
-            status, problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, tell, environment())
+            write_json(folder / "params.json", read_yaml(Path("params.yaml")))  # a run at work in this project has its own
+            own = environment(**{PARAMETERS: str((folder / "params.json").absolute())})
+            status, problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, tell, own)
             if status:
                 print(f"retemper: {printable(problem)}", file=sys.stderr)
                 return status

@@ -1,5 +1,6 @@
 """Parameters as frozen records: a section of params.yaml becomes a pydantic model that knows every key."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ class Params(BaseModel):
 
 
 P = TypeVar("P", bound=Params)
+PARAMETERS = "RETEMPER_PARAMS"  # environment: the file of parameters that a stage reads in place of FROZEN
 FROZEN = Path("data/params.json")  # params.yaml as it was when the run began (tasks.core.stage.frozen)
 TrainingTokens = Annotated[
     int | None,
@@ -101,8 +103,14 @@ def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
     return list(found.model_fields)
 
 
-def read_parameters(path: Path = FROZEN) -> dict[str, Any]:
+def frozen_parameters() -> Path:
+    """The file of parameters that this stage reads: FROZEN, or what a run beside the project's own names in PARAMETERS."""
+    return Path(os.environ.get(PARAMETERS, FROZEN))
+
+
+def read_parameters(path: Path | None = None) -> dict[str, Any]:
     """All sections of the frozen parameters; of another file where `path` says so. UserError where it is missing or malformed."""
+    path = path or frozen_parameters()
     if path.suffix != ".json":
         return read_yaml(path)
     value = read_json(path)
@@ -111,10 +119,10 @@ def read_parameters(path: Path = FROZEN) -> dict[str, Any]:
     return value
 
 
-def load(model: type[P], section: str, path: Path = FROZEN) -> P:
+def load(model: type[P], section: str, path: Path | None = None) -> P:
     """Section `section` (dotted: `rounds.star`) of the parameters, as they were when the run began, as a record of type `model`."""
     value: Any = read_parameters(path)
-    place = "params.yaml" if path == FROZEN else path
+    place = path or "params.yaml"
     for key in section.split("."):
         if not isinstance(value, dict) or key not in value:
             raise UserError(f"{place}: no section {section}; add it")
