@@ -89,6 +89,14 @@ def _same_torch_everywhere() -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _params_of_stages_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of one stage writes params.yaml, and no flow freezes it."""
+    place = request.path.relative_to(Path(__file__).parent).parts
+    if len(place) > 1 and place[0] not in ("flows", "freeze"):
+        monkeypatch.setenv("RETEMPER_PARAMS", "params.yaml")
+
+
 @pytest.fixture(scope="session")
 def tiny_encoder() -> Path:
     """A BERT of 2 layers and width 128 with tokenizer and masked-language-model head."""
