@@ -1,51 +1,107 @@
-"""`retemper champion`: which model is the champion and since when, its history, and a champion by hand."""
+"""`retemper champion [set | rollback | history | export]`."""
 
 import json
 import sys
-from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-from flows.process.display import text_table
-from flows.retraining.champion import Champion, choose, current, details, export, read_champions, roll_back, table
-from flows.retraining.history import read_events
-from flows.retraining.tree import fetch, push
+import typer
+
+from flows.cli.command import Json, ProjectCommand, group
 from tasks.core.stage.errors import printable
 
-NONE_YET = "there is no champion yet; run retemper retrain"
+if TYPE_CHECKING:
+    from flows.retraining.champion import Champion
+
+app = group(name="champion", invoke_without_command=True)
 
 
-def command(project: Path, action: str, options: Namespace) -> int:
-    """`retemper champion [ACTION]`; returns the exit status."""
-    shown: Any
-    if action == "history":
-        events = read_events(project)
-        rows = [
-            [one.when, one.result, f"champion/{one.champion}" if one.champion else "", one.candidate or "", one.reason] for one in events
-        ]
-        shown = [asdict(one) for one in events]
-        text = (
-            text_table(["when", "result", "champion", "candidate", "reason"], rows) if rows else "no retraining yet; run retemper retrain"
-        )
-    else:
-        champion = _act(project, action, options)
-        shown, text = (asdict(champion), details(champion)) if champion else (None, NONE_YET)
-        if action == "show" and champion and champion.number > 1:
-            text += f"\n\n{table(read_champions(project))}"
-    print(json.dumps(shown, indent=2, ensure_ascii=False) if options.json else printable(text))
+@app.callback()
+def show(
+    context: typer.Context,
+    history: Annotated[bool, typer.Option("--history", help="Every retraining, rollback and champion set by hand: how it ended and why.")] = False,
+    as_json: Json = False,
+) -> int:
+    """The model that is served: show it, set it, roll back, export it."""
+    context.obj = as_json
+    if context.invoked_subcommand:
+        return 0
+    from flows.repository.project import project_folder
+    from flows.retraining import champion
+
+    project_folder()
+    if history:
+        return _show_history(as_json)
+    now = champion.current(Path.cwd())
+    before = champion.read_champions(Path.cwd()) if now and now.number > 1 else []
+    return _show(now, as_json, f"\n\n{champion.table(before)}" if before else "")
+
+
+@app.command("set", cls=ProjectCommand)
+def set_champion(
+    context: typer.Context,
+    wanted: Annotated[
+        str, typer.Argument(metavar="MODEL|REV", help="A model of the last retraining (or of HEAD), champion/N, or REVISION:MODEL.")
+    ],
+    as_json: Json = False,
+) -> int:
+    """Crown a model by hand."""
+    from flows.retraining import champion, tree
+
+    _warn(tree.fetch(Path.cwd()))
+    crowned = champion.choose(Path.cwd(), wanted)
+    _warn(tree.push(Path.cwd()))
+    return _show(crowned, as_json or context.obj)
+
+
+@app.command(cls=ProjectCommand)
+def rollback(context: typer.Context, as_json: Json = False) -> int:
+    """Crown the champion before this one again."""
+    from flows.retraining import champion, tree
+
+    _warn(tree.fetch(Path.cwd()))
+    crowned = champion.roll_back(Path.cwd())
+    _warn(tree.push(Path.cwd()))
+    return _show(crowned, as_json or context.obj)
+
+
+@app.command(cls=ProjectCommand)
+def history(context: typer.Context, as_json: Json = False) -> int:
+    """Every retraining, rollback and champion set by hand: how it ended and why."""
+    return _show_history(as_json or context.obj)
+
+
+@app.command(cls=ProjectCommand)
+def export(context: typer.Context, folder: Annotated[Path, typer.Argument(help="A new folder.")], as_json: Json = False) -> int:
+    """Copy its encoder and index from the cache, to be served."""
+    from flows.retraining import champion
+
+    return _show(champion.export(Path.cwd(), folder), as_json or context.obj)
+
+
+def _show(champion: "Champion | None", as_json: bool, behind: str = "") -> int:
+    from flows.retraining.champion import details
+
+    text = f"{details(champion)}{behind}" if champion else "there is no champion yet; run retemper retrain"
+    print(_json(asdict(champion) if champion else None) if as_json else printable(text))
     return 0
 
 
-def _act(project: Path, action: str, options: Namespace) -> Champion | None:
-    if action in ("set", "rollback"):
-        _warn(fetch(project))
-        champion = choose(project, options.wanted) if action == "set" else roll_back(project)
-        _warn(push(project))
-        return champion
-    if action == "export":
-        return export(project, options.folder)
-    return current(project)
+def _show_history(as_json: bool) -> int:
+    from flows.process.display import text_table
+    from flows.retraining.history import read_events
+
+    ended = read_events(Path.cwd())
+    rows = [[one.when, one.result, f"champion/{one.champion}" if one.champion else "", one.candidate or "", one.reason] for one in ended]
+    header = ["when", "result", "champion", "candidate", "reason"]
+    text = text_table(header, rows) if rows else "no retraining yet; run retemper retrain"
+    print(_json([asdict(one) for one in ended]) if as_json else printable(text))
+    return 0
+
+
+def _json(shown: object) -> str:
+    return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
 def _warn(problem: str | None) -> None:

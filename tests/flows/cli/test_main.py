@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from flows.cli import main as cli
+from flows.cli.evaluate import repeated
 from flows.experiments import evaluate
 from flows.process import locks
 from flows.results import search
@@ -49,15 +52,107 @@ def test_help_has_examples(tmp_path: Path) -> None:
     done = call(tmp_path, "--help")
     assert done.returncode == 0
     assert all(f"retemper {command}" in done.stdout for command in ("run", "search", "evaluate", "serve"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
+    """A pipe is 80 columns wide: rich would cut a name that has no room."""
+    group = get_command(cli.build())
+    assert isinstance(group, TyperGroup)
+    leaves: list[tuple[list[str], Any]] = []
+    waiting: list[tuple[list[str], Any]] = [([name], command) for name, command in group.commands.items()]
+    while waiting:
+        path, command = waiting.pop()
+        leaves.append((path, command))
+        waiting += [([*path, name], below) for name, below in getattr(command, "commands", {}).items()]
+    assert len(leaves) == 26
+    code = "import json, sys; from flows.cli.main import main; [main([*path, '--help']) for path in json.loads(sys.argv[1])]"
+    command = [sys.executable, "-c", code, json.dumps([path for path, _ in leaves])]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    pages = shown.split("Usage: ")[1:]
+    for (path, leaf), page in zip(leaves, pages, strict=True):
+        assert page.startswith(f"retemper {' '.join(path)}")
+        for name in (name for parameter in leaf.params for name in parameter.opts if name.startswith("-")):
+            assert f"{name} " in page, (path, name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "missing command; see retemper --help"),
+        (("runs",), "no such command 'runs'. Did you mean 'run', 'rounds'; see retemper --help"),
+        (("run", "--bogus"), "run: no such option: --bogus; see retemper run --help"),
+        (("run", "--set"), "option '--set' requires an argument; see retemper --help"),
+        (("search",), "search: missing argument 'TEXT'; see retemper search --help"),
+        (("search", "a", "b"), "search: got unexpected extra argument(s) (b); see retemper search --help"),
+        (("evaluate", "--model", "x"), "evaluate: missing option '--data'; see retemper evaluate --help"),
+        (("rounds", "ance", "--n", "many\n"), "rounds ance: invalid value for '--n'"),
+        (("remote", "add", "team"), "remote add: missing argument 'url'; see retemper remote add --help"),
+    ],
+)
+def test_a_usage_error_is_one_line_anywhere(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    assert refused(call(tmp_path, *arguments)).startswith(f"retemper: {said}")
+
+
+def test_an_invalid_value_is_shown(tmp_path: Path) -> None:
+    assert "'-k'" in (line := refused(call(tmp_path, "search", "a", "-k", "many"))) and "(found 'many')" in line
+
+
+def test_options_that_exclude_each_other(project: Path) -> None:
+    assert "expected one of --cron EXPR and --interval SECONDS" in refused(call(project, "serve"))
+    assert "expected one of --cron EXPR and" in refused(call(project, "serve", "--cron", "0 3 * * *", "--interval", "60"))
+    assert "expected one of --all, --json and --html FILE" in refused(call(project, "lineage", "star", "--json", "--html", "page.html"))
+    given = ("evaluate", "--model", "m", "--data", "demo", "--titles", "--no-titles")
+    assert "found --titles and --no-titles, expected one of them" in refused(call(project, *given))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--relevance 1 2 --drop", "--relevance 1 --relevance 2 --drop"),
+        ("--relevance -1", "--relevance -1"),
+        ("--relevance=1 2", "--relevance=1 --relevance 2"),
+        ("--query-length 3 --relevance 1 x 2", "--query-length 3 --relevance 1 x 2"),
+        ("--relevance 1 --relevance 2 3", "--relevance 1 --relevance 2 --relevance 3"),
+    ],
+)
+def test_relevance_takes_one_number_or_more(given: str, expected: str) -> None:
+    assert list(repeated(given.split(), "--relevance")) == expected.split()
+
+
+def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "_RETEMPER_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-m", "flows.cli"]
+    for words, number, expected in (("retemper se", "1", {"search", "serve"}), ("retemper run --d", "2", {"--dry-run"})):
+        asked = environment | {"COMP_WORDS": words, "COMP_CWORD": number}
+        done = subprocess.run(command, cwd=tmp_path, env=asked, capture_output=True, text=True, timeout=60, check=True)
+        assert set(done.stdout.split()) == expected
+
+
+def test_what_evaluate_is_given(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    got: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(evaluate, "evaluate", lambda *given: got.append(given) or 7)
+    assert cli.main(["evaluate", "--model", "m", "--data", "demo"]) == 7
+    nothing: dict[str, Any] = {"query": None, "document": None}
+    assert got.pop() == ("m", "demo", None, evaluate.Settings(nothing, nothing, None, False, None, None))
+    more = "--query-prefix q: --document-length 9 --no-titles --drop --ignore-identical-ids --relevance 1 2 --out found.json"
+    assert cli.main(["evaluate", "--model", "m", "--data", "demo", *more.split()]) == 7
+    settings = evaluate.Settings({"query": "q:", "document": None}, {"query": None, "document": 9}, False, True, True, [1, 2])
+    assert got.pop() == ("m", "demo", Path("found.json"), settings)
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
-    names = "print(sorted(name.partition('.')[0] for name in sys.modules))"
-    probe = f"import sys; from flows.cli import main; main.build_parser().format_help(); {names}"
-    done = subprocess.run(
-        [sys.executable, "-c", probe], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
-    assert not {"pydantic", "ruamel", "dvc", "prefect", "numpy", "torch"} & set(ast.literal_eval(done.stdout)), "help is there at once"
+    heavy = {"ruamel", "dvc", "prefect", "numpy", "torch"}
+    for arguments, light in (((), {"pydantic"}), (("run",), set())):  # typer has pydantic read the root's options for a command
+        names = "print(sorted(name.partition('.')[0] for name in sys.modules))"
+        probe = f"import sys; from flows.cli import main; main.main([*{arguments}, '--help']); {names}"
+        done = subprocess.run(
+            [sys.executable, "-c", probe], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        )
+        loaded = set(ast.literal_eval(done.stdout.splitlines()[-1]))
+        assert not (heavy | light) & loaded, "help is there at once"
 
 
 def test_outside_a_project(tmp_path: Path, project: Path) -> None:
@@ -191,6 +286,7 @@ def test_evaluate_runs_the_stages_beside_the_project(
 ) -> None:
     """Each stage is stood in for by one that makes its outs; the last also writes metrics."""
     monkeypatch.chdir(project)
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # else our own stages are found before these
     stand_in = "import sys, pathlib; a = sys.argv; o = a[a.index({last!r}) + 1]; pathlib.Path(o).write_text({text!r}); print('did', o)"
     seen: list[list[str]] = []
 
@@ -254,7 +350,8 @@ def test_rounds_are_written_and_taken_away(project: Path, monkeypatch: pytest.Mo
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback(project: Path) -> None:
-    code = "import sys; from flows.cli import main as cli; cli._run = lambda *_: print('line\\n' * 10**6); sys.exit(cli.main(['run']))"
+    code = "import sys; from flows.cli import main; from flows.experiments import store; "
+    code += "store.show = lambda *_: print('line\\n' * 10**6); sys.exit(main.main(['experiments']))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

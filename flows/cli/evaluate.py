@@ -1,0 +1,95 @@
+"""`retemper evaluate`."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.command import ProjectCommand, group
+from tasks.core.stage.errors import UserError
+
+RELEVANCE = "--relevance"
+NUMBER = re.compile(r"-?\d+")
+app = group()
+
+
+class EvaluateCommand(ProjectCommand):
+    """Takes `--relevance 1 2` for `--relevance 1 --relevance 2`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(repeated(args, RELEVANCE)))
+
+
+def repeated(arguments: Sequence[str], option: str) -> Iterator[str]:
+    """`arguments` with `option` before each of the numbers that follow it."""
+    follows = 0  # how many of its numbers are behind us; 0: none is expected
+    for argument in arguments:
+        if follows and NUMBER.fullmatch(argument):
+            yield from (option, argument) if follows > 1 else (argument,)
+            follows += 1
+        else:
+            yield argument
+            follows = 2 if argument.startswith(f"{option}=") else int(argument == option)
+
+
+@app.command(cls=EvaluateCommand)
+def evaluate(
+    *,
+    model: Annotated[str, typer.Option(help="A folder with an encoder, or another form of encoder.source.")],
+    data: Annotated[str, typer.Option(metavar="SPEC", help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID")],
+    query_prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Before every query (default: the model's own prompt, if it names one).")
+    ] = None,
+    query_length: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of a query (default: tokenize.query_length, or the model's longest).")
+    ] = None,
+    document_prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Before every document (default: the model's own prompt, if it names one).")
+    ] = None,
+    document_length: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of a document (default: tokenize.document_length, or the model's longest).")
+    ] = None,
+    titles: Annotated[bool, typer.Option("--titles", help="Put titles before the documents' texts (default: text.titles).")] = False,
+    no_titles: Annotated[bool, typer.Option("--no-titles", help="Leave titles out.")] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Drop and count empty texts, and qrels of unknown ids, rather than refuse them.")
+    ] = False,
+    ignore_identical_ids: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-identical-ids",
+            help="Leave a query's document of its own id out, as BEIR does (default: evaluate.ignore_identical_ids).",
+        ),
+    ] = False,
+    no_ignore_identical_ids: Annotated[bool, typer.Option("--no-ignore-identical-ids", help="Rank it as any other.")] = False,
+    relevance: Annotated[
+        list[int] | None,
+        typer.Option(
+            RELEVANCE,
+            metavar="GRADE...",
+            help="Lowest grade that is relevant, or that of dev and that of test (default: 1; on dataset.source evaluate.relevance).",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the metrics to this JSON file.")] = None,
+) -> int:
+    """Evaluate any model folder on any dataset, zero-shot; data/ stays as it is."""
+    from flows.experiments.evaluate import Settings, evaluate
+
+    settings = Settings(
+        {"query": query_prefix, "document": document_prefix},
+        {"query": query_length, "document": document_length},
+        either("titles", titles, no_titles),
+        drop,
+        either("ignore-identical-ids", ignore_identical_ids, no_ignore_identical_ids),
+        relevance or None,
+    )
+    return evaluate(model, data, out, settings)
+
+
+def either(name: str, yes: bool, no: bool) -> bool | None:
+    """What `--NAME` and `--no-NAME` say: None where neither is given; UserError where both are."""
+    if yes and no:
+        raise UserError(f"evaluate: found --{name} and --no-{name}, expected one of them")
+    return yes if yes or no else None

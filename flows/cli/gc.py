@@ -1,0 +1,30 @@
+"""`retemper verify` and `retemper gc`: the cache and the remote, checked and cleaned."""
+
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import ProjectCommand, group
+
+app = group()
+
+
+@app.command(cls=ProjectCommand)
+def verify(remote: Annotated[str | None, typer.Option(metavar="NAME", help="The remote's objects instead.")] = None) -> int:
+    """Read the whole cache; what is corrupt is removed, and fetched or computed by the next run."""
+    from flows.team.verify import verify_cache, verify_remote
+
+    return verify_remote(remote.lower()) if remote else verify_cache()
+
+
+@app.command(cls=ProjectCommand)
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
+    remote: Annotated[str | None, typer.Option(metavar="NAME", help="From this remote as well, once every git remote was fetched.")] = None,
+    days: Annotated[float, typer.Option(metavar="N", help="Leave what came to the remote in the last N days.")] = 7,
+) -> int:
+    """Remove from the cache what no branch, tag, experiment or working tree needs."""
+    from flows.team.gc import collect
+
+    collect(dry_run, remote.lower() if remote is not None else None, print, days)
+    return 0

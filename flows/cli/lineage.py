@@ -1,0 +1,31 @@
+"""`retemper lineage`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import Json, ProjectCommand, group
+from tasks.core.stage.errors import UserError
+
+app = group()
+
+
+@app.command(cls=ProjectCommand)
+def lineage(
+    artifact: Annotated[
+        str, typer.Argument(metavar="ARTIFACT", help="A model (star), its metrics (data/metrics/star.json) or any artifact's path.")
+    ],
+    *,
+    rev: Annotated[str | None, typer.Option(help="As a commit, branch, tag or experiment has it; default: this working tree.")] = None,
+    whole: Annotated[bool, typer.Option("--all", help="Also every command, code file and digest.")] = False,
+    as_json: Json = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page instead.")] = None,
+) -> int:
+    """What made a model or a metric: data, parameters, code, stages, commits."""
+    from flows.team import lineage
+
+    if whole + as_json + (html is not None) > 1:
+        raise UserError("lineage: expected one of --all, --json and --html FILE; see retemper lineage --help")
+    lineage.show(artifact, rev, "json" if as_json else "text", html, whole=whole)
+    return 0

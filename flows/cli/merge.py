@@ -1,0 +1,23 @@
+"""`retemper merge`."""
+
+from flows.cli.command import ProjectCommand, group
+
+app = group()
+
+
+class MergeCommand(ProjectCommand):
+    """Works where git has left conflicts."""
+
+    merging = True
+
+
+@app.command(cls=MergeCommand)
+def merge() -> int:
+    """Resolve git's conflicts in params.yaml and dvc.lock: the changes of both sides."""
+    from flows.process import locks
+    from flows.repository.cache import cache_folder
+    from flows.repository.merge import merge
+
+    with locks.only_run():
+        print("\n".join(merge(cache_folder())))
+    return 0

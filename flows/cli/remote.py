@@ -1,0 +1,67 @@
+"""`retemper remote` and `retemper cache`: what a team shares."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import ProjectCommand, group
+
+app = group(name="remote", help="The team's remote: what anyone has computed, nobody computes again.")
+cache = group(name="cache", help="One cache folder for all users of a machine.")
+
+
+@app.command(cls=ProjectCommand)
+def add(
+    name: str,
+    url: str,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help="DVC's options of a remote (endpointurl, access_key_id ...); secrets stay out of git, the value - is asked for.",
+        ),
+    ] = None,
+) -> int:
+    """Share by a folder, s3://BUCKET/PATH, ssh://HOST/PATH ..., once it was written to and read."""
+    from flows.team import remotes
+
+    print(remotes.add(name, url, options or []))
+    return 0
+
+
+@app.command("list", cls=ProjectCommand)
+def list_remotes() -> int:
+    """The remotes of this project."""
+    from flows.team import remotes
+
+    for name, url, default in remotes.remotes():
+        print(f"{name}  {url}{'  (runs share by it)' if default else ''}")
+    return 0
+
+
+@app.command(cls=ProjectCommand)
+def remove(name: str) -> int:
+    """Forget a remote; what it holds stays."""
+    from flows.team import remotes
+
+    remotes.remove(name)
+    return 0
+
+
+@cache.callback()
+def _cache() -> None:
+    pass  # else typer would take `share` for the whole group
+
+
+@cache.command(cls=ProjectCommand)
+def share(folder: Path) -> int:
+    """Use FOLDER as the cache, with links."""
+    from flows.process import locks
+    from flows.repository.lock import worktrees
+    from flows.team import remotes
+
+    with locks.only_run_in(worktrees()):  # those of sweeps and retrainings work over this cache
+        print(remotes.share(folder))
+    return 0

@@ -1,0 +1,22 @@
+"""`retemper search`."""
+
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import ProjectCommand, group
+
+app = group()
+
+
+@app.command(cls=ProjectCommand)
+def search(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The query.")],
+    *,
+    k: Annotated[int, typer.Option("-k", help="Hits shown.")] = 10,
+    model: Annotated[str | None, typer.Option(help="A round or an adore; default: the best on dev by report.metric.")] = None,
+) -> int:
+    """Search the corpus with a trained model."""
+    from flows.results.search import search
+
+    return search(text, k, model)

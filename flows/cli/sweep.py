@@ -1,0 +1,53 @@
+"""`retemper sweep`, `experiments` and `reproduce`: runs beside the working tree, and what they gave."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import Json, ProjectCommand, TestFigures, group
+
+app = group()
+
+
+@app.command(cls=ProjectCommand)
+def sweep(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="YAML: grid: {KEY: [VALUE, ...]} and/or points: {NAME: {KEY: VALUE, ...}}; keys as in --set; docs/recipes/sweeps.md"
+        ),
+    ],
+    *,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Points at work at the same time.")] = 1,
+    test: TestFigures = False,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Over every point of FILE, as in retemper run.")
+    ] = None,
+) -> int:
+    """Run the points of a grid as DVC experiments, beside your working tree."""
+    from flows.experiments.sweep import sweep
+
+    return sweep(file, jobs, test, edits=assignments or [])
+
+
+@app.command(cls=ProjectCommand)
+def experiments(test: TestFigures = False, as_json: Json = False) -> int:
+    """Parameters and metrics of the experiments of this repository."""
+    from flows.experiments.store import show
+
+    show(test, as_json)
+    return 0
+
+
+@app.command(cls=ProjectCommand)
+def reproduce(
+    rev: Annotated[str, typer.Argument(metavar="REV", help="A commit, branch, tag or experiment with a dvc.lock.")],
+    *,
+    into: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The clone, kept afterwards; default: a temporary one.")] = None,
+    recompute: Annotated[bool, typer.Option("--recompute", help="With an empty cache and no remote: every stage runs.")] = False,
+) -> int:
+    """Run a revision in a fresh clone and compare every digest with its dvc.lock."""
+    from flows.experiments.reproduce import reproduce
+
+    return reproduce(rev, into, recompute)
