@@ -95,7 +95,8 @@ def test_the_cache_of_dvc(small: Any, disk: Disk, monkeypatch: pytest.MonkeyPatc
     with chdir(small.folder):
         failed = run_stage("prepare", Processes(), tell)
         assert (failed.state, failed.status) == ("Failed", 2), failed
-        assert "No space left on device" in failed.problem and failed.problem.count("\n") == 0
+        assert failed.problem and failed.problem.kind == "disk"
+        assert "No space left on device" in failed.problem.message and "\n" not in failed.problem.message
         disk.grow(10_000)
         assert run_stage("prepare", Processes(), tell).state == "Ran"
         assert run_stage("prepare", Processes(), tell).state == "Cached"
@@ -111,7 +112,7 @@ def test_a_stage_that_fails_leaves_its_last_outs(small: Any, monkeypatch: pytest
         before = small.state()
         failed = run_stage("prepare", Processes(), lambda _: None)
         assert (failed.state, failed.status) == ("Failed", 2)
-        assert failed.problem == "beir/corpus.jsonl:8: no _id, found _ie, title, text; every line needs one"
+        assert failed.problem and failed.problem.message == "beir/corpus.jsonl:8: no _id, found _ie, title, text; every line needs one"
         assert small.state() == before
 
 

@@ -20,7 +20,9 @@ app = group(name="champion", invoke_without_command=True)
 @app.callback()
 def show(
     context: typer.Context,
-    history: Annotated[bool, typer.Option("--history", help="Every retraining, rollback and champion set by hand: how it ended and why.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Every retraining, rollback and champion set by hand: how it ended and why.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """The model that is served: show it, set it, roll back, export it."""

@@ -20,7 +20,10 @@ from tasks.core.stage.errors import one_line_errors, printable
 NAME = "retemper"
 EXAMPLES = (  # a command, and what it does
     ("retemper run", "bring the report up to date: only what changed runs"),
-    ("retemper run --set dataset.source=beir:../scifact", "another dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID)"),
+    (
+        "retemper run --set dataset.source=beir:../scifact",
+        "another dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID)",
+    ),
     ("retemper run --set rounds.star.lr=1e-5", "one knob; the edit of params.yaml lasts"),
     ("retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup", "a new round; `--set rounds.x=` removes it"),
     ("retemper rounds ance --n 5 --lag 1 --init warmup", "five ANCE rounds; `retemper rounds remove ance` removes them"),

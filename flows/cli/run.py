@@ -1,13 +1,11 @@
 """`retemper run`."""
 
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from flows.cli.command import Assignments, ProjectCommand, group
-from tasks.core.stage.errors import printable
 
 app = group()
 
@@ -34,6 +32,7 @@ def run(
     from flows.parameters.recipes import edited
     from flows.pipeline import run
     from flows.pipeline.plan import check_parameters
+    from flows.process.problems import tell
 
     check = context.obj or check_parameters
 
@@ -51,7 +50,6 @@ def run(
     try:
         run.run(targets or [], edit_and_check, edits=assignments or [], undo=lambda: undoing[0]())
     except run.StagesFailed as failed:
-        for problem in failed.problems:
-            print(f"retemper: {printable(problem)}", file=sys.stderr)
+        tell(failed.problems)
         return failed.status
     return 0

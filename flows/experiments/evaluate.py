@@ -8,15 +8,17 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from flows.parameters.checks import check_file
 from flows.process.display import Display, text_table
+from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.results import metrics
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import USER_ERROR, Problem, UserError
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import PARAMETERS, read_yaml, validate
 
@@ -78,18 +80,13 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
-
-            def tell(stage: str, line: str) -> None:
-                if not line.startswith("retemper: "):
-                    display.output(stage, line)
-
             planned = commands(name, model, data, folder, settings, shown)
             write_json(folder / "params.json", read_yaml(Path("params.yaml")))  # a run at work in this project has its own
             own = environment(**{PARAMETERS: str((folder / "params.json").absolute())})
-            status, problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, tell, own)
-            if status:
-                print(f"retemper: {printable(problem)}", file=sys.stderr)
-                return status
+            problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, display.output, own)
+            if problem:
+                tell([problem])
+                return problem.status
         measured, read = read_json(folder / "metrics.json"), _texts(folder, shown)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -153,24 +150,22 @@ def refuse_unjudged(qrels: Path, data: str, relevance: Mapping[str, int]) -> Non
 
 def run_stages(
     commands: Iterable[Sequence[str]], processes: Processes, tell: Callable[[str, str], None], env: Mapping[str, str]
-) -> tuple[int, str]:
-    """Run stages, each `[module, arguments...]`, one after another; exit status and line of the first that failed, else (0, "").
+) -> Problem | None:
+    """Run stages, each `[module, arguments...]`, one after another; why the first that failed did, None where all succeeded.
 
     `tell` is passed a stage's name and each line of its output. Status 2 is a user's mistake, in the stage's own words.
     """
     for command in commands:
-        stage, said = command[0].removeprefix("tasks."), [""]
-
-        def each(line: str, stage: str = stage, said: list[str] = said) -> None:
-            if line.startswith("retemper: "):
-                said[0] = line.removeprefix("retemper: ")
-            tell(stage, line)
-
-        if status := processes.run([sys.executable, "-m", *command], each, env):
-            return (status if status == 2 and said[0] else 1), said[
-                0
-            ] or f"{command[0]} failed with status {status}; its output stands above"
-    return 0, ""
+        stage = command[0].removeprefix("tasks.")
+        reported = Problems(SCRATCH / f"{stage}-{os.getpid()}.problem.json")
+        try:
+            status = processes.run([sys.executable, "-m", *command], partial(tell, stage), {**env, **reported.environment})
+        finally:
+            problems = reported.take()
+        if status:
+            unknown = Problem("stage", f"{command[0]} failed with status {status}; its output is above", 1, where=command[0])
+            return problems[-1] if problems and status == USER_ERROR else unknown
+    return None
 
 
 def _texts(folder: Path, shown: Shown) -> str:

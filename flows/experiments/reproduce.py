@@ -10,6 +10,7 @@ from pathlib import Path
 from flows.experiments.evaluate import remove_abandoned
 from flows.parameters.sources import STANDS
 from flows.process.display import Display, text_table
+from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository.cache import cache_folder, listing
 from flows.repository.git import git
@@ -18,7 +19,7 @@ from flows.repository.lock import LOCK, Lock, commit_of, of_graph, parse_lock, r
 from flows.repository.worktree import equip
 from flows.results import environments, timing
 from flows.team.lineage import ancestors
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import USER_ERROR, Problem, UserError
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
 SCRATCH = Path(".retemper")
@@ -42,14 +43,6 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     remove_abandoned()
     clone = into.absolute() if into else Path(tempfile.mkdtemp(prefix=f"reproduce-{os.getpid()}-", dir=SCRATCH.absolute()))
     processes, display = Processes(), Display()
-    problems: list[str] = []
-
-    def tell(line: str) -> None:
-        if line.startswith("retemper: ") and not line.startswith("retemper: warning"):
-            problems.append(line.removeprefix("retemper: "))
-        else:
-            display.line(line)
-
     try:
         with stopping_on_signals(processes):
             project = _clone(commit, clone)
@@ -59,9 +52,14 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
                 _forget_remote(project)
                 (project / LOCK).unlink()  # what stands in it afterwards was made here
             path = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
-            status = processes.run(run, tell, environment(PYTHONPATH=path, **{STANDS: "1"}), project)
-            if status == 2:
-                raise UserError(f"revision {revision}: {'; '.join(problems)}")
+            reported = Problems(SCRATCH / f"reproduce-{os.getpid()}.problem.json")
+            try:
+                env = environment(PYTHONPATH=path, **{STANDS: "1"}, **reported.environment)
+                status = processes.run(run, display.line, env, project)
+            finally:
+                why = "; ".join(problem.message for problem in reported.take()) or "its output is above"
+            if status == USER_ERROR:
+                raise UserError(f"revision {revision}: {why}")
             made = read_lock(project / LOCK)
             if status:  # what stands in the commit's own dvc.lock may not have been made
                 made = {
@@ -79,8 +77,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     for note in notes:
         display.line(note)
     if status:
-        said = "; ".join(problems) or "what it said stands above"
-        print(f"retemper: revision {revision}: its run ended with status {status}: {printable(said)}", file=sys.stderr)
+        tell([Problem("pipeline", f"revision {revision}: its run ended with status {status}: {why}", status)])
     return 1 if status or unequal else 0
 
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from flows.parameters.sources import write_source
 from flows.pipeline.stage import find_devices
 from flows.process import locks
 from flows.process.display import Display
+from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, Stopped, environment, stopping_on_signals
 from flows.repository.dvc import TURNS
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.worktree import Changes, carry_changes, code_files, equip, make_worktree, read_changes
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import file_digest, write_text
 from tasks.core.stage.params import read_yaml, validate
 
@@ -80,7 +81,7 @@ def sweep(
     run = (*run, *targets)
     baseline = commit_of("HEAD")
     display, processes = Display(), Processes()
-    problems: list[str] = []
+    problems: list[Problem] = []
     with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
         known = {one.name for one in store.stored(baseline)}
         check = check or checks.check
@@ -106,7 +107,7 @@ def sweep(
             except Stopped:
                 pass
             except (UserError, OSError) as error:
-                problems.append(f"{point.name}: {error}")
+                problems.append(Problem("pipeline", f"{point.name}: {error}"))
             finally:
                 slots.put(slot)
 
@@ -124,8 +125,7 @@ def sweep(
         display.line(f"page: {page}")
     elif done:
         display.line(f"\n{store.table(done, test)}")
-    for problem in problems:
-        print(f"retemper: {printable(problem)}", file=sys.stderr)
+    tell(problems)
     return 0 if len(done) == len(points) else 1
 
 
@@ -271,8 +271,8 @@ def _run_point(
     processes: Processes,
     display: Display,
     run: Sequence[str],
-) -> str:
-    """Bring worktree `slot` to the person's state with the point's parameters, run there, store; one line where that failed."""
+) -> Problem | None:
+    """Bring worktree `slot` to the person's state with the point's parameters, run there, store; why, where that failed."""
     if processes.stopped:
         raise Stopped
     tree = make_worktree(FOLDER / f"tree-{slot}", baseline)
@@ -287,23 +287,27 @@ def _run_point(
     path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH", "")]))
     lines: list[str] = []
 
-    def tell(line: str) -> None:
+    def show(line: str) -> None:
         if line.startswith("\r"):
             return
         lines.append(line)
         if " | " in line or line.startswith("retemper: "):
             display.output(point.name, line)
 
-    status = processes.run(run, tell, environment(**own, **home, **turns, PYTHONPATH=path), tree)
+    reported = Problems(FOLDER / f"point-{slot}.problem.json")
+    try:
+        status = processes.run(run, show, environment(**own, **home, **turns, **reported.environment, PYTHONPATH=path), tree)
+    finally:
+        problems = reported.take()
     if processes.stopped:
         raise Stopped
     if status:
-        said = [line.removeprefix("retemper: ") for line in lines if line.startswith("retemper: ") and "warning" not in line]
-        return f"{point.name}: {said[-1] if said else f'its run ended with status {status}'}; its working tree: {tree}"
+        last = problems[-1] if problems else Problem("pipeline", f"its run ended with status {status}", status)
+        return replace(last, message=f"{point.name}: {last.message}; its working tree: {tree}")
     store.save(tree, baseline, name, inputs_, [LOCK, "data/source.json"])
     told = next((line for line in reversed(lines) if line.startswith("executed ")), "")
     display.line(f"{point.name}: stored as {name} ({told})")
-    return ""
+    return None
 
 
 def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tasks.core.sources import datasets, wikipedia
 from tasks.core.sources.downloads import encoder_folder
-from tasks.core.stage.errors import Away, UserError, printable
+from tasks.core.stage.errors import Unavailable, UserError, printable
 from tasks.core.stage.files import file_digest, file_stamp, write_json
 from tasks.core.stage.params import read_yaml
 
@@ -26,7 +26,7 @@ SLOW_BYTES = 1 << 30  # reading more than this is told
 STANDS = "RETEMPER_SOURCE_STANDS"  # environment: data/source.json is not brought up to date (a revision is made again)
 
 
-class Elsewhere(Away):
+class Elsewhere(Unavailable):
     """A Hugging Face id that nobody has downloaded to this machine."""
 
 
@@ -85,10 +85,10 @@ def write_source(
             entry = describe(name, listing(name), remembered)
         except (UserError, OSError) as error:
             known = remembered.entries.get(f"{kind} {name}") or (before.get(kind) if before.get(kind, {}).get("source") == name else None)
-            if not isinstance(error, Away | OSError):
+            if not isinstance(error, Unavailable | OSError):
                 known = None  # it is there, and something is wrong with it
             if known is None and kind == "articles":
-                if not isinstance(error, Away | OSError):
+                if not isinstance(error, Unavailable | OSError):
                     (warn or _warn)(f"{params}: {kind}.source: {error}")
                 after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
                 continue
@@ -183,7 +183,7 @@ def list_encoder(name: str) -> Listing:
     if place.folder is None:
         raise Elsewhere(f"encoder {name}: not on this machine yet")
     if not files:
-        raise Away(f"encoder {name}: found an empty folder, expected config.json, weights and tokenizer; mend the path")
+        raise Unavailable(f"encoder {name}: found an empty folder, expected config.json, weights and tokenizer; mend the path")
     return Listing(_relative(files, place.folder), datasets.encoder_versions(place), "" if files else place.name)
 
 

@@ -30,7 +30,7 @@ from flows.repository.graph import Stage
 from flows.results import environments, generations, metrics, timing
 from tasks.core.stage.code import SNAPSHOT
 from tasks.core.stage.entry import SOURCES
-from tasks.core.stage.errors import UserError, disk_fault
+from tasks.core.stage.errors import DiskError, Problem, UserError, disk_fault
 from tasks.core.stage.files import write_json
 
 WATCHED = Path(".retemper/sources")  # for each stage at work that reads from outside the project: what it may read
@@ -91,18 +91,19 @@ def execute(
                 return Failed(message="stopped")
             except OSError as error:
                 fault = disk_fault(error)
-                outcome = Outcome("Failed", 0.0, 2 if fault else 1, f"{name}: {fault or error}")
+                problem = DiskError(f"{name}: {fault}").problem if fault else Problem("stage", f"{name}: {error}", 1)
+                outcome = Outcome("Failed", 0.0, problem.status, problem)
             if gate and name == splits.STAGE and outcome.state != "Failed":
                 try:
                     gate()
                 except UserError as refused:
-                    outcome = Outcome("Failed", outcome.seconds, 2, str(refused))
+                    outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
             if processes.stopped:
                 return Failed(message="stopped")
             display.ended(name, outcome)
         outcomes[name] = outcome
         if outcome.state == "Failed":
-            return Failed(message=outcome.problem)
+            return Failed(message=outcome.problem.message if outcome.problem else "")
         return Completed(name="Cached") if outcome.state == "Cached" else Completed(message=f"{outcome.seconds:.1f} s")
 
     @flow(

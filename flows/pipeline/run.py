@@ -16,7 +16,7 @@ from flows.repository.cache import cache_folder
 from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.team import remotes, sync
-from tasks.core.stage.errors import FULL, UserError
+from tasks.core.stage.errors import FULL, USER_ERROR, DiskError, Problem
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import freeze
 from tasks.core.stage.params import FROZEN, read_parameters
@@ -28,10 +28,10 @@ FULL_BYTES = 1 << 20  # less than this is a full disk
 
 
 class StagesFailed(Exception):
-    """Some stages failed: one line each, and the exit status."""
+    """Some stages failed: why, and the exit status."""
 
-    def __init__(self, problems: Sequence[str], status: int) -> None:
-        super().__init__("; ".join(problems))
+    def __init__(self, problems: Sequence[Problem], status: int) -> None:
+        super().__init__("; ".join(problem.message for problem in problems))
         self.problems, self.status = tuple(problems), status
 
 
@@ -104,12 +104,12 @@ def run(
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
     if failed:
-        raise StagesFailed([outcome.problem for outcome in failed], 1 if any(outcome.status != 2 for outcome in failed) else 2)
+        status = 1 if any(outcome.status != USER_ERROR for outcome in failed) else USER_ERROR
+        raise StagesFailed([outcome.problem for outcome in failed if outcome.problem], status)
     if unfinished := [name for name in plan.graph.stages if name not in outcomes]:
         refuse_full_disk()
-        raise StagesFailed(
-            [f"{unfinished[0]}: Prefect ended the run before it (log: {server.LOG}); the same command goes on from there"], 1
-        )
+        message = f"{unfinished[0]}: Prefect ended the run before it (log: {server.LOG}); the same command goes on from there"
+        raise StagesFailed([Problem("pipeline", message, 1)], 1)
     return outcomes
 
 
@@ -176,7 +176,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
     except Exception as error:
         refuse_full_disk(error)  # Prefect's database says it in many ways
         if configured and not server.answers():
-            raise server.Away(error) from error
+            raise server.ServerUnavailable(error) from error
         if ours:
             ours.refuse_ended()
         raise
@@ -188,4 +188,4 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
 def refuse_full_disk(cause: Exception | None = None) -> None:
     """UserError where there is no room left in the current folder, whatever else went wrong."""
     if shutil.disk_usage(Path.cwd() / server.HOME.parent).free < FULL_BYTES:
-        raise UserError(f"{Path.cwd()}: {FULL}; finished stages are kept, make room and run again") from cause
+        raise DiskError(f"{Path.cwd()}: {FULL}; finished stages are kept, make room and run again") from cause

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from flows.process.processes import Processes, environment
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Unavailable, UserError
 from tasks.core.stage.files import write_text
 
 HOME = Path(".retemper/prefect")
@@ -31,7 +31,7 @@ SERVER = [
 ]
 
 
-class Away(UserError):
+class ServerUnavailable(Unavailable):
     """The Prefect server that is set does not answer."""
 
     def __init__(self, cause: Exception | None) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from flows.process.display import Outcome
+from flows.process.problems import Problems
 from flows.process.processes import Processes, Stopped, environment
 from flows.repository.remote import WARNING
 from flows.team.sync import LOST, REMOTE
-from tasks.core.stage.errors import FULL_WORDS, UserError, printable
+from tasks.core.stage.errors import FULL_WORDS, USER_ERROR, DiskError, Invalid, Problem, printable
 from tasks.core.stage.files import partial
 from tasks.core.stage.params import read_yaml
 
@@ -82,7 +83,7 @@ def _cpu_slots(runtime: dict[str, Any]) -> int:
     """`slots` of runtime.yaml, which the stages check with the rest of it."""
     slots = runtime.get("slots", 1)
     if not isinstance(slots, int) or slots < 1:
-        raise UserError(f"{RUNTIME}: slots: found {slots!r}, expected 1 or more")
+        raise Invalid(where=f"{RUNTIME}: slots", found=repr(slots), expected="1 or more")
     return slots
 
 
@@ -93,7 +94,6 @@ class Transcript:
         self.ran = self.busy = False
         self.exited: int | None = None
         self.errors: list[str] = []
-        self.last_words = ""
         self.began = self.ended = 0.0  # the stage's command, seconds since the epoch
         self._inside = False
 
@@ -114,7 +114,6 @@ class Transcript:
             self.errors.append(line.removeprefix("ERROR: "))
             self.busy = any(word in line for word in BUSY)
         elif self._inside:
-            self.last_words = line if line.startswith("retemper: ") else self.last_words
             return line
         return None
 
@@ -127,11 +126,11 @@ def run_stage(
     started = time.monotonic()
     log = logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    new_log = partial(log)
+    new_log, reported = partial(log), Problems(logs / f"{name}.problem.json")
     for attempt in range(1, ATTEMPTS + 1):
         transcript = Transcript()
         with new_log.open("w", encoding="utf-8") as handle:
-            status = processes.run(command, _reader(transcript, handle, tell), environment(**(env or {})))
+            status = processes.run(command, _reader(transcript, handle, tell), environment(**(env or {}), **reported.environment))
         if transcript.ran or status:  # the log of a run is not overwritten by one that found nothing to do
             new_log.replace(log)
         else:
@@ -139,12 +138,14 @@ def run_stage(
         if not (status and transcript.busy and not transcript.ran and attempt < ATTEMPTS):
             break
     seconds = time.monotonic() - started
+    problems = reported.take()
     if status == 0 and not any(line.startswith(LOST) for line in transcript.errors):
         return Outcome("Ran" if transcript.ran else "Cached", seconds, began=transcript.began, ended=transcript.ended)
     if transcript.exited is not None:  # DVC took the last outs away before the stage ran, if there were any
         with suppress(Stopped):
             processes.run([*REMOTE, "checkout", "--quiet", "--force", name], lambda _: None, environment())
-    return Outcome("Failed", seconds, *_problem(name, transcript, status, log))
+    problem = problems[-1] if problems and transcript.exited == USER_ERROR else _problem(name, transcript, status, log)
+    return Outcome("Failed", seconds, problem.status, problem)
 
 
 def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
@@ -163,14 +164,12 @@ def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) ->
     return read
 
 
-def _problem(name: str, transcript: Transcript, status: int, log: Path) -> tuple[int, str]:
-    """Exit status and line of a failed stage: its own line, where the mistake is the user's."""
-    if transcript.exited == 2 and transcript.last_words:
-        return 2, transcript.last_words.removeprefix("retemper: ")
+def _problem(name: str, transcript: Transcript, status: int, log: Path) -> Problem:
+    """Why a stage failed that has not said so itself."""
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
-        return 1, f"{name}: failed with status {transcript.exited}{killed}; its log: {log}"
+        return Problem("stage", f"{name}: failed with status {transcript.exited}{killed}; its log: {log}", 1, where=name)
     if full := next((line for line in transcript.errors if FULL_WORDS.search(line)), ""):
-        return 2, f"{name}: {full}; nothing half-written was kept, make room and run again"
+        return DiskError(f"{name}: {full}; nothing half-written was kept, make room and run again", where=name).problem
     reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
-    return 1, f"{name}: {reason}; its log: {log}"
+    return Problem("stage", f"{name}: {reason}; its log: {log}", 1, where=name)

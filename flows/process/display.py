@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from tasks.core.stage.errors import printable
+from tasks.core.stage.errors import Problem, printable
 from tasks.core.stage.progress import LIVE
 
 KEPT = "finished stages are kept, and the same command goes on from there"
@@ -22,7 +22,7 @@ State = Literal["Ran", "Cached", "Failed", "Skipped"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage ended. `problem` is one line for the user, where it failed; `status` the exit status it ended with.
+    """How a stage ended. `problem`: why, where it failed; `status` the exit status it ended with.
 
     `began` and `ended`: when its command began and its outs were safe, in seconds since the epoch; 0 where it did not get there.
     """
@@ -30,7 +30,7 @@ class Outcome:
     state: State
     seconds: float = 0.0
     status: int = 0
-    problem: str = ""
+    problem: Problem | None = None
     began: float = 0.0
     ended: float = 0.0
 

@@ -27,6 +27,7 @@ from flows.pipeline import run, server
 from flows.pipeline.plan import check_parameters
 from flows.process import locks
 from flows.process.display import Display
+from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import read_lock
@@ -35,7 +36,7 @@ from flows.retraining import champion, history, intake, notify, promotion
 from flows.retraining import tree as retraining_tree
 from flows.retraining.champion import Champion
 from flows.retraining.history import Ended, Result
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
 from tasks.core.stage.files import write_json
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.stage.params import read_yaml
@@ -70,7 +71,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             history.remember(project, replace(begun, result="stopped", reason="stopped; the next run goes on from there"), display.warn)
             raise
         except run.StagesFailed as failed:
-            ended = replace(begun, result="failed", reason="; ".join(failed.problems))
+            ended = replace(begun, result="failed", reason=str(failed))
         except (UserError, OSError) as error:
             ended = replace(begun, result="failed", reason=" ".join(str(error).split()))
         except (Exception, CancelledError) as error:  # the champion stays, and why is told: no failure may pass unseen
@@ -196,25 +197,23 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
     try:
         run.run(check=check, quiet=True, with_dev=True)
     except (Exception, CancelledError) as error:
-        if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.Away):
+        if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.ServerUnavailable):
             raise
         if not server.is_configured():
             raise
-        problem = str(error) if isinstance(error, server.Away) else f"Prefect ended the run ({type(error).__name__})"
+        problem = str(error) if isinstance(error, server.ServerUnavailable) else f"Prefect ended the run ({type(error).__name__})"
         display.warn(f"{problem}; going on without its server")
         env = environment(PREFECT_HOME=str(server.HOME.absolute()))
         for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):  # the limit is that server's
             env.pop(name, None)
-        problems: list[str] = []
-
-        def tell(line: str) -> None:
-            display.line(line)
-            if line.startswith("retemper: ") and not line.startswith("retemper: warning"):
-                problems.append(line.removeprefix("retemper: "))
-
-        status = _again(lambda: processes.run([sys.executable, "-m", "flows.retraining.retrain"], tell, env))
+        reported = Problems(server.HOME.parent / "pipeline.problem.json")
+        command = [sys.executable, "-m", "flows.retraining.retrain"]
+        try:
+            status = _again(lambda: processes.run(command, display.line, {**env, **reported.environment}))
+        finally:
+            problems = reported.take()
         if status:
-            raise run.StagesFailed(problems or [f"the pipeline ended with status {status}"], status) from None
+            raise run.StagesFailed(problems or [Problem("pipeline", f"the pipeline ended with status {status}", status)], status) from None
 
 
 def _again(work: Callable[[], T]) -> T:
@@ -283,9 +282,9 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Proc
     ]
     env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
     with contextlib.chdir(SCRATCH):
-        status, problem = run_stages(commands, processes, lambda _, line: display.output(name, line), env)
-    if status:
-        raise UserError(f"{name} could not be measured on the new data: {problem}")
+        problem = run_stages(commands, processes, lambda _, line: display.output(name, line), env)
+    if problem:
+        raise UserError(f"{name} could not be measured on the new data: {problem.message}")
     return dict(json.loads((SCRATCH / "metrics.json").read_text(encoding="utf-8")))
 
 
@@ -319,13 +318,11 @@ def _number(project: Path) -> int | None:
 def main() -> int:
     """The pipeline alone, in the current folder, its parameters checked before: `python -m flows.retraining.retrain`."""
     try:
-        run.run(check=lambda: None, quiet=True, with_dev=True)
+        with one_line_errors():
+            run.run(check=lambda: None, quiet=True, with_dev=True)
     except run.StagesFailed as failed:
-        print("\n".join(f"retemper: {printable(problem)}" for problem in failed.problems), file=sys.stderr)
+        tell(failed.problems)
         return failed.status
-    except UserError as error:
-        print(f"retemper: {printable(str(error))}", file=sys.stderr)
-        return 2
     return 0
 
 

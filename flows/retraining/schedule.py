@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.pipeline.server import Away, Server, is_configured, set_environment
+from flows.pipeline.server import Server, ServerUnavailable, is_configured, set_environment
 from flows.process import locks
 from flows.process.processes import Processes, ending_signals, environment
 from flows.repository.git import GitFailed, git
@@ -106,7 +106,7 @@ def _start_server() -> Server | None:
         with get_client(sync_client=True) as client:
             problem = client.api_healthcheck()
         if problem:
-            raise Away(problem)
+            raise ServerUnavailable(problem)
     notify.check_block()
     return server
 
@@ -283,7 +283,7 @@ def _deploy(schedule: Schedule, pool: str) -> int:
 
     with get_client(sync_client=True) as client:
         if problem := client.api_healthcheck():
-            raise Away(problem)
+            raise ServerUnavailable(problem)
         try:
             client.read_work_pool(pool)
         except ObjectNotFound:

@@ -34,7 +34,9 @@ at_work.parent.mkdir(exist_ok=True)
 at_work.write_text(str(os.getpid()))
 act = json.loads(Path("acts.json").read_text()).get(name, "") if Path("acts.json").exists() else ""
 if act == "fail":
-    print("retemper: corpus.tsv:7: found 2 columns, expected 3; add the tab", file=sys.stderr)
+    line = "corpus.tsv:7: found 2 columns, expected 3; add the tab"
+    print(f"retemper: {line}", file=sys.stderr)
+    Path(os.environ["RETEMPER_PROBLEM"]).write_text(json.dumps([{"kind": "invalid", "message": line}]))
     sys.exit(2)
 if act == "crash":
     raise RuntimeError("boom")
@@ -303,7 +305,9 @@ act = Path(os.environ["TOY_ACTS"]).read_text()
 if act == "hang":
     time.sleep(120)
 if act == "fail":
-    print("retemper: corpus.jsonl:7: found nothing, expected a number; mend it", file=sys.stderr)
+    line = "corpus.jsonl:7: found nothing, expected a number; fix it"
+    print(f"retemper: {line}", file=sys.stderr)
+    Path(os.environ["RETEMPER_PROBLEM"]).write_text(json.dumps([{"kind": "invalid", "message": line}]))
     sys.exit(2)
 if act == "linger":
     started = time.time()

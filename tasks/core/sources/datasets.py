@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
-from tasks.core.stage.errors import Away, UserError
+from tasks.core.stage.errors import Unavailable, UserError
 
 Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "irds"]
 FOLDER_KINDS = ("beir", "csv", "msmarco", "parquet")  # whose place is a folder
@@ -119,7 +119,7 @@ def package_folder(module: str, remedy: str) -> Path:
     """The folder of an installed top-level package, found without importing it."""
     found = importlib.util.find_spec(module) if module.isidentifier() else None
     if found is None or not found.submodule_search_locations:
-        raise Away(f"package {module}: not installed; {remedy}")
+        raise Unavailable(f"package {module}: not installed; {remedy}")
     return Path(next(iter(found.submodule_search_locations)))
 
 
@@ -226,7 +226,7 @@ def parse_encoder(source: str) -> EncoderPlace:
     if source and folder.is_dir():
         return EncoderPlace("folder", source, folder)
     if folder.exists() or not _REPOSITORY.fullmatch(source) or source.startswith("."):
-        kind = UserError if folder.exists() else Away
+        kind = UserError if folder.exists() else Unavailable
         raise kind(f"encoder {source!r}: no such folder and not a Hugging Face id, expected {ENCODER_FORMS}")
     return _cached_encoder(source)
 
@@ -278,7 +278,7 @@ def _folder(path: Path, expected: str) -> Path:
         raise UserError(f"{path}: found a file, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
     if not path.exists() or not any(path.iterdir()):  # an empty folder is where a disk is mounted that is away
         found = "an empty folder" if path.exists() else "nothing there"
-        raise Away(f"{path}: found {found}, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
+        raise Unavailable(f"{path}: found {found}, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
     return path
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tasks.core.sources.datasets import DEMO_DISTRIBUTION, demo_file, local_path
-from tasks.core.stage.errors import Away, UserError
+from tasks.core.stage.errors import Unavailable, UserError
 
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
 DUMP = re.compile(r"\.xml(-p\d+p\d+)?(\.bz2)?$")  # a split dump's parts are named by their first and last page: .xml-p1p41242.bz2
@@ -74,10 +74,10 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
         return (spec.path,)
     known, names = KNOWN[spec.kind]
     if not spec.path.is_dir():
-        raise Away(f"{spec.path}: nothing there, expected a file or a folder with {names}; mend the path of articles.source")
+        raise Unavailable(f"{spec.path}: nothing there, expected a file or a folder with {names}; mend the path of articles.source")
     files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and known(f.name)))
     if not files:
-        kind = UserError if any(spec.path.iterdir()) else Away  # an empty folder is where a disk is mounted that is away
+        kind = UserError if any(spec.path.iterdir()) else Unavailable  # an empty folder is where a disk is mounted that is away
         raise kind(f"{spec.path}: found no {names}; mend the path of articles.source")
     refuse_again(files, spec.kind)
     return files

@@ -1,10 +1,13 @@
-"""The one exception that is the user's to fix, how a stage ends with it, and what no line that is shown may hold."""
+"""The exceptions that are the user's to fix, and how a process ends with one: a line for people, a record for its caller."""
 
 import errno
+import json
+import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 
 FULL = "No space left on device"
 REMEDIES = {
@@ -26,29 +29,110 @@ SIGNATURES = re.compile(  # of a query or a fragment
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+PROBLEM = "RETEMPER_PROBLEM"  # environment: the file into which a process that fails writes its problems, for its caller
+USER_ERROR = 2  # exit status of a user's mistake
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why something failed, as data. `message` is the whole line; the fields behind it are empty where an error gives them only there."""
+
+    kind: str  # of the exceptions below; `stage`: one that ended by itself, `pipeline`: a run that did
+    message: str
+    status: int = USER_ERROR
+    where: str = ""  # file, line, parameter or option
+    found: str = ""
+    expected: str = ""
+    remedy: str = ""
+
+
 class UserError(Exception):
-    """A mistake of the user's. The message is one line: where, what was found, what was expected, how to fix it."""
+    """A mistake of the user's. The message is one line: where, what was found, what was expected, how to fix it.
+
+    Either the line as it is, or its parts: `UserError(where="a.tsv:7", found="2 columns", expected="3", remedy="add the tab")`.
+    """
+
+    kind = "user"
+
+    def __init__(self, message: str = "", *, where: str = "", found: str = "", expected: str = "", remedy: str = "") -> None:
+        parts = ", ".join(filter(None, (f"found {found}" if found else "", f"expected {expected}" if expected else "")))
+        super().__init__(message or "; ".join(filter(None, (": ".join(filter(None, (where, parts))), remedy))))
+        self.where, self.found, self.expected, self.remedy = where, found, expected, remedy
+
+    @property
+    def problem(self) -> Problem:
+        """As data, without passwords."""
+        message, *parts = (printable(" ".join(text.split())) for text in (str(self), self.where, self.found, self.expected, self.remedy))
+        return Problem(self.kind, message, USER_ERROR, *parts)
 
 
-class Away(UserError):
+class Invalid(UserError):
+    """A value or a file that is there and not of the form it must have."""
+
+    kind = "invalid"
+
+
+class Missing(UserError):
+    """A key, file or section that must be there."""
+
+    kind = "missing"
+
+
+class Corrupt(UserError):
+    """A file that we wrote and that has changed since: a manifest, digest or checksum does not fit."""
+
+    kind = "corrupt"
+
+
+class Unavailable(UserError):
     """What should be read is not on this machine at the moment, or not yet: what is known of it still holds."""
+
+    kind = "unavailable"
+
+
+class DiskError(UserError):
+    """A disk that is full, or that refuses."""
+
+    kind = "disk"
+
+
+class MemoryFull(UserError):
+    """A GPU whose memory is full."""
+
+    kind = "memory"
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a user's mistake, or a full or forbidden disk, into one line on stderr and exit status 2."""
+    """Turn a user's mistake, or a full or forbidden disk, into one line on stderr, a record for the caller, and exit status 2."""
     try:
         yield
     except UserError as error:
-        message = str(error)
+        problem = error.problem
     except Exception as error:
-        message = disk_fault(error) or memory_fault(error)
-        if not message:
+        if message := disk_fault(error):
+            problem = DiskError(message).problem
+        elif message := memory_fault(error):
+            problem = MemoryFull(message).problem
+        else:
             raise
     else:
         return
-    print(f"retemper: {printable(' '.join(message.split()))}", file=sys.stderr)
-    raise SystemExit(2)
+    print(f"retemper: {problem.message}", file=sys.stderr)
+    report([problem])
+    raise SystemExit(USER_ERROR)
+
+
+def report(problems: Sequence[Problem]) -> None:
+    """Write `problems` into the file that PROBLEM names, if any. The caller has made it, so that a full disk has room for it."""
+    if path := os.environ.get(PROBLEM):
+        with suppress(OSError):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT)
+            try:
+                text = json.dumps([asdict(problem) for problem in problems]).encode()
+                os.ftruncate(file, os.write(file, text))
+            finally:
+                os.close(file)
 
 
 def disk_fault(error: BaseException | None) -> str:

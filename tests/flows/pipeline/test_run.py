@@ -82,7 +82,7 @@ def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, mon
     assert end([], WHOLE) == (False, False)
 
 
-@pytest.mark.parametrize("ended", [server.Away(ConnectionError()), CancelledError()], ids=["away", "its lease forgotten"])
+@pytest.mark.parametrize("ended", [server.ServerUnavailable(ConnectionError()), CancelledError()], ids=["away", "its lease forgotten"])
 def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(
     ended: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

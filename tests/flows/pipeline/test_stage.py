@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from flows.pipeline import stage as stages
 from flows.pipeline.stage import Slots, Transcript, find_devices, run_stage
 from flows.process.processes import Processes
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import PROBLEM, Invalid, Problem, UserError, report
 
 RAN = """\
 Running stage 'train@a':
@@ -58,15 +59,26 @@ def test_a_stage_that_need_not_run(line: str) -> None:
 
 def test_a_stage_that_failed() -> None:
     transcript, own = read(FAILED)
-    assert (transcript.ran, transcript.exited, transcript.last_words) == (True, 2, "retemper: corpus.tsv:7: bad")
+    assert (transcript.ran, transcript.exited) == (True, 2)
     assert own == ["retemper: corpus.tsv:7: bad"]
     transcript, _ = read(MISSING)
     assert (transcript.ran, transcript.exited, transcript.busy) == (False, None, False)
     assert transcript.errors == [MISSING.removeprefix("ERROR: ")]
 
 
+PROBLEM_OF_TRAIN = Invalid("corpus.tsv:7: found 2 columns", where="corpus.tsv:7", found="2 columns").problem
+
+
+@contextmanager
+def monkeypatched(env: Mapping[str, str]) -> Iterator[None]:
+    """`report` in the environment of a stage."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PROBLEM, env[PROBLEM])
+        yield
+
+
 class Scripted(Processes):
-    """Answers with what DVC said once, in turn."""
+    """Answers with what DVC said once, in turn; a stage that ends with status 2 writes its problem."""
 
     def __init__(self, *answers: tuple[int, str]) -> None:
         super().__init__()
@@ -80,28 +92,36 @@ class Scripted(Processes):
         status, text = self.answers.pop(0)
         for line in text.splitlines():
             tell(line)
+        if "bad" in text and "with 2" in text:
+            with monkeypatched(env):
+                report([Problem("invalid", "an earlier one"), PROBLEM_OF_TRAIN])
         return status
 
 
 def test_how_a_stage_ended(tmp_path: Path) -> None:
     def end(*answers: tuple[int, str]) -> tuple[str, int, str]:
         outcome = run_stage("train@a", Scripted(*answers), lambda _: None, logs=tmp_path)
-        return outcome.state, outcome.status, outcome.problem
+        assert [file.name for file in tmp_path.iterdir()] == ["train@a.log"], "no record is left"
+        return outcome.state, outcome.status, outcome.problem.message if outcome.problem else ""
 
     assert end((0, RAN)) == ("Ran", 0, "")
     assert (tmp_path / "train@a.log").read_text() == RAN.replace("\n\n", "\n\n") + "\n"
     assert end((0, "Stage 'train@a' didn't change, skipping")) == ("Cached", 0, "")
     assert "epoch 1" in (tmp_path / "train@a.log").read_text(), "the log of the last real run is kept"
-    assert end((255, FAILED), CHECKED_OUT) == ("Failed", 2, "corpus.tsv:7: bad")
+    assert end((255, FAILED), CHECKED_OUT) == ("Failed", 2, "corpus.tsv:7: found 2 columns"), "not the line that it printed"
     log = tmp_path / "train@a.log"
     assert end((255, FAILED.replace("with 2", "with 1")), CHECKED_OUT) == ("Failed", 1, f"train@a: failed with status 1; its log: {log}")
     assert (
         end((255, FAILED.replace("with 2", "with -9")), CHECKED_OUT)[2]
         == f"train@a: failed with status -9 (killed; out of memory?); its log: {log}"
     )
+    silent = FAILED.replace("bad", "printed only")
+    assert end((255, silent), CHECKED_OUT) == ("Failed", 1, f"train@a: failed with status 2; its log: {log}"), "no printed line is read"
     lost = "ERROR: failed to transfer 'ab' - [Errno 28] No space left on device: 'x'\n"
     assert end((0, RAN + "\n" + lost))[:2] == ("Failed", 2), "DVC ends with status 0 where its cache is full"
     assert end((255, MISSING)) == ("Failed", 1, f"train@a: {MISSING.removeprefix('ERROR: ')}; its log: {log}")
+    whole = run_stage("train@a", Scripted((255, FAILED), CHECKED_OUT), lambda _: None, logs=tmp_path).problem
+    assert whole == PROBLEM_OF_TRAIN, "every field comes through"
     assert end((255, BUSY), (255, BUSY), (0, RAN)) == ("Ran", 0, ""), "a lock that somebody held is asked for again"
 
 

@@ -17,7 +17,7 @@ from flows.results import search
 from flows.results.generations import outdated, present, unfit
 from flows.results.metrics import read_metrics
 from flows.retraining.champion import record_of
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Problem, UserError
 
 DEPS = {
     "prepare": [],
@@ -174,7 +174,7 @@ def test_the_table_of_a_run_leaves_old_figures_out(
     said = capsys.readouterr().out
     assert "other  dev     0.7000" in said and "0.9000" not in said and "0.8000" not in said
     assert "left out: star (measured before the present data/encoders/star was made), tower (" in said
-    monkeypatch.setattr(run, "_execute", lambda *_: {"train@other": Outcome("Failed", problem="boom")})
+    monkeypatch.setattr(run, "_execute", lambda *_: {"train@other": Outcome("Failed", problem=Problem("stage", "boom"))})
     with pytest.raises(run.StagesFailed):
         run.run(["evaluate@other"])
     said = capsys.readouterr().out

@@ -19,7 +19,7 @@ from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
 from flows.retraining import champion, history, retrain
 from flows.retraining import tree as retraining_tree
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.params import read_yaml
 
 
@@ -113,7 +113,7 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> 
     project.add(*[0.9] * 10)
     project.act("fail")
     out, errors = project.call("retrain", status=1)
-    assert out.splitlines()[-1] == "retraining failed: corpus.jsonl:7: found nothing, expected a number; mend it"
+    assert out.splitlines()[-1] == "retraining failed: corpus.jsonl:7: found nothing, expected a number; fix it"
     assert "Traceback" not in errors
     for number in (signal.SIGTERM, signal.SIGKILL):
         project.act("hang")
@@ -167,7 +167,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     [
         (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device"),
         (UserError("beir:x: not there;\n give access"), "beir:x: not there; give access"),
-        (StagesFailed(["train@a: failed with status 1"], 1), "train@a: failed with status 1"),
+        (StagesFailed([Problem("stage", "train@a: failed with status 1", 1)], 1), "train@a: failed with status 1"),
         (RuntimeError("surprise"), "RuntimeError: surprise"),
     ],
 )

@@ -1,0 +1,36 @@
+"""Why a command failed, as it has written that itself: a file that its environment names. Nothing is read out of printed lines."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tasks.core.stage.errors import PROBLEM, Problem, printable, report
+
+ROOM = 1 << 16  # bytes kept free for the command, whatever fills the disk meanwhile
+
+
+class Problems:
+    """A command's problems: give it `environment`, and `take` them when it has ended."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.absolute()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_bytes(b" " * ROOM)
+        self.environment = {PROBLEM: str(self._file)}
+
+    def take(self) -> list[Problem]:
+        """What the command has written, and the file is gone; empty where it wrote nothing (it succeeded, crashed or was killed)."""
+        try:
+            text = self._file.read_text(encoding="utf-8")
+            self._file.unlink()
+            return [Problem(**record) for record in json.loads(text)] if text.strip() else []
+        except (OSError, ValueError, TypeError):  # gone, or cut by a kill
+            return []
+
+
+def tell(problems: Sequence[Problem]) -> None:
+    """A line on stderr for each, and a record for whoever has started this process."""
+    for problem in problems:
+        print(f"retemper: {printable(problem.message)}", file=sys.stderr)
+    report(problems)
