@@ -1,24 +1,33 @@
-"""Tells people: a webhook or a Prefect block, both named in the environment and never written down. One that is away harms nothing."""
+"""Notices to people: a webhook, any service that apprise knows, or a Prefect block; named in the environment and never written down.
+
+An unavailable service is asked again, then a warning; it harms nothing.
+"""
 
 import http.client
 import json
+import logging
 import os
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Invalid, UserError
 
-WEBHOOK = "RETEMPER_WEBHOOK"  # an http(s) address that takes {"text": ..., "event": ..., ...} by POST
+WEBHOOK = "RETEMPER_WEBHOOK"  # an http(s) address that takes {"text": ..., "event": ..., ...} by POST, or a URL of apprise's (slack://...)
 BLOCK = "RETEMPER_NOTIFY_BLOCK"  # a notification block of the Prefect server, KIND/NAME, such as slack-webhook/team
+PLAIN = ("http://", "https://")
 SECONDS = 10
+RETRIES, WAIT_SECONDS = 2, 2.0
+BUSY = (408, 425, 429)  # the 4xx statuses that may be another one next time
 
 
 def check_webhook() -> None:
-    """UserError, without the address, where the webhook is none."""
-    if (address := os.environ.get(WEBHOOK)) and not address.startswith(("http://", "https://")):
-        raise UserError(f"{WEBHOOK}: expected an address that begins with http:// or https://")
+    """UserError, without the address, where the webhook is neither an http(s) address nor a URL that apprise knows."""
+    if (address := os.environ.get(WEBHOOK)) and not address.startswith(PLAIN):
+        _service(address)
 
 
 def check_block() -> None:
@@ -31,8 +40,10 @@ def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> 
     """Tell `text` to whoever is named; what goes wrong is one warning, without addresses."""
     if address := os.environ.get(WEBHOOK):
         try:
-            check_webhook()
-            _post(address, {"text": text, "event": event, **facts})
+            if address.startswith(PLAIN):
+                _post(address, {"text": text, "event": event, **facts})
+            else:
+                _send(address, event, text)
         except (OSError, ValueError, http.client.HTTPException, UserError) as error:
             reason = f"status {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
             warn(f"{WEBHOOK}: not notified of {event} ({reason})")
@@ -44,10 +55,53 @@ def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> 
 
 
 def _post(address: str, message: dict[str, Any]) -> None:
+    """POST `message` as JSON; again where the address does not answer, or has a fault that may pass."""
     body = json.dumps(message).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json", "User-Agent": "retemper"})
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-        answer.read()
+    for left in reversed(range(RETRIES + 1)):
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                answer.read()
+            return
+        except OSError as error:
+            final = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in BUSY
+            if final or not left:
+                raise
+        time.sleep(WAIT_SECONDS)
+
+
+def _send(address: str, event: str, text: str) -> None:
+    """By apprise, which tries again as often. ConnectionError where the service does not take it."""
+    import apprise
+
+    kind = apprise.NotifyType.FAILURE if event == "failed" else apprise.NotifyType.INFO
+    service = _service(address)
+    with _silent():  # its log has addresses in it
+        if not service.notify(body=text, title=f"retemper: {event}", notify_type=kind):
+            raise ConnectionError
+
+
+def _service(address: str) -> Any:
+    """The service of an apprise URL; Invalid, without the address, where it is none."""
+    import apprise
+
+    asset = apprise.AppriseAsset(app_id="Retemper", app_desc="Retemper", default_service_retry=RETRIES, default_service_wait=WAIT_SECONDS)
+    service = apprise.Apprise(asset=asset)
+    with _silent():
+        known = service.add(address)
+    if not known:
+        raise Invalid(where=WEBHOOK, expected="an address that begins with http:// or https://, or a URL that apprise knows (slack://...)")
+    return service
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    logger = logging.getLogger("apprise")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _load(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Notices: what a webhook is sent, and that one that is away, wrong or secret harms nothing."""
+"""Notices: what a webhook or a service is sent, and that one that is unavailable, wrong or secret harms nothing."""
 
 import json
 import threading
@@ -7,18 +7,20 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from flows.retraining.notify import BLOCK, WEBHOOK, check_webhook, notify
+from flows.retraining import notify as notices
+from flows.retraining.notify import BLOCK, RETRIES, WEBHOOK, check_webhook, notify
 from tasks.core.stage.errors import UserError
 
 
 class Hook(BaseHTTPRequestHandler):
-    """Answers with the status that its path names, and remembers what it was sent."""
+    """Answers with the statuses that its path names, one after another and then the last, and remembers what it was sent."""
 
     got: list[dict[str, object]]
 
     def do_POST(self) -> None:
         self.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(int(self.path.strip("/")))
+        statuses = self.path.strip("/").split("/")
+        self.send_response(int(statuses[min(len(self.got), len(statuses)) - 1]))
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -38,25 +40,63 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[dict[str, 
     server.server_close()
 
 
-def test_a_webhook_is_told(hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "WAIT_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "sent", "warning"),
+    [
+        ("200", 1, ""),
+        ("503/200", 2, ""),
+        ("429/200", 2, ""),
+        ("500", 1 + RETRIES, "status 500"),
+        ("404", 1, "status 404"),
+    ],
+)
+def test_a_webhook_gets_plain_json(
+    hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch, statuses: str, sent: int, warning: str
+) -> None:
     url, got = hook
     warnings: list[str] = []
-    monkeypatch.setenv(WEBHOOK, f"{url}/200")
+    monkeypatch.setenv(WEBHOOK, f"{url}/{statuses}")
     notify("promoted", "a is the champion", warnings.append, champion=3)
-    assert (got, warnings) == ([{"text": "a is the champion", "event": "promoted", "champion": 3}], [])
-    monkeypatch.setenv(WEBHOOK, f"{url}/500")
-    notify("failed", "why", warnings.append)
-    assert warnings == [f"{WEBHOOK}: not notified of failed (status 500)"]
-    monkeypatch.delenv(WEBHOOK)
+    assert got == [{"text": "a is the champion", "event": "promoted", "champion": 3}] * sent
+    assert warnings == ([f"{WEBHOOK}: not notified of promoted ({warning})"] if warning else [])
+
+
+def test_nobody_is_named(hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WEBHOOK, raising=False)
+    warnings: list[str] = []
     notify("failed", "nobody listens", warnings.append)
-    assert len(got) == 2
+    assert (hook[1], warnings) == ([], [])
+
+
+@pytest.mark.parametrize(("statuses", "sent"), [("200", 1), ("500/200", 2), ("500", 1 + RETRIES)])
+def test_a_service_that_apprise_knows(
+    hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], statuses: str, sent: int
+) -> None:
+    url, got = hook
+    warnings: list[str] = []
+    monkeypatch.setenv(WEBHOOK, url.replace("http://", "json://me:secret@") + f"/{statuses}")
+    check_webhook()
+    notify("failed", "why", warnings.append)
+    assert [(one["title"], one["message"], one["type"]) for one in got] == [("retemper: failed", "why", "failure")] * sent
+    assert warnings == ([f"{WEBHOOK}: not notified of failed (ConnectionError)"] if sent > 2 else [])
+    assert capfd.readouterr() == ("", ""), "its log has the address in it"
 
 
 @pytest.mark.parametrize(
     "address",
-    ["file:///etc/passwd", "secret", "http://127.0.0.1:9/secret", "http://", "http://[secret", "http://h:secret/", "http://h/a secret"],
+    [
+        *("file:///etc/passwd", "secret", "nowhere://secret", "slack://secret", "json://127.0.0.1:9/secret"),
+        *("http://127.0.0.1:9/secret", "http://", "http://[secret", "http://h:secret/", "http://h/a secret"),
+    ],
 )
-def test_a_webhook_that_is_none_is_a_warning_without_its_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_webhook_is_a_warning_without_its_address(
+    address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     warnings: list[str] = []
     monkeypatch.delenv(BLOCK, raising=False)
     monkeypatch.setenv(WEBHOOK, address)
@@ -64,6 +104,8 @@ def test_a_webhook_that_is_none_is_a_warning_without_its_address(address: str, m
     assert len(warnings) == 1
     assert warnings[0].startswith(f"{WEBHOOK}: not notified of failed (")
     assert "secret" not in warnings[0]
-    if not address.startswith("http"):
-        with pytest.raises(UserError, match="begins with http"):
+    if not address.startswith(("http", "json")):
+        with pytest.raises(UserError, match="begins with http:// or https://, or a URL that apprise knows") as refused:
             check_webhook()
+        assert "secret" not in str(refused.value)
+    assert capfd.readouterr() == ("", "")
