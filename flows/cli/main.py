@@ -22,7 +22,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper run", "bring the report up to date: only what changed runs"),
     (
         "retemper run --set dataset.source=beir:../scifact",
-        "another dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID)",
+        "a dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID)",
     ),
     ("retemper run --set rounds.star.lr=1e-5", "one knob; the edit of params.yaml lasts"),
     ("retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup", "a new round; `--set rounds.x=` removes it"),

@@ -108,7 +108,8 @@ def decided(settings: Settings, data: str) -> Shown:
     validate(
         type(project.evaluate),
         project.evaluate.model_dump() | {"relevance": least},
-        "--relevance (a grade that suits evaluate.measures): evaluate",
+        "--relevance (a grade that suits evaluate.measures)",
+        section="evaluate",
     )
     return Shown(
         project.text.titles if settings.titles is None else settings.titles,

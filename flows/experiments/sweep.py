@@ -188,7 +188,7 @@ def read_layout(file: Path) -> table.Layout | None:
     value = _read(file)
     if "table" not in value:
         return None
-    layout = validate(table.Layout, value["table"], f"{file}: table")
+    layout = validate(table.Layout, value["table"], str(file), section="table")
     if layout.curve is not None and layout.curve not in value.get("grid", {}):
         raise UserError(
             f"{file}: table.curve: found {layout.curve!r}, expected a key of grid: {', '.join(value.get('grid', {})) or 'none'}"

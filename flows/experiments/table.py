@@ -47,7 +47,7 @@ def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[
                     f"{where}: table.{key}: {model} is measured by {stage}, which targets lack ({', '.join(targets)}); add it there"
                 )
     evaluate: Any = Parameters.model_fields["evaluate"].annotation
-    known = validate(evaluate, sections.get("evaluate") or {}, f"{where}: evaluate").measures
+    known = validate(evaluate, sections.get("evaluate") or {}, where, section="evaluate").measures
     for measure in layout.measures:
         if measure not in known:
             raise UserError(

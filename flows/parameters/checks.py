@@ -33,10 +33,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     """`check_file`, on what the file holds."""
     check_moved(sections, where)
     check_names(sections, where)
-    try:
-        parameters = validate(Parameters, sections, where)
-    except UserError as error:
-        raise UserError(str(error).replace(f"{where}.", f"{where}: ", 1)) from None
+    parameters = validate(Parameters, sections, where)
     for section, parse in (("dataset", parse_dataset), ("articles", parse_articles)):
         try:
             parse(getattr(parameters, section).source)

@@ -22,7 +22,7 @@ def main() -> None:
     given, params = arguments.parse_args(), load(Evaluate, "evaluate")
     if given.relevance:
         asked = {"relevance": dict(zip(("dev", "test"), given.relevance, strict=True))}
-        params = validate(Evaluate, params.model_dump() | asked, "--relevance: evaluate")
+        params = validate(Evaluate, params.model_dump() | asked, "--relevance", section="evaluate")
     metrics = {}
     with new_folder(given.values) as folder:
         judged = {split: load_qrels(given.qrels / f"{split}.parquet", split, least) for split, least in params.relevance.items()}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Invalid, Missing, UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.safe_yaml import parse_yaml, refuse_bomb
 
@@ -78,20 +78,26 @@ def _text_of(path: Path) -> str:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
 
 
-def validate(model: type[P], value: object, where: str) -> P:
-    """`value` as a record of type `model`; UserError naming `where`, the key, what was found and what was expected."""
+def validate(model: type[P], value: object, where: str, *, section: str = "") -> P:
+    """`value`, from `section` of `where`, as a record of type `model`.
+
+    UserError naming `where`, the key, what was found and what was expected.
+    """
     if not isinstance(value, dict):
-        raise UserError(f"{where}: found {value!r}, expected a mapping with {', '.join(model.model_fields)}")
+        place = f"{where}: {section}" if section else where
+        raise Invalid(where=place, found=repr(value), expected=f"a mapping with {', '.join(model.model_fields)}")
     try:
         return model.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join([where, *map(str, first["loc"])])
+        key = f"{where}: {'.'.join(filter(None, (section, *map(str, first['loc']))))}"
         if first["type"] == "extra_forbidden":
-            raise UserError(f"{key}: unknown key; known are {', '.join(_known(model, first['loc'][:-1]))}") from None
+            known = ", ".join(_known(model, first["loc"][:-1]))
+            raise Invalid(f"{key}: unknown key; known are {known}", where=key, expected=known) from None
         if first["type"] == "missing":
-            raise UserError(f"{key}: missing; add it") from None
-        raise UserError(f"{key}: found {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}") from None
+            raise Missing(f"{key}: missing; add it", where=key, remedy="add it") from None
+        found, wish = repr(first["input"]), f"{first['msg'][0].lower()}{first['msg'][1:]}"
+        raise Invalid(f"{key}: found {found}; {wish}", where=key, found=found, expected=wish) from None
 
 
 def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
@@ -127,4 +133,4 @@ def load(model: type[P], section: str, path: Path | None = None) -> P:
         if not isinstance(value, dict) or key not in value:
             raise UserError(f"{place}: no section {section}; add it")
         value = value[key]
-    return validate(model, {} if value is None else value, f"{place}: {section}")
+    return validate(model, {} if value is None else value, str(place), section=section)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.parameters.checks import check, check_file, check_names, find_cycle
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Invalid, Missing, UserError
 from tasks.core.stage.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,6 +39,27 @@ def edited(sections: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 def test_the_projects_own_parameters_pass(checkout: Path) -> None:
     assert "warmup" in check_file(checkout / "params.yaml").rounds
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind", "found", "expected"),
+    [
+        ("rounds.star.lr", "fast", Invalid, "'fast'", "input should be a valid number"),
+        ("rounds.star.speed", 1, Invalid, "", "init, "),
+        ("rounds.new", {"init": "base"}, Missing, "", ""),
+        ("rounds", 7, Invalid, "7", "input should be a valid dictionary"),
+    ],
+)
+def test_a_refusal_says_where_as_data(
+    sections: dict[str, Any], key: str, value: Any, kind: type[UserError], found: str, expected: str
+) -> None:
+    with pytest.raises(kind) as refused:
+        check(edited(sections, key, value), "grid.yaml: point grid.yaml.a")
+    problem = refused.value.problem
+    place = f"grid.yaml: point grid.yaml.a: {key}{'.negatives' if kind is Missing else ''}"
+    assert problem.message.startswith(f"{place}: ")
+    assert (problem.where, problem.kind, problem.found) == (place, kind.kind, found)
+    assert problem.expected.startswith(expected)
 
 
 def test_the_papers_ablation_defaults_pass(checkout: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     assert project.retrain() == "retraining refused: a is champion/2, which was taken back by hand; champion/3 stays"
     (project.folder / "retraining.yaml").write_text("promotion: {rule: bettr}\n")
     project.commit()
-    assert project.retrain(status=1).startswith("retraining failed: retraining.yaml.promotion.rule: found 'bettr'")
+    assert project.retrain(status=1).startswith("retraining failed: retraining.yaml: promotion.rule: found 'bettr'")
     project.git("checkout", "--quiet", "--detach")
     assert "nowhere: no such commit" in project.call("retrain", "--follow", "nowhere", status=1)[0]
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml"), "a detached HEAD is followed as well"
