@@ -316,7 +316,9 @@ def test_evaluate_runs_the_stages_beside_the_project(
 
     (project / "tasks/encode/__main__.py").write_text("import sys; sys.exit('retemper: model: no such tokenizer')")
     assert cli.main(["evaluate", "--model", "model", "--data", "demo"]) == 1
-    (project / "tasks/encode/__main__.py").write_text("import sys; print('retemper: a: b', file=sys.stderr); sys.exit(2)")
+    record = json.dumps([{"kind": "invalid", "message": "a: b"}])
+    fails = f"import os, pathlib, sys; pathlib.Path(os.environ['RETEMPER_PROBLEM']).write_text({record!r}); sys.exit(2)"
+    (project / "tasks/encode/__main__.py").write_text(fails)
     capsys.readouterr()
     assert cli.main(["evaluate", "--model", "model", "--data", "demo"]) == 2
     assert capsys.readouterr().err == "retemper: a: b\n"
