@@ -60,7 +60,7 @@ def evaluate(
         bool,
         typer.Option(
             "--ignore-identical-ids",
-            help="Leave a query's document of its own id out, as BEIR does (default: evaluate.ignore_identical_ids).",
+            help="Leave a query's document of its own id out, as BEIR does (default: retrieve.ignore_identical_ids).",
         ),
     ] = False,
     no_ignore_identical_ids: Annotated[bool, typer.Option("--no-ignore-identical-ids", help="Rank it as any other.")] = False,
