@@ -10,38 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 Warn = Callable[[str], None]
 OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")
-
-
-@cache
-def by_content() -> None:
-    """From now on, in this process, the local cache is checked by content (see above). The cost: a stat and a look-up an object."""
-    from dvc_data.hashfile.db import HashFileDB
-    from dvc_data.hashfile.db.local import LocalHashFileDB
-    from dvc_data.hashfile.state import StateNoop
-    from dvc_data.hashfile.tree import Tree
-
-    trusting, load = LocalHashFileDB.check, vars(Tree)["load"].__func__
-
-    def check(self: Any, oid: str, check_hash: bool = True, _info: dict[str, Any] | None = None) -> Any:
-        if isinstance(self.state, StateNoop) or not check_hash:  # a folder that serves as a remote
-            return trusting(self, oid, check_hash, _info)
-        return HashFileDB.check(self, oid, check_hash, _info)
-
-    def load_checked(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
-        if isinstance(odb, LocalHashFileDB) and hash_info.value:  # else a broken listing would count as there, and never be replaced
-            with suppress(FileNotFoundError):
-                odb.check(hash_info.value)
-        return load(cls, odb, hash_info, *rest, **named)
-
-    setattr(LocalHashFileDB, "check", check)  # noqa: B010 - mypy forbids the plain form
-    setattr(Tree, "load", classmethod(load_checked))  # noqa: B010
 
 
 def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:

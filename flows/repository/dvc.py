@@ -7,16 +7,16 @@ remote's whole run cache, every entry again, for every stage. Here the entries t
 then pulls only what its own restored run needs.
 """
 
-import fcntl
 import os
 import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flows.repository.cache import by_content, listing, object_path
+from flows.repository.cache import listing, object_path
 from flows.repository.lock import read_lock
-from flows.repository.remote import WARNING, Download, refuse_unmarked, remove_corrupt, verify_downloads, warnings
+from flows.repository.patches import by_content, in_turn, read_once, runs_are_fetched, verify_downloads
+from flows.repository.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
 
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
@@ -84,44 +84,10 @@ def share_with_group() -> None:
 def reproduce(stage: str, pull: bool) -> int:
     """`dvc repro --single-item STAGE`; with `pull`, `--pull` less its fetch of the run cache."""
     from dvc.cli import main
-    from dvc.stage.cache import StageCache
 
-    if not pull:
-        return int(main(["--wait-for-lock", "repro", "--single-item", stage]))
-
-    def fetched_before(*_: Any, **__: Any) -> list[tuple[str, str]]:
-        return []
-
-    StageCache.pull = fetched_before
-    return int(main(["--wait-for-lock", "repro", "--single-item", "--pull", stage]))
-
-
-def in_turn(folder: Path) -> None:
-    """From now on, in this process, a stage that is computed from the same in another run (of another worktree) waits for that one.
-
-    A file of `folder` named by DVC's digest of command, deps and parameters is locked from before the run cache is asked for the last
-    time until this process ends. Who waits holds no lock of DVC's but on the stage itself, and who computes waits for nobody.
-    """
-    from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
-    from dvc.stage.decorators import unlocked_repo
-
-    restore = StageCache.restore
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def wait(stage: Any) -> None:
-        handle = os.open(folder / _get_stage_hash(stage), os.O_RDWR | os.O_CREAT)  # open until we end
-        fcntl.flock(handle, fcntl.LOCK_EX)
-
-    def restore_in_turn(self: Any, stage: Any, *rest: Any, **named: Any) -> None:
-        try:
-            restore(self, stage, *rest, **named)
-        except RunCacheNotFoundError:
-            if not _can_hash(stage):
-                raise
-            unlocked_repo(wait)(stage)
-            restore(self, stage, *rest, **named)
-
-    setattr(StageCache, "restore", restore_in_turn)  # noqa: B010 - mypy forbids the plain form
+    if pull:
+        runs_are_fetched()
+    return int(main(["--wait-for-lock", "repro", "--single-item", *(["--pull"] if pull else []), stage]))
 
 
 def heal(corrupt: list[Download]) -> None:
@@ -138,22 +104,6 @@ def heal(corrupt: list[Download]) -> None:
         print(f"{WARNING}remote {remote.name}: corrupt: {names}; not removed: {' '.join(str(error).split())}", flush=True)
     corrupt.clear()
     PUSHED.unlink(missing_ok=True)
-
-
-def read_once() -> None:
-    """From now on, in this process, stages given by name come from one reading of dvc.yaml and dvc.lock.
-
-    DVC reads and checks both files anew for every name, twice in a pull: 9 of 15 s of CPU for the 21 stages of the default graph.
-    """
-    from dvc.repo.stage import StageLoad
-
-    collect = StageLoad.collect
-
-    def from_index(self: Any, target: str | None = None, *rest: Any, **named: Any) -> Any:
-        found = [stage for stage in self.repo.index.stages if stage.addressing == target]
-        return found or collect(self, target, *rest, **named)
-
-    setattr(StageLoad, "collect", from_index)  # noqa: B010 - mypy forbids the plain form
 
 
 def main(arguments: list[str]) -> int:

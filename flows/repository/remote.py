@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,83 +85,6 @@ class Removed:
     fate: str = "is corrupt; removed there, and the run that recomputes it pushes it again"
 
 
-def verify_downloads(corrupt: Callable[[Download], None]) -> None:
-    """From now on, in this process, what DVC downloads is read and compared with its digest; a `corrupt` one is told and not kept.
-
-    DVC does so only for a remote with `verify = true`, tells nobody, and never checks the listing of a folder (`....dir`) that it
-    reads in place; one that it cannot read ends it.
-    """
-    from dvc.data_cloud import DataCloud
-    from dvc_data.hashfile import transfer
-    from dvc_data.hashfile.db import HashFileDB
-    from dvc_data.hashfile.state import StateNoop
-    from dvc_data.hashfile.tree import Tree
-    from dvc_objects.errors import ObjectFormatError
-
-    get_remote, add, check, load, do_transfer = (
-        DataCloud.get_remote,
-        HashFileDB.add,
-        HashFileDB.check,
-        vars(Tree)["load"].__func__,
-        transfer._do_transfer,
-    )
-
-    def get_verified(self: Any, *rest: Any, **named: Any) -> Any:
-        remote = get_remote(self, *rest, **named)
-        remote.config["verify"] = True
-        return remote
-
-    def add_verified(self: Any, path: Any, fs: Any, oid: Any, *rest: Any, **named: Any) -> Any:
-        if not named.get("verify"):
-            return add(self, path, fs, oid, *rest, **named)
-        failed: set[str] = set()
-        on_error = named.get("on_error")
-
-        def note(name: str, error: BaseException) -> None:
-            failed.add(name)
-            if on_error is None:
-                raise error
-            on_error(name, error)
-
-        added = add(self, path, fs, oid, *rest, **{**named, "on_error": note})
-        pairs = [(path, oid)] if isinstance(path, str) else zip(path, oid, strict=True)
-        for source, name in pairs:
-            if name not in failed and not self.exists(name):  # DVC has removed what it found corrupt, without a word
-                corrupt(Download(fs, source, name))
-        return added
-
-    def check_told(self: Any, oid: str, *rest: Any, **named: Any) -> Any:
-        try:
-            return check(self, oid, *rest, **named)
-        except ObjectFormatError:
-            if isinstance(self.state, StateNoop):  # a folder that serves as a remote
-                corrupt(Download(self.fs, self.oid_to_path(oid), oid))
-            raise
-
-    def load_verified(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
-        if hash_info.value and odb.fs.protocol != "memory" and isinstance(odb.state, StateNoop):
-            path = odb.oid_to_path(hash_info.value)
-            if _md5([odb.fs.cat_file(path)]) != hash_info.value.removesuffix(".dir"):
-                corrupt(Download(odb.fs, path, hash_info.value))
-                raise ObjectFormatError(f"{path} is corrupt")
-        return load(cls, odb, hash_info, *rest, **named)
-
-    def transfer_readable(src: Any, dest: Any, obj_ids: Any, missing_ids: Any, **named: Any) -> Any:
-        places = [named.get("cache_odb"), src]
-        unreadable = {one for one in obj_ids if one.isdir and transfer.find_tree_by_obj_id(places, one) is None}
-        done = do_transfer(src, dest, set(obj_ids) - unreadable, set(missing_ids) | unreadable, **named)
-        return done | unreadable
-
-    for owner, name, function in (
-        (DataCloud, "get_remote", get_verified),
-        (HashFileDB, "add", add_verified),
-        (HashFileDB, "check", check_told),
-        (Tree, "load", classmethod(load_verified)),
-        (transfer, "_do_transfer", transfer_readable),
-    ):
-        setattr(owner, name, function)
-
-
 def remove_corrupt(remote: Any, downloads: Iterable[Download]) -> list[Removed]:
     """Take what is corrupt off DVC's `remote`, each object once; what only arrived so stays. Whoever makes or has it pushes it again.
 
@@ -185,7 +108,7 @@ def remove_corrupt(remote: Any, downloads: Iterable[Download]) -> list[Removed]:
 def _remove(download: Download) -> Removed:
     try:
         with download.fs.open(download.path, "rb") as handle:
-            found = _md5(iter(lambda: handle.read(1 << 20), b""))
+            found = md5(iter(lambda: handle.read(1 << 20), b""))
         if found == download.oid.removesuffix(".dir"):
             return Removed(download.oid, False, "arrived corrupt and is not used; the remote's copy is intact")
         download.fs.remove(download.path)
@@ -244,7 +167,7 @@ def _listed(fs: Any, path: str) -> set[str]:
         return set()
 
 
-def _md5(blocks: Iterable[bytes]) -> str:
+def md5(blocks: Iterable[bytes]) -> str:
     digest = hashlib.md5(usedforsecurity=False)
     for block in blocks:
         digest.update(block)
