@@ -419,11 +419,13 @@ def _run_small_project(below: Path, tiny_corpus: TinyCorpus, checkout: Path) -> 
 
     from flows.parameters.sources import write_source
     from flows.repository.graph import read_graph
+    from tasks.core.stage.frozen import freeze
 
     author = ["-c", "user.name=small", "-c", "user.email=small@example.com"]
     subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "-m", "small"], cwd=folder, check=True)
     with chdir(folder):
         write_source()
+        freeze()
         repo = Repo.init()
         commands = {node.addressing: shlex.split(node.cmd) for node in repo.index.stages}
         project.outs = {node.addressing: [out.def_path for out in node.outs] for node in repo.index.stages}

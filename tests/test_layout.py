@@ -35,7 +35,7 @@ TAKE_MORE = {
     "flows/repository/cache.py": 1,
     "flows/repository/leftovers.py": 1,
     "flows/repository/merge.py": 2,
-    "flows/repository/remote.py": 1,
+    "flows/repository/patches.py": 1,
     "flows/results/charts.py": 1,
     "flows/results/generations.py": 1,
     "flows/results/quality.py": 3,

@@ -1,5 +1,6 @@
 """No known positive is ever a negative, for any batch size; the stage's entry from corpus to files."""
 
+import os
 import random
 import shutil
 import subprocess
@@ -76,7 +77,9 @@ def test_stage(tmp_path: Path) -> None:
         outs = [str(tmp_path / run / name) for name in ("index", "candidates", "negatives")]
         arguments = [*command, "--index", outs[0], "--candidates", outs[1], "--negatives", outs[2]]
         shutil.rmtree(tmp_path / ".retemper", ignore_errors=True)  # the second run resumes nothing of the first
-        subprocess.run(arguments, check=True, cwd=tmp_path, env={"PYTHONPATH": str(root), "PYTHONHASHSEED": "1" if run == "a" else "2"})
+        subprocess.run(
+            arguments, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root), "PYTHONHASHSEED": "1" if run == "a" else "2"}
+        )
     assert folder_digest(tmp_path / "a") == folder_digest(tmp_path / "b")
     read = {path.stem: pq.read_table(path).to_pydict() for path in (tmp_path / "a" / "candidates").iterdir()}
     assert read["dev"]["query"] == []

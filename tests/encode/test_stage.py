@@ -313,12 +313,12 @@ def test_one_document(project: Callable[..., Project]) -> None:
     ("harm", "words"),
     [
         (lambda out: (out / "manifest.json").unlink(), "manifest.json: not there"),
-        (lambda out: (out / "manifest.json").write_text("{}"), "not a manifest"),
-        (lambda out: (out / "manifest.json").write_text("[]"), "not a manifest"),
+        (lambda out: (out / "manifest.json").write_text("{}"), "invalid manifest"),
+        (lambda out: (out / "manifest.json").write_text("[]"), "invalid manifest"),
         (lambda out: (out / "manifest.json").write_text((out / "manifest.json").read_text().replace('"rows": 120', '"rows": 121')), "121"),
-        (lambda out: (out / "00001.npy").unlink(), "00001.npy: not a readable shard"),
-        (lambda out: (out / "00001.npy").write_bytes((out / "00001.npy").read_bytes()[:-1]), "00001.npy: not a readable shard"),
-        (lambda out: shutil.copyfile(out / "00000.npy", out / "00001.npy"), "00001.npy: not a readable shard"),
+        (lambda out: (out / "00001.npy").unlink(), "00001.npy: unreadable shard"),
+        (lambda out: (out / "00001.npy").write_bytes((out / "00001.npy").read_bytes()[:-1]), "00001.npy: unreadable shard"),
+        (lambda out: shutil.copyfile(out / "00000.npy", out / "00001.npy"), "00001.npy: unreadable shard"),
     ],
 )
 def test_a_harmed_folder_is_refused_in_one_line(harm: Callable[[Path], object], words: str, project: Callable[..., Project]) -> None:

@@ -175,9 +175,9 @@ def test_a_split_is_not_lost_to_the_least_grade_in_silence(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("relevance", "line"),
     [
-        ("two", "evaluate.relevance.dev: found 'two'"),
-        ({"train": 2}, "evaluate.relevance.train"),
-        ({"test": 0}, "evaluate.relevance.test: found 0"),
+        ("two", "evaluate: relevance.dev: found 'two'"),
+        ({"train": 2}, "evaluate: relevance.train"),
+        ({"test": 0}, "evaluate: relevance.test: found 0"),
     ],
 )
 def test_refused_grades(relevance: object, line: str) -> None:

@@ -292,9 +292,11 @@ RETRAINING_STAGES = {
     "prepare": """
 import json, sys, shutil
 from pathlib import Path
+from tasks.core.stage.entry import stage
 out = Path("data/corpus")
 source = Path(json.loads(Path("data/source.json").read_text())["dataset"]["source"].removeprefix("beir:"))
-shutil.copytree(source, out)
+with stage():
+    shutil.copytree(source, out)
 """,
     "train": """
 import json, os, sys, time

@@ -153,7 +153,7 @@ def test_encoder_of_wrong_width_or_with_nan_is_refused(tiny_encoder: Path, tmp_p
         case.run(monkeypatch, "embeddings", 3, 0, [])
     monkeypatch.setattr(core_queries, "encode", lambda *_: np.full((QUERIES, WIDTH), np.nan, dtype=np.float32))
     for way in ("embeddings", "indexes"):
-        with pytest.raises(UserError, match="gives NaN or infinity for a query"):
+        with pytest.raises(UserError, match="returns NaN or infinity for a query"):
             case.run(monkeypatch, way, 3, 0, [])
     assert not (tmp_path / "out").exists()
 

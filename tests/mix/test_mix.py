@@ -101,7 +101,7 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     b = negatives(tmp_path, "b", [])
     with pytest.raises(UserError, match="query 'q3' is out of the order"):
         run(tmp_path, monkeypatch, "{first: a, second: random}", a, b)
-    with pytest.raises(UserError, match="holds no negative of any training query"):
+    with pytest.raises(UserError, match="have no negatives for any training query"):
         run(tmp_path, monkeypatch, "{first: b, second: c}", b, b)
     with pytest.raises(UserError, match="both a; name two"):
         run(tmp_path, monkeypatch, "{first: a, second: a}", a, a)

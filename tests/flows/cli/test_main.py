@@ -308,7 +308,7 @@ def test_evaluate_runs_the_stages_beside_the_project(
     assert cli.main(["evaluate", "--model", "model", "--data", "beir:somewhere", "--out", "found.json"]) == 0
     assert json.loads(Path("found.json").read_text()) == {"test": {"nDCG@10": 0.25}}
     assert "0.2500" in capsys.readouterr().out
-    assert there == [{"corpus"}], "behind prepare, and before all else"
+    assert there == [{"corpus", "params.json"}], "behind prepare, and before all else"
     assert not list(Path(".retemper").glob("evaluate-*")), "the temporary folder is gone"
     assert list(Path("data").iterdir()) == []
     assert seen[0][:3] == ["tasks.prepare", "--source", "beir:somewhere"]

@@ -86,7 +86,7 @@ def test_an_unfit_data_set_is_refused_when_it_is_prepared_and_nothing_has_change
         "--set dataset.source=beir:../other --set bm25.k1=1.5\n"
     )
     assert {name: (project.folder / name).read_bytes() for name in names} == before
-    assert "executed 0, cached 4" in project.call("run")[0]
+    assert "executed 0, cached 5" in project.call("run")[0]
     by_hand = before["params.yaml"].replace(b"beir:../source", b"beir:../other")
     (project.folder / "params.yaml").write_bytes(by_hand)
     project.call("run", status=2)

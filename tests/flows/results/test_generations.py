@@ -18,6 +18,7 @@ from flows.results.generations import outdated, present, unfit
 from flows.results.metrics import read_metrics
 from flows.retraining.champion import record_of
 from tasks.core.stage.errors import Problem, UserError
+from tasks.core.stage.frozen import freeze_parameters
 
 DEPS = {
     "prepare": [],
@@ -197,9 +198,11 @@ def test_an_experiment_has_no_figures_of_before(project: Path) -> None:
 def test_a_training_alone_makes_its_models_figures_old(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the dvc.lock that DVC itself writes."""
     monkeypatch.chdir(toy.folder)
+    freeze_parameters()
     toy.command(sys.executable, "-m", "dvc", "repro", "report")
     assert set(present(read_metrics())[0]) == {"a", "b"} and not present(read_metrics())[1]
     toy.rounds(a="9", b="1")
+    freeze_parameters()
     toy.command(sys.executable, "-m", "dvc", "repro", "--single-item", "train@a")
     found, note = present(read_metrics())
     assert set(found) == {"b"}
