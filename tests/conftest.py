@@ -262,8 +262,8 @@ class Small:
         return self.call(lambda: cli.main(arguments), ["retemper"])
 
     def state(self) -> dict[str, str]:
-        """SHA-256 of every file, those aside that no person looks at: logs, scratch, locks, git's and DVC's own."""
-        unseen = re.compile(r"(\.git|\.retemper|\.dvc/tmp|\.dvc/cache)/|.*__pycache__/")
+        """SHA-256 of every file, those aside that no person looks at: logs, scratch, locks, git's and DVC's own, what is frozen."""
+        unseen = re.compile(r"(\.git|\.retemper|\.dvc/tmp|\.dvc/cache)/|.*__pycache__/|data/(params|code)\.json$")
         files = {file.relative_to(self.folder).as_posix(): file for file in self.folder.rglob("*") if file.is_file()}
         return {name: content_digest(file) for name, file in files.items() if not unseen.match(name)}
 
