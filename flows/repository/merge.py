@@ -209,12 +209,12 @@ def _union(base: str, ours: str, theirs: str) -> str:
 
 def _written(ours: str, merged: Mapping[str, Any]) -> str:
     """The text of ours, brought to the value `merged`."""
-    yaml = YAML()
-    yaml.preserve_quotes, yaml.width = True, 4096
-    document = yaml.load(ours)
+    keeper = YAML()  # of comments and quotes
+    keeper.preserve_quotes, keeper.width = True, 4096
+    document = keeper.load(ours)
     _bring(document, merged)
     text = io.StringIO()
-    yaml.dump(document, text)
+    keeper.dump(document, text)
     return text.getvalue()
 
 
