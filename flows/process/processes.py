@@ -116,13 +116,13 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
     Main thread only. `farewell` is said on stderr at once, and whatever is then slow to unwind is given LAST_RESORT_SECONDS;
     further signals change nothing.
     """
-    signalled = False
+    signalled = 0  # the signal, once there was one
 
     def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal signalled
         if signalled:
             return
-        signalled = True
+        signalled = number
         sys.unraisablehook = _quiet
         again = processes.stopped
         with suppress(OSError):  # the terminal is gone
@@ -137,8 +137,10 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
     before = {number: signal.signal(number, stop) for number in ending_signals()}
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         processes.stop()
+        if signalled and not isinstance(error, KeyboardInterrupt):  # a library has caught ours, and made another of it
+            raise KeyboardInterrupt(signalled) from None
         raise
     finally:
         if not signalled:  # else a second Ctrl-C would meet Python's own handler, on our way out

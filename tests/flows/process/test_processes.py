@@ -151,3 +151,23 @@ class TestNothingIsLeft:
         assert gone(grandchild)
         assert gone(tether)
         owner.wait(10)
+
+
+def test_a_stop_that_a_library_turned_into_another_error_is_still_a_stop() -> None:
+    """pydantic makes a PydanticSerializationError of a KeyboardInterrupt, while Prefect is imported: no traceback of it is shown."""
+    script = (
+        "import os, signal, sys\n"
+        "from flows.process.processes import Processes, stopping_on_signals\n"
+        "try:\n"
+        "    with stopping_on_signals(Processes(), lambda: 'stopped'):\n"
+        "        try:\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "            signal.pause()\n"
+        "        except KeyboardInterrupt as error:\n"
+        "            raise ValueError('cannot serialize') from error\n"
+        "except KeyboardInterrupt as error:\n"
+        "    os._exit(error.args[0])\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (signal.SIGTERM, "stopped")
