@@ -25,6 +25,8 @@ from tasks.teacher.params import Teacher
 from tasks.tokenize.params import Tokenize
 from tasks.train.params import Round
 
+RETRIEVE = frozenset(Retrieve.model_fields)  # of these, some were keys of evaluate before it was a stage of its own
+
 
 class Parameters(Params):
     """Every section of params.yaml."""

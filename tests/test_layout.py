@@ -74,6 +74,15 @@ def test_imports_run_downward() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_flows_know_no_stage_but_its_parameters() -> None:
+    for file in SOURCES:
+        if file.is_relative_to(ROOT / "flows"):
+            nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+            strange = [name for name in named if name.startswith("tasks.") and not name.startswith(("tasks.core.", "tasks.params"))]
+            assert not strange, f"{relative(file)}: imports {', '.join(strange)}; go through tasks.core or tasks.params"
+
+
 def test_the_import_contracts_name_every_stage() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     folders = {f"tasks.{path.name}" for path in (ROOT / "tasks").iterdir() if (path / "__init__.py").is_file()} - {"tasks.core"}

@@ -12,8 +12,7 @@ from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.sources.wikipedia import parse_articles
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, validate
-from tasks.params import Parameters
-from tasks.retrieve.params import Retrieve
+from tasks.params import RETRIEVE, Parameters
 
 PARAMS = Path("params.yaml")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -60,7 +59,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
 
 def check_moved(sections: Mapping[str, Any], where: str) -> None:
     """No key stands where an older version had it."""
-    found = {key: value for key, value in _entries(sections, "evaluate").items() if key in Retrieve.model_fields}
+    found = {key: value for key, value in _entries(sections, "evaluate").items() if key in RETRIEVE}
     if found:
         wanted = json.dumps(found).replace('"', "").replace("True", "true")
         raise UserError(
