@@ -7,9 +7,11 @@ modulefinder finds. For one change, `retemper run --dry-run --set KEY=VALUE` say
 
 import ast
 import itertools
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
@@ -363,3 +365,33 @@ def test_dvc_re_runs_what_reads_a_stage_whose_code_changed(copied: Copy) -> None
     file.write_text(f"{before}\n# more\n", encoding="utf-8")
     assert copied.rerun() == set()
     file.write_text(before, encoding="utf-8")
+
+
+# What is appended to each neutral module: other words, nothing shown, nothing collected.
+ALTERED = {
+    "tasks.core.stage.code": "KEPT = 3\n",
+    "tasks.core.stage.entry": "def stamps(words):\n    return {}\n",
+    "tasks.core.stage.errors": "FULL = 'other words'\n",
+    "tasks.core.stage.progress": "Progress.advance = Progress.close = lambda *_, **__: None\n",
+}
+
+
+def test_neutral_modules_change_no_artifact(small: Any, tmp_path: Path) -> None:
+    assert ALTERED.keys() == NEUTRAL.keys()
+    code = tmp_path / "code"
+    shutil.copytree(small.folder / "tasks", code / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in ALTERED.items():
+        with code.joinpath(*name.split(".")).with_suffix(".py").open("a") as module:
+            module.write(f"\n\n{text}")
+    assert Reader(code).stage_digests() == Reader(small.folder).stage_digests()
+    environment = os.environ | {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
+    for name in ("prepare", "tokenize", "bm25", "encode@warmup"):
+        command = [sys.executable, *small.commands[name][1:], *small.elsewhere(name, str(tmp_path / "made"))]
+        subprocess.run(command, cwd=small.folder, env=environment, check=True, capture_output=True)
+        for out in small.outs[name]:
+            assert contents(tmp_path / "made" / out) == contents(small.folder / out), out
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
