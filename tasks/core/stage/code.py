@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_text
 
 PACKAGE = "tasks"
@@ -105,7 +106,12 @@ class Reader:
             text = path.read_bytes()
             key = f"{package} {hashlib.sha256(text).hexdigest()}"
             known = self._before.get(key)
-            self._files[path] = self._modules[key] = Module(known[0], tuple(known[1])) if known else read_module(text, package)
+            try:
+                self._modules[key] = Module(known[0], tuple(known[1])) if known else read_module(text, package)
+            except (SyntaxError, ValueError) as error:  # a ValueError: null bytes
+                line = getattr(error, "lineno", None) or 1
+                raise UserError(f"{path.relative_to(self.root)}:{line}: not valid Python ({error.args[0]}); fix it and run again") from None
+            self._files[path] = self._modules[key]
         return self._files[path]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.stage.code import Reader, freeze_code, frozen_environment, read_module
+from tasks.core.stage.errors import UserError
 
 FILES = {
     "__init__": '"""Only words."""',
@@ -98,6 +99,13 @@ def test_what_is_remembered_of_a_module_is_by_its_bytes(project: Path) -> None:
     assert Reader(project, memory).stage_digests() == Reader(project).stage_digests() != first
     memory.write_text("{")
     assert Reader(project, memory).stage_digests() == Reader(project).stage_digests()
+
+
+@pytest.mark.parametrize(("text", "line"), [(b"x = 1\nif:\n", 2), (b"x = '\0'\n", 1), (b"x = '\xff'\n", 1)])
+def test_code_that_is_not_python_is_refused_in_one_line(project: Path, text: bytes, line: int) -> None:
+    (project / "tasks/core/d.py").write_bytes(text)
+    with pytest.raises(UserError, match=rf"^tasks/core/d.py:{line}: not valid Python \(.+\); fix it and run again$"):
+        Reader(project).stage_digests()
 
 
 def test_a_frozen_copy_is_whole_and_used_again_and_old_ones_go(project: Path) -> None:
