@@ -17,7 +17,7 @@ from tasks.core.sources import datasets, wikipedia
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.errors import Unavailable, UserError, printable
 from tasks.core.stage.files import file_digest, file_stamp, write_json
-from tasks.core.stage.params import read_yaml
+from tasks.core.stage.params import FROZEN, read_parameters, read_yaml
 
 SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
@@ -109,12 +109,12 @@ def write_source(
     _write_memory(memory, remembered)
 
 
-def watch(kinds: Iterable[str], params: Path = Path("params.yaml"), source: Path = SOURCE, memory: Path = MEMORY) -> dict[str, Any]:
+def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, memory: Path = MEMORY) -> dict[str, Any]:
     """What a stage that reads these sources must know (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
 
     `problem` says which source is no longer the one of `source`; it is empty where all are, or are unavailable.
     """
-    known, remembered, named = _flat(_read(source)), _read_memory(memory), _kinds(read_yaml(params))
+    known, remembered, named = _flat(_read(source)), _read_memory(memory), _kinds(read_parameters(params))
     files: dict[str, list[int]] = {}
     for kind in kinds:
         name, listing = named[kind]

@@ -12,6 +12,7 @@ import pytest
 import flows.parameters.sources
 from flows.parameters.sources import source_keys, watch, write_source
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.frozen import freeze_parameters
 
 
 class Place:
@@ -30,6 +31,7 @@ class Place:
     def write(self, dataset: str = "beir:beir", encoder: str = "model") -> dict[str, Any]:
         Path("params.yaml").write_text(json.dumps({"dataset": {"source": dataset}, "encoder": {"source": encoder}}))
         write_source(warn=self.warnings.append)
+        freeze_parameters()
         return json.loads(self.source.read_text())
 
 
@@ -314,6 +316,8 @@ def test_a_source_that_is_no_longer_the_one_of_the_file_is_told_to_the_stage(pla
     place.write()
     found = watch(["dataset"])
     assert found["problem"] == "" and sorted(Path(name).name for name in found["files"]) == ["corpus.jsonl", "queries.jsonl", "test.tsv"]
+    Path("params.yaml").write_text("rounds: {}\n")  # edited while the run is at work: for the next one
+    assert watch(["dataset"]) == found
     with Path("beir/corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "e", "text": "u"}\n')
     found = watch(["encoder", "dataset"])
