@@ -205,7 +205,7 @@ def test_dropped_and_counted_where_a_parameter_allows(small: Any) -> None:
 # --- parameters: what the command line refuses before anything runs -----------------------------------------------------------
 
 SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "missing folder": (["dataset.source=beir:nowhere"], ("nowhere: found nothing there, expected a BEIR folder", "mend the path")),
+    "missing folder": (["dataset.source=beir:nowhere"], ("nowhere: found nothing there, expected a BEIR folder", "fix the path")),
     "file where a folder is wanted": (["dataset.source=beir:params.yaml"], ("params.yaml: found a file, expected a BEIR folder",)),
     "unknown kind of dataset": (["dataset.source=bier:x"], ("params.yaml: dataset.source", "unknown kind 'bier'", "beir:PATH")),
     "URL in place of a folder": (["dataset.source=irds:https://me:pass@x.org/y"], ("dataset.source", "https://***@x.org", "found a URL")),

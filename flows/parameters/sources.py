@@ -183,7 +183,7 @@ def list_encoder(name: str) -> Listing:
     if place.folder is None:
         raise Elsewhere(f"encoder {name}: not on this machine yet")
     if not files:
-        raise Unavailable(f"encoder {name}: found an empty folder, expected config.json, weights and tokenizer; mend the path")
+        raise Unavailable(f"encoder {name}: found an empty folder, expected config.json, weights and tokenizer; fix the path")
     return Listing(_relative(files, place.folder), datasets.encoder_versions(place), "" if files else place.name)
 
 

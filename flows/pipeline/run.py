@@ -122,9 +122,12 @@ def dry_run(
     """
     processes = Processes()
     display = Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run(), edited or nullcontext():
-        plan = make_plan(targets, processes, display.warn, check, dry=True)
-    freeze()  # without the edit
+    with stopping_on_signals(processes, display.farewell), locks.only_run():  # a run at work has frozen parameters of its own
+        try:
+            with edited or nullcontext():
+                plan = make_plan(targets, processes, display.warn, check, dry=True)
+        finally:
+            freeze()  # without the edit
     return [name for name in plan.graph.stages if name in plan.changed]
 
 

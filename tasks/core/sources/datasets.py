@@ -275,10 +275,10 @@ def local_path(place: str) -> Path:
 
 def _folder(path: Path, expected: str) -> Path:
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path}: found a file, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
+        raise UserError(f"{path}: found a file, expected {expected}; fix the path (relative ones start at {Path.cwd()})")
     if not path.exists() or not any(path.iterdir()):  # an empty folder is where a disk is mounted that is away
         found = "an empty folder" if path.exists() else "nothing there"
-        raise Unavailable(f"{path}: found {found}, expected {expected}; mend the path (relative ones start at {Path.cwd()})")
+        raise Unavailable(f"{path}: found {found}, expected {expected}; fix the path (relative ones start at {Path.cwd()})")
     return path
 
 
@@ -302,7 +302,7 @@ def _need(folder: Path, names: list[str], only: bool = False) -> Path:
     file = _first(folder, names, only)
     if file is None:
         packed = next((p for name in names for end in (".tar.gz", ".tgz") if (p := folder / f"{Path(name).stem}{end}").is_file()), None)
-        remedy = f"unpack it: tar -xzf {packed}" if packed else "add it or mend the path"
+        remedy = f"unpack it: tar -xzf {packed}" if packed else "add it or fix the path"
         raise UserError(f"{folder / names[0]}: not there, expected {_either(names)}; {remedy}")
     return file
 

@@ -74,11 +74,11 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
         return (spec.path,)
     known, names = KNOWN[spec.kind]
     if not spec.path.is_dir():
-        raise Unavailable(f"{spec.path}: nothing there, expected a file or a folder with {names}; mend the path of articles.source")
+        raise Unavailable(f"{spec.path}: nothing there, expected a file or a folder with {names}; fix the path of articles.source")
     files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and known(f.name)))
     if not files:
         kind = UserError if any(spec.path.iterdir()) else Unavailable  # an empty folder is where a disk is mounted that is away
-        raise kind(f"{spec.path}: found no {names}; mend the path of articles.source")
+        raise kind(f"{spec.path}: found no {names}; fix the path of articles.source")
     refuse_again(files, spec.kind)
     return files
 

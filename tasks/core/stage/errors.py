@@ -13,7 +13,7 @@ FULL = "No space left on device"
 REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give access"),
-    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "move away what stands there"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "move what is there"),
 }
 # Rust (safetensors, tokenizers), faiss, NumPy and SQLite say it in words of their own; NumPy's `tofile` keeps no errno.
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)

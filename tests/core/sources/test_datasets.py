@@ -117,7 +117,7 @@ def test_relative_paths_start_at_the_current_folder(tmp_path: Path, monkeypatch:
     assert dataset_files(parse_dataset("beir:in")) == (Path("in/corpus.jsonl"), Path("in/qrels/test.tsv"), Path("in/queries.jsonl"))
     monkeypatch.chdir(tmp_path / "in")
     with pytest.raises(
-        UserError, match=r"^in: found nothing there, expected a BEIR folder .*; mend the path \(relative ones start at .*/in\)$"
+        UserError, match=r"^in: found nothing there, expected a BEIR folder .*; fix the path \(relative ones start at .*/in\)$"
     ):
         dataset_files(parse_dataset("beir:in"))
     with pytest.raises(UserError, match=r"^corpus.jsonl: found a file, expected a BEIR folder"):
