@@ -1,7 +1,9 @@
 """What a run tidies up when it has ended, and how a retraining's goes on without its server."""
 
+import json
 from asyncio import CancelledError
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from flows.process.display import Display, Outcome
 from flows.process.processes import Processes
 from flows.repository.graph import Graph, Stage
 from flows.retraining import retrain
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.scratch import finish
 
 WHOLE = {"a": Outcome("Ran"), "b": Outcome("Cached")}
@@ -119,3 +122,25 @@ def test_a_slot_that_the_server_forgets_ends_no_stage(monkeypatch: pytest.Monkey
     monkeypatch.setenv("RETEMPER_DEVICE_LIMIT", "gpu-here")
     with flow.shared_slot():
         assert given == [{"name": "gpu-here", "occupy": 1, "strict": True, "raise_on_lease_renewal_failure": False}]
+
+
+def test_a_refused_dry_run_leaves_the_parameters_frozen_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("value: 1\n")
+
+    @contextmanager
+    def edited() -> Iterator[None]:
+        Path("params.yaml").write_text("value: 2\n")
+        try:
+            yield
+        finally:
+            Path("params.yaml").write_text("value: 1\n")
+
+    def refuse(*_: Any, **__: Any) -> Plan:
+        run.freeze()
+        raise UserError("no stage nowhere")
+
+    monkeypatch.setattr(run, "make_plan", refuse)
+    with pytest.raises(UserError, match="no stage nowhere"):
+        run.dry_run(["nowhere"], edited=edited())
+    assert json.loads(Path("data/params.json").read_text()) == {"value": 1}
