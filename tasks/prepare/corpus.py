@@ -5,11 +5,10 @@ remain judged are written, in the source's order; then the qrels that remain. In
 8 bytes per document and query (tasks.prepare.ids), and the qrels as Arrow columns (about 40 bytes a line).
 """
 
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from pathlib import Path
@@ -26,6 +25,7 @@ from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import track
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
+from tasks.core.tables.trec_ids import WHITE
 from tasks.prepare.ids import Ids, hashes
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import At, Document, Qrel, Query, Source
@@ -33,7 +33,6 @@ from tasks.prepare.stats import Lengths, Stats, corpus_stats
 
 T = TypeVar("T")
 Text = TypeVar("Text", Document, Query)
-WHITE = re.compile(r"\s", re.ASCII)
 
 
 @dataclass
@@ -50,13 +49,14 @@ class Judged:
 
 @dataclass
 class Tally:
-    """What was counted on the way; `dropped` by reason."""
+    """What was counted on the way; `dropped` by reason, `white_ids` (that hold white space) by what they name."""
 
     documents: Lengths = field(default_factory=Lengths)
     queries: dict[str, Lengths] = field(default_factory=lambda: {split: Lengths() for split in SPLITS})
     empty_titles: int = 0
     empty_texts: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    white_ids: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Corpus:
 def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
     """Write documents.parquet, queries/ and qrels/ of all three splits and stats.json into `folder`.
 
-    UserError, with the place, for an id that is empty, doubled or holds white space, a text that is empty, a qrel of an
-    unknown document or query, two grades for one pair, a split without any relevant document, no document at all.
+    UserError, with the place, for an id that is empty, doubled or (unless prepare.ids says escape) holds white space, a text that is
+    empty, a qrel of an unknown document or query, two grades for one pair, a split without any relevant document, no document at all.
     """
     tally = Tally(dropped=Counter(source.dropped))
     empty: set[str] = set()
@@ -99,8 +99,8 @@ def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
 
 
 def pairs(queries: Sequence[str], docs: Sequence[str]) -> list[str]:
-    """One id per (query, document); a tab stands in no id."""
-    return [f"{query}\t{doc}" for query, doc in zip(queries, docs, strict=True)]
+    """One id per (query, document)."""
+    return [f"{len(query)} {query}{doc}" for query, doc in zip(queries, docs, strict=True)]
 
 
 def chunks(items: Iterable[T], size: int = BATCH_ROWS) -> Iterator[list[T]]:
@@ -166,8 +166,12 @@ def _write_queries(
 def _full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
     """The records that hold a text, their ids checked; an empty one is refused, or counted and its id remembered."""
     for record in records:
-        if not record.id or WHITE.search(record.id):
-            raise UserError(f"{record.at}: found {what} id {record.id!r}, expected one without white space (run files are separated by it)")
+        if not record.id:
+            raise UserError(f"{record.at}: found an empty {what} id, expected one that names it; fix that line")
+        if WHITE.search(record.id):
+            if settings.ids == "refuse":
+                raise UserError(_white(record, records, what))
+            tally.white_ids[what] += 1
         if record.text.strip() or (isinstance(record, Document) and record.title.strip()):
             yield record
         elif settings.empty_texts == "refuse":
@@ -176,6 +180,17 @@ def _full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, e
         else:
             tally.dropped[f"{'documents' if what == 'document' else 'queries'} without text"] += 1
             empty.add(record.id)
+
+
+def _white(record: Text, rest: Iterable[Text], what: str) -> str:
+    count = 1
+    with suppress(UserError):  # another mistake, further on
+        count += sum(bool(WHITE.search(other.id)) for other in rest)
+    ids = f"{count:,} such {what} id{'s' if count > 1 else ''}"
+    return (
+        f"{record.at}: found {what} id {record.id!r}, expected one without white space, which separates the fields of run files ({ids}); "
+        "rename it, or set prepare.ids=escape"
+    )
 
 
 def _batch(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.RecordBatch:

@@ -18,6 +18,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import track
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import QUERIES, RANKED
+from tasks.core.tables.trec_ids import escape, unescape
 from tasks.prepare.corpus import Corpus, chunks, pairs
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import Negative, Source
@@ -66,7 +67,7 @@ def _spread(negatives: Iterator[Negative], corpus: Corpus, settings: Prepare, sc
                 elif is_positive:
                     counts["that are known positives"] += 1
                 elif is_known:
-                    files[ordinal // width].write(f"{ordinal}\t{negative.doc}\n")
+                    files[ordinal // width].write(f"{ordinal}\t{escape(negative.doc)}\n")
                 elif settings.unknown_documents == "refuse":
                     raise UserError(
                         f"{negative.at}: document {negative.doc!r} is not in the dataset; add it, or set prepare.unknown_documents=drop"
@@ -80,7 +81,7 @@ def _gather(bucket: Path, ids: list[str], first: int, depth: int, counts: Counte
     with bucket.open(encoding="utf-8", newline="\n") as handle:
         for line in handle:
             ordinal, _, doc = line.rstrip("\n").partition("\t")
-            documents = kept[int(ordinal) - first]
+            documents, doc = kept[int(ordinal) - first], unescape(doc)
             if len(documents) < depth:
                 documents[doc] = None
             elif doc not in documents:

@@ -22,6 +22,9 @@ class Prepare(Params):
     empty_texts: Literal["refuse", "drop"] = Field(
         "refuse", description="documents without title and text, queries without text: an error, or dropped and counted with their qrels"
     )
+    ids: Literal["refuse", "escape"] = Field(
+        "refuse", description="ids with white space: an error, or kept, and percent-encoded in TREC files, which it would cut into fields"
+    )
     official_depth: int = Field(
         200, ge=1, description="ready negatives (MS MARCO) kept per training query, the first in the source's order"
     )

@@ -42,11 +42,13 @@ class Counted(Protocol):
     empty_titles: int
     empty_texts: int
     dropped: Counter[str]
+    white_ids: Counter[str]
 
 
 def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
-    """The content of stats.json. Words are of the text alone, without the title; `dropped` counts by reason."""
-    return {
+    """The content of stats.json. Words are of the text alone, without the title; `dropped` counts by reason, `white_ids`
+    (where there are any) ids with white space by what they name."""
+    figures = {
         "documents": {
             "count": tally.documents.counts.total(),
             "words": {
@@ -60,6 +62,7 @@ def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
         "splits": {split: _split_stats(tally.queries[split], qrels[split]) for split in SPLITS},
         "dropped": {reason: tally.dropped[reason] for reason in sorted(tally.dropped)},
     }
+    return figures | ({"white_ids": dict(sorted(tally.white_ids.items()))} if tally.white_ids else {})
 
 
 def table(stats: Stats) -> str:
@@ -76,6 +79,9 @@ def table(stats: Stats) -> str:
             lines.append(
                 f"{split:<9} {row['queries']:>12,} {row['words']['mean']:>8.1f} {row['qrels']:>10,} {row['positives_per_query']:>16.2f}"
             )
+    if white := stats.get("white_ids"):
+        told = ", ".join(counted(count, f"{'queries' if what == 'query' else 'documents'}") for what, count in white.items())
+        lines.append(f"ids with white space, percent-encoded in TREC files: {told}")
     lines += [f"dropped: {counted(count, reason)}" for reason, count in stats["dropped"].items()]
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
+from tasks.core.tables.trec_ids import unescape
 from tasks.core.text.document import Text, document_text
 from tasks.report.systems import System
 
@@ -96,7 +97,7 @@ def ranked_first(path: Path, relevant: Mapping[str, Sequence[str]]) -> dict[str,
     found: dict[str, tuple[str | None, int | None]] = {}
     with path.open(encoding="utf-8") as handle:
         for line in handle:
-            query, _, doc, rank, _, _ = line.split(" ")
+            query, _, doc, rank, _, _ = map(unescape, line.split(" "))
             if query not in relevant:
                 continue
             first, hit = found.get(query, (None, None))

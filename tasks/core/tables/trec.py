@@ -5,26 +5,27 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 from tasks.core.tables.schemas import RANKED
+from tasks.core.tables.trec_ids import NEEDED, escape, unescape
 
 
 def write_run(path: Path, batches: Iterable[pa.RecordBatch], tag: str) -> int:
     """Write `batches` (schema RANKED), whole or not at all, as TREC lines `query Q0 doc rank score tag`; returns how many.
 
     Scores are the shortest decimals that give the same float32 again, so trec_eval, which sorts by score and then by
-    falling id, finds the same order. UserError for an id that a TREC line cannot hold.
+    falling id, finds the same order. Ids with white space are escaped (trec_ids.py). UserError for an empty id.
     """
     lines = 0
     with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as handle:
         for batch in batches:
-            for name in ("query", "doc"):
-                _refuse_blanks(batch[name], path)
-            fields = [batch["query"], "Q0", batch["doc"], batch["rank"].cast(pa.string()), batch["score"].cast(pa.string()), tag]
+            query, doc = (_written(batch[name], path) for name in ("query", "doc"))
+            fields = [query, "Q0", doc, batch["rank"].cast(pa.string()), batch["score"].cast(pa.string()), tag]
             handle.writelines(line + "\n" for line in pc.binary_join_element_wise(*fields, " ").to_pylist())
             lines += len(batch)
     return lines
@@ -51,33 +52,61 @@ def without_identical_ids(batches: Iterable[pa.RecordBatch], depth: int | None =
         yield batch.set_column(column, field, pa.array(ranks, field.type)).filter(pa.array(kept))
 
 
-def _refuse_blanks(ids: pa.Array, path: Path) -> None:
-    bad = ids.filter(pc.match_substring_regex(ids, r"^$|\s"))
-    if len(bad):
-        raise UserError(
-            f"{path}: found the id {bad[0].as_py()!r}, expected ids without blanks, which TREC runs cannot hold; rename it in the source"
-        )
+def _written(ids: pa.Array, path: Path) -> pa.Array:
+    if pc.any(pc.equal(ids, "")).as_py():
+        raise UserError(f"{path}: found an empty id, expected one that TREC runs can hold; name it in the source")
+    return pa.array(map(escape, ids.to_pylist())) if pc.any(pc.match_substring_regex(ids, NEEDED)).as_py() else ids
 
 
 def read_run(path: Path, depth: int = sys.maxsize) -> Iterator[tuple[str, list[str]]]:
     """Each query with its `depth` best documents, in the order of the file, one query at a time."""
-    query, documents = "", list[str]()
+    for query, documents, _ in _read_lists(path, depth):
+        yield query, documents
+
+
+def read_scored_run(path: Path, depth: int = sys.maxsize) -> Iterator[tuple[str, list[str], npt.NDArray[np.float64]]]:
+    """`read_run` with scores [N], float32 as they were written. UserError for one that is not a finite number."""
+    for query, documents, written in _read_lists(path, depth):
+        try:
+            scores = np.array(written).astype(np.float32).astype(np.float64)
+        except ValueError:
+            scores = np.array([_number(score) for score in written])
+        if not np.isfinite(scores).all():
+            place = int(np.argmin(np.isfinite(scores)))
+            raise UserError(
+                f"{path}: query {query}, document {documents[place]}: found the score {written[place]!r}, expected a finite number; "
+                f"run the stage that makes it again"
+            )
+        yield query, documents, scores
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _read_lists(path: Path, depth: int) -> Iterator[tuple[str, list[str], list[str]]]:
+    query, documents, scores = "", list[str](), list[str]()
     try:
         with path.open(encoding="utf-8") as handle:
             for number, line in enumerate(handle, 1):
                 fields = line.rstrip("\n").split(" ")  # an id may hold other white space than ASCII's
                 if len(fields) != 6:
                     raise UserError(f"{path}:{number}: found {len(fields)} fields, expected 6: query Q0 doc rank score tag")
-                if fields[0] != query and documents:
-                    yield query, documents
-                    documents = []
-                query = fields[0]
+                name = unescape(fields[0])
+                if name != query and documents:
+                    yield query, documents, scores
+                    documents, scores = [], []
+                query = name
                 if len(documents) < depth:
-                    documents.append(fields[2])
+                    documents.append(unescape(fields[2]))
+                    scores.append(fields[4])
     except FileNotFoundError:
         raise UserError(f"{path}: not there; run the stage that makes it") from None
     if documents:
-        yield query, documents
+        yield query, documents, scores
 
 
 def best_first(documents: list[str], scores: list[float]) -> list[tuple[str, float]]:

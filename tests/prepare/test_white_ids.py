@@ -1,0 +1,56 @@
+"""Ids with white space: refused with their number and the way out, or kept as they are."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.sources.datasets import parse_dataset
+from tasks.core.stage.errors import UserError
+from tasks.prepare.corpus import pairs
+from tasks.prepare.readers import read
+from tasks.prepare.source import At, Negative, Source
+from tasks.prepare.stats import table
+
+FILES = {
+    "corpus.jsonl": "".join(
+        f'{{"_id": "{name}", "title": "", "text": "text of {place}"}}\n'
+        for place, name in enumerate(["doc 1", "doc 2", "d3", "two\\ttabs"])
+    ),
+    "queries.jsonl": '{"_id": "query 1", "text": "one"}\n{"_id": "q2", "text": "two"}\n',
+    "qrels/train.tsv": "query-id\tcorpus-id\tscore\nquery 1\tdoc 1\t1\n",
+    "qrels/dev.tsv": "query-id\tcorpus-id\tscore\nq2\td3\t1\n",
+    "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq2\tdoc 2\t1\n",
+}
+
+
+def test_they_are_refused_with_their_number_and_the_way_out(prepare: Any, put: Any) -> None:
+    line = r"corpus.jsonl:1: found document id 'doc 1', expected one without white space, .* \(3 such document ids\); .*prepare.ids=escape$"
+    with pytest.raises(UserError, match=line):
+        prepare(f"beir:{put(FILES)}")
+    documents = FILES["corpus.jsonl"].replace("doc 1", "d1").replace("doc 2", "d2").replace("two\\ttabs", "d4")
+    qrels = {name: text.replace("doc ", "d") for name, text in FILES.items() if name.startswith("qrels")}
+    with pytest.raises(UserError, match=r"queries.jsonl:1: found query id 'query 1'.*\(1 such query id\)"):
+        prepare(f"beir:{put({**FILES, **qrels, 'corpus.jsonl': documents})}")
+
+
+def test_they_are_kept_and_counted(prepare: Any, put: Any) -> None:
+    got = prepare(f"beir:{put(FILES)}", ids="escape")
+    assert [row[0] for row in got.documents] == ["doc 1", "doc 2", "d3", "two\ttabs"]
+    assert [row[0] for row in got.queries["train"]] == ["query 1"]
+    assert [row[:2] for row in got.qrels["train"]] == [("query 1", "doc 1")]
+    assert got.stats["white_ids"] == {"document": 3, "query": 1}
+    assert "ids with white space, percent-encoded in TREC files: 3 documents, 1 query\n" in f"{table(got.stats)}\n"
+
+
+def test_official_negatives_with_white_space(prepare: Any, put: Any) -> None:
+    source: Source = read(parse_dataset(f"beir:{put(FILES)}"))
+    at = At(Path("negatives"), 1)
+    negatives = [Negative(at, "query 1", doc) for doc in ("two\ttabs", "doc 1", "doc 2", "d3")]
+    got = prepare(replace(source, negatives=lambda: iter(negatives)), ids="escape")
+    assert [row[1] for row in got.official] == ["two\ttabs", "doc 2", "d3"], "less the positive"
+
+
+def test_a_pair_is_not_taken_for_another() -> None:
+    assert len(set(pairs(["a", "a\tb", "1 a"], ["b\tc", "c", ""]))) == 3
