@@ -39,6 +39,7 @@ LONGEST = 900.0  # seconds that a flow may take
 END_SECONDS = 10.0  # in which a stopped flow must be gone; it aims at one, and the machine may be busy
 ORPHAN_SECONDS = 3.0
 STARTING_SECONDS = 60.0
+AT_ONCE = 5  # stages at work at once, which a killed server takes with it
 NAMED = {signal.SIGKILL: "KILL", signal.SIGTERM: "TERM", signal.SIGINT: "INT"}
 
 
@@ -47,7 +48,7 @@ class Kill:
     """What is killed, how and when. `moment` is a window that is aimed at, `delay` seconds after it opened (or at random)."""
 
     number: int
-    victim: str  # flow | dvc | stage | tether | all
+    victim: str  # flow | dvc | stage | tether | client | server (of prepared Python) | all
     signal: signal.Signals
     moment: str  # random | start | commit | lock | write | checkpoint | push
     delay: float
@@ -59,7 +60,7 @@ class Kill:
 def draw(seed: int, number: int, patience: float) -> Kill:
     """Kill `number` of a seed."""
     chance = random.Random(f"{seed} {number}")
-    victim = chance.choices(["flow", "dvc", "stage", "tether", "all"], [4, 5, 6, 1, 2])[0]
+    victim = chance.choices(["flow", "dvc", "stage", "tether", "client", "server", "all"], [4, 5, 6, 1, 1, 2, 2])[0]
     moments = {"random": 6, "commit": 2, "lock": 1, "write": 2, "checkpoint": 1}
     if victim == "stage":
         del moments["commit"]
@@ -123,7 +124,7 @@ class Harness:
                 if aimed.victim in ("flow", "all"):
                     stopped = aimed
                     break
-                wounded += 1
+                wounded += AT_ONCE if aimed.victim == "server" else 1
             status = self.wait(flow, stopped)
             text = log.read_text("utf-8", "replace")
             self.resumed += text.count("resuming from step")

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).resolve().parents[1]
 OBJECT = re.compile(r"files/md5/[0-9a-f]{2}/[0-9a-f]{30}(\.dir)?|runs/[0-9a-f]{2}/[0-9a-f]{64}/[0-9a-f]{64}")
 NO_LITTER = re.compile(
-    r"\.git/|\.dvc/cache/|\.retemper/(prefect|logs|shards)/|\.retemper/pushed\.json$|runtime\.yaml$|tmp$|tmp/torchinductor_\w+|.*__pycache__"
+    r"\.git/|\.dvc/cache/|\.retemper/(prefect|logs|shards|environments)/|\.retemper/pushed\.json$|runtime\.yaml$|tmp$|tmp/torchinductor_\w+|.*__pycache__"
 )
 
 
@@ -76,12 +76,12 @@ class Workspace:
             try:
                 if not entry.name.isdigit() or int(entry.name) == os.getpid():
                     continue
-                words = (entry / "cmdline").read_bytes().decode().split("\0")[:-1]
+                words = (entry / "cmdline").read_bytes().decode().strip("\0").split("\0")
                 place = str((entry / "cwd").readlink())
                 numbers = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if words and numbers[0] != "Z" and (self._holds(place) or any(str(self.folder) in word for word in words)):
+            if words[0] and numbers[0] != "Z" and (self._holds(place) or any(str(self.folder) in word for word in words)):
                 found.append(Process(int(entry.name), *_role(words), up - int(numbers[19]) / ticks))
         return found
 
@@ -120,6 +120,13 @@ class Workspace:
 
 def _role(words: list[str]) -> tuple[str, str]:
     """Which victim a command is, and on what stage it works."""
+    if len(words) == 1:  # the title of a fork
+        words = words[0].split()
+    if any(word.endswith("fork_server.py") for word in words[:3]):
+        return "server", ""
+    if any(word.endswith("fork_client.py") for word in words[:5]):
+        module = next((word for word in words[5:8] if word.startswith("tasks.")), "")
+        return "client", module.removeprefix("tasks.") or words[-1]
     if any(word.endswith("tether.py") for word in words[:5]):
         return ("tether" if "repro" in words else "other"), words[-1] if "repro" in words else ""
     if "repro" in words:

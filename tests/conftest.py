@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,6 +26,7 @@ CODE = ("benchmarks", "docs", "flows", "tasks")  # what tests take from the work
 EDITED_BY_RUNS = ("params.yaml", "data/source.json")  # what they take as committed
 MADE_BY_RUNS = ("dvc.lock",)  # what they never take
 DVC_CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_update = false\n"  # no remote: tests push to none of a team's
+FORKS = "RETEMPER_FORKS"  # as in flows/process/prepared.py
 THREADS = 2  # the same on every machine: another count may change the last bits of a sum
 
 gc.set_threshold(50_000)  # a full collection looks through all of torch, Prefect and pytest: 7 % of tests that train and encode
@@ -95,6 +96,19 @@ def _params_of_stages_alone(request: pytest.FixtureRequest, monkeypatch: pytest.
     place = request.path.relative_to(Path(__file__).parent).parts
     if len(place) > 1 and place[0] not in ("flows", "freeze"):
         monkeypatch.setenv("RETEMPER_PARAMS", "params.yaml")
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Environment of one prepared Python for all runs of small projects: it takes seconds of CPU. Its stages have one thread each."""
+    from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # sixty documents: a second thread only waits
+        patch.chdir(tmp_path_factory.mktemp("prepared"))
+        python = PreparedPython([*DVC, *TABLES, *MODELS])
+    with python:
+        yield {name: value for name, value in python.environment.items() if name == FORKS}
 
 
 @pytest.fixture(scope="session")
@@ -319,6 +333,7 @@ SMALL = {
     "rerank": {"crossed": {"run": "bm25", "reranker": "small", "depth": 3, "max_length": 32}},
     "rescore": {"again": {"run": "bm25", "round": "warmup", "encoder": "tower", "depth": 5}},
     "adore": {"tower": {"round": "warmup", "negatives": "none", "steps": 2, "precision": "fp32"}},
+    "fuse": {"hybrid": {"first": "bm25", "second": "tower"}, "three": {"first": "hybrid", "second": "crossed", "method": "rrf"}},
     "study": {"indexes": {"round": "warmup", "factories": ["Flat"], "steps": 1, "precision": "fp32"}},
 }
 

@@ -5,9 +5,11 @@ Import after `flows.pipeline.server.set_environment`. Only names pass between ta
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from prefect import flow, task
@@ -37,9 +39,15 @@ WATCHED = Path(".retemper/sources")  # for each stage at work that reads from ou
 
 
 def execute(
-    plan: Plan, processes: Processes, display: Display, clock: timing.Clock, gate: Callable[[], None] | None = None
+    plan: Plan,
+    processes: Processes,
+    display: Display,
+    clock: timing.Clock,
+    *,
+    python: Mapping[str, str] = MappingProxyType({}),
+    gate: Callable[[], None] | None = None,
 ) -> dict[str, Outcome]:
-    """Run the plan as a Prefect flow run; how every stage ended, by name.
+    """Run the plan as a Prefect flow run; how every stage ended, by name. `python`: environment of a prepared one.
 
     With a `gate`, `prepare` comes first, then the gate; where that raises a UserError, no other stage begins.
     """
@@ -82,7 +90,9 @@ def execute(
                     clock.began(name)
                     began = time.time()
                     env = env | _watched(stages[name])
-                    outcome = run_stage(name, processes, tell, plan.reached, env | frozen | display.environment | environments.begin(name))
+                    env |= {**python, **frozen, **display.environment, **environments.begin(name)}
+                    outcome = run_stage(name, processes, tell, plan.reached, env)
+                    outcome = replace(outcome, work=environments.seconds(name))
                     device = timing.device_name(env, stages[name].slot)
                     state: timing.State = "Stopped" if processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
                     span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)

@@ -10,6 +10,7 @@ from flows.pipeline import server, splits
 from flows.pipeline.plan import Plan, check_parameters, make_plan
 from flows.process import locks
 from flows.process.display import Display, Outcome, summary, text_table
+from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository import leftovers
 from flows.repository.cache import cache_folder
@@ -172,10 +173,12 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
             raise
 
     try:
-        ours = server.use_server()
-        from flows.pipeline.flow import execute
+        with PreparedPython(_needed(plan)) as python:
+            ours = server.use_server()
+            from flows.pipeline.flow import execute
 
-        outcomes = execute(plan, processes, display, clock, gate=remembering if splits.STAGE in plan.changed else None)
+            gated = remembering if splits.STAGE in plan.changed else None
+            outcomes = execute(plan, processes, display, clock, python=python.environment, gate=gated)
     except Exception as error:
         refuse_full_disk(error)  # Prefect's database says it in many ways
         if configured and not server.answers():
@@ -186,6 +189,13 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
     if refused:
         raise refused[0]
     return outcomes
+
+
+def _needed(plan: Plan) -> list[str]:
+    """Modules that the stages to run import, and DVC for each of them."""
+    if not plan.changed:
+        return []
+    return [*DVC, *TABLES, *(MODELS if any(plan.graph.stages[name].slot for name in plan.changed) else ())]
 
 
 def refuse_full_disk(cause: Exception | None = None) -> None:

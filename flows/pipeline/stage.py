@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from flows.process.display import Outcome
+from flows.process.prepared import python
 from flows.process.problems import Problems
 from flows.process.processes import Processes, Stopped, environment
 from flows.repository.remote import WARNING
@@ -122,7 +123,7 @@ def run_stage(
     name: str, processes: Processes, tell: Callable[[str], None], pull: bool = False, env: dict[str, str] | None = None, logs: Path = LOGS
 ) -> Outcome:
     """Bring one stage up to date: run it, or let DVC find that it need not run. Its output goes to `tell` and to a log."""
-    command = [*REMOTE, "repro-pull" if pull else "repro", name]
+    command = [python(env or {}), *REMOTE[1:], "repro-pull" if pull else "repro", name]
     started = time.monotonic()
     log = logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ class Outcome:
     """How a stage ended. `problem`: why, where it failed; `status` the exit status it ended with.
 
     `began` and `ended`: when its command began and its outs were safe, in seconds since the epoch; 0 where it did not get there.
+    `work`: the seconds of its own work, without start-up, DVC and caching; None where it has not said so.
     """
 
     state: State
@@ -33,6 +34,7 @@ class Outcome:
     problem: Problem | None = None
     began: float = 0.0
     ended: float = 0.0
+    work: float | None = None
 
 
 class Display:
@@ -128,7 +130,9 @@ def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: floa
     for _, outcome in shown:
         counts["executed" if outcome.state == "Ran" else outcome.state.lower()] += 1
     told = ", ".join(f"{key} {count}" for key, count in counts.items() if count or key in ("executed", "cached"))
-    return f"{text_table(('stage', 'state', 'time'), rows)}\n{told}, in {clock(seconds)}"
+    beside = sum(outcome.seconds - outcome.work for _, outcome in shown if outcome.state == "Ran" and outcome.work is not None)
+    started = f" (start-up and orchestration of stages: {clock(beside)})" if beside else ""
+    return f"{text_table(('stage', 'state', 'time'), rows)}\n{told}, in {clock(seconds)}{started}"
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.repository.lock import Lock
 from flows.results.timing import LOG, entry_digest, read
+from tasks.core.stage.entry import SECONDS
 
 FOLDER = Path(".retemper/environments")
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu")  # whose arithmetic or texts artifacts are made of
@@ -21,10 +22,20 @@ RECORD = "RETEMPER_RECORD"  # as in NOTED_BY, which imports torch
 
 
 def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
-    """The environment variable that tells a stage about to start where to note what it runs with; an earlier note is removed."""
-    note = folder / f"{stage}.json"
-    note.unlink(missing_ok=True)
-    return {RECORD: str(note.absolute())}
+    """Environment that tells a stage about to start where to note what it runs with, and its seconds; earlier notes are removed."""
+    notes = {RECORD: folder / f"{stage}.json", SECONDS: folder / f"{stage}.seconds"}
+    for note in notes.values():
+        note.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return {name: str(note.absolute()) for name, note in notes.items()}
+
+
+def seconds(stage: str, folder: Path = FOLDER) -> float | None:
+    """How long the own work of a stage that has ended took, None where it has not said so."""
+    try:
+        return float((folder / f"{stage}.seconds").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:

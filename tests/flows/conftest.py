@@ -190,15 +190,15 @@ def read_states() -> Callable[[str], dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def toy_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment with no settings of the user's, and one Prefect home for the session."""
+def toy_environment(tmp_path_factory: pytest.TempPathFactory, prepared: dict[str, str]) -> dict[str, str]:
+    """An environment with no settings of the user's, one Prefect home and one prepared Python for the session."""
     home = tmp_path_factory.mktemp("home")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "DVC", "GIT"))}
     own = {"DVC_GLOBAL_CONFIG_DIR": str(home / "dvc"), "DVC_NO_ANALYTICS": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     git = {f"GIT_{who}_{what}": "toy@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     root = Path(__file__).resolve().parents[2]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `python` is ours, with no environment activated too
-    return kept | own | git | {"PATH": path, "PREFECT_HOME": str(home / "prefect"), "PYTHONPATH": str(root), "HOME": str(home)}
+    return kept | own | git | prepared | {"PATH": path, "PREFECT_HOME": str(home / "prefect"), "PYTHONPATH": str(root), "HOME": str(home)}
 
 
 @pytest.fixture(scope="session")

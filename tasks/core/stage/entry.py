@@ -5,9 +5,10 @@ import gc
 import os
 import signal
 import sys
+import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.core.stage.code import PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
@@ -19,6 +20,7 @@ from tasks.core.stage.params import FROZEN
 PR_SET_PDEATHSIG = 1
 STAGE = "DVC_STAGE"  # set by DVC: the name of the stage that it runs
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
+SECONDS = "RETEMPER_SECONDS"  # names a file: how long the stage's own work took, start-up and caching apart
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 
@@ -37,7 +39,9 @@ def stage() -> Iterator[None]:
             execute_frozen()
             sources = read_sources(os.environ.get(SOURCES))
             read = stamps(sys.argv[1:]) if STAGE in os.environ else {}
+            began = time.monotonic()
             yield
+            _note_seconds(time.monotonic() - began)
             changed = [str(path) for path, stamp in read.items() if _stamp(path) != stamp]
             changed += [str(path) for path, stamp in sources.items() if not path.exists() or file_stamp(path) != stamp]
             if changed:
@@ -45,6 +49,12 @@ def stage() -> Iterator[None]:
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _note_seconds(seconds: float) -> None:
+    if place := os.environ.get(SECONDS):
+        with suppress(OSError):  # a full disk: it costs a figure, not the stage
+            Path(place).write_text(f"{seconds:.3f}\n", encoding="utf-8")
 
 
 def read_sources(path: str | None) -> dict[Path, list[int]]:

@@ -1,0 +1,74 @@
+"""Stands in for `python -m MODULE ARGUMENTS...`: has the server fork a process that runs it, and ends as that one ends.
+
+`python -I -S fork_client.py -m MODULE ARGUMENTS...`; RETEMPER_FORKS names the server. Signals that ask us to end are passed on;
+fork_server.py says what happens when one of us dies. Where no server answers, or for anything but `-m MODULE`, we become Python
+itself. Standard library only, and few modules of it: it starts in 60 ms.
+"""
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+
+HEADER = struct.Struct("!Q")
+PREFIXES = ("flows.", "tasks.")  # programs of ours
+
+
+def python(arguments: list[str]) -> None:
+    """Become `python ARGUMENTS`."""
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def ask(name: str, arguments: list[str]) -> socket.socket | None:
+    """The connection to a server that has forked for us, None where there is no such server."""
+    server = socket.socket(socket.AF_UNIX)
+    folder = os.getcwd()  # noqa: PTH109 - pathlib takes as long as all the rest
+    request = json.dumps({"arguments": arguments, "folder": folder, "environment": dict(os.environ)}).encode()
+    try:
+        server.connect(f"\0{name}")
+        _, user, _ = struct.unpack("3i", server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        if user != os.getuid():
+            raise PermissionError
+        socket.send_fds(server, [HEADER.pack(len(request))], [1, 2])
+        server.sendall(request)
+        if server.recv(len(b"forked\n"), socket.MSG_WAITALL) == b"forked\n":
+            return server
+    except OSError:
+        pass
+    server.close()
+    return None
+
+
+def wait(server: socket.socket) -> int:
+    """How the process ended: its exit status, or minus the signal that killed it; SIGKILL where the server died."""
+    told = b""
+    while part := server.recv(16):
+        told += part
+    return int(told) if told.endswith(b"\n") else -signal.SIGKILL
+
+
+def main(arguments: list[str]) -> None:
+    name = os.environ.get("RETEMPER_FORKS")
+    if not name or arguments[:1] != ["-m"] or not arguments[1].startswith(PREFIXES):
+        return python(arguments)
+    passed = (signal.SIGTERM, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed)  # until there is somebody to pass them to
+    server = ask(name, arguments)
+    if server is None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
+        return python(arguments)
+    for number in passed:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: server.send(bytes([number])) and None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
+    code = wait(server)
+    if code < 0:  # for whoever started us, die of the same
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
