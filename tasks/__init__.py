@@ -8,11 +8,11 @@
       for each round r:   train@r -> encode@r -> vectors -+-> index@r -> search, serving
                                                           +-> mine@r -> negatives of later rounds
                                                           +-> adore@a -> query encoder, index
-      bm25, every round and adore -> retrieve -> runs -> evaluate -> metrics -> report
+      bm25, every round and adore -> retrieve -> runs (-> fuse -> runs) -> evaluate -> metrics -> report
 
 Where params.yaml has entries of theirs: mix (two sources of negatives in one), reranker, teacher, rerank (cross-encoders: trained,
-as labels for distillation, as a second stage), rescore (a bi-encoder as one), study (figures over adores). `mine` may
-search the index in place of the vectors.
+as labels for distillation, as a second stage), rescore (a bi-encoder as one), fuse (the runs of two systems in one), study (figures
+over adores). `mine` may search the index in place of the vectors.
 
 Imports run stage -> core -> third party: `tasks.core` holds what two or more stages need, and no stage
 imports another.

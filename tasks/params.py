@@ -11,6 +11,7 @@ from tasks.core.stage.params import Params
 from tasks.core.text.document import Text
 from tasks.encode.params import Encode
 from tasks.evaluate.params import Evaluate
+from tasks.fuse.params import Fuse
 from tasks.index.params import Index
 from tasks.mine.params import Mine
 from tasks.mix.params import Mix
@@ -51,6 +52,7 @@ class Parameters(Params):
     rerank: dict[str, Rerank]
     rescore: dict[str, Rescore]
     adore: dict[str, Adore]
+    fuse: dict[str, Fuse]
     study: dict[str, Study]
     retrieve: Retrieve
     evaluate: Evaluate

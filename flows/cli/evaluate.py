@@ -37,7 +37,7 @@ def repeated(arguments: Sequence[str], option: str) -> Iterator[str]:
 @app.command(cls=EvaluateCommand)
 def evaluate(
     *,
-    model: Annotated[str, typer.Option(help="A folder with an encoder, or another form of encoder.source.")],
+    model: Annotated[str, typer.Option(help="A folder with an encoder, another form of encoder.source, or an entry of fuse.")],
     data: Annotated[str, typer.Option(metavar="SPEC", help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID")],
     query_prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Before every query (default: the model's own prompt, if it names one).")

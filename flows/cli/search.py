@@ -14,7 +14,7 @@ def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The query.")],
     *,
     k: Annotated[int, typer.Option("-k", help="Hits shown.")] = 10,
-    model: Annotated[str | None, typer.Option(help="A round or an adore; default: the best on dev by report.metric.")] = None,
+    model: Annotated[str | None, typer.Option(help="A round, an adore or a fusion; default: the best on dev by report.metric.")] = None,
 ) -> int:
     """Search the corpus with a trained model."""
     from flows.results.search import search

@@ -10,13 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from flows.parameters.checks import check_file
 from flows.process.display import Display, text_table
 from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.results import metrics
+from flows.results.fusions import BM25, fusions, made_from, record_of
+from flows.results.generations import lock_here, refuse_unfit
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
 from tasks.core.stage.errors import USER_ERROR, Problem, UserError
 from tasks.core.stage.files import read_json, write_json
@@ -64,30 +66,37 @@ def remove_abandoned() -> None:
 
 
 def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int:
-    """Print the metrics of encoder `model` on dataset `data`, per split; also to `out`. Returns the exit status.
+    """Print the metrics of `model` on dataset `data`, per split; also to `out`. Returns the exit status.
 
-    Pooling, head and similarity are the model's own.
+    `model` is an encoder, whose pooling, head and similarity are its own, or an entry of `fuse`: BM25 is built over the data, and the
+    weight (or k) is the one that was chosen on the project's own dev.
     """
     parse_dataset(data)
     for kind, length in settings.lengths.items():
         if length is not None and length < SHORTEST:
             raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
-    shown = decided(settings, data)
-    name = _name(parse_encoder(model).name)
+    shown, sections = decided(settings, data), read_yaml(Path("params.yaml"))
+    is_fused = model in fusions(sections)
+    name = model if is_fused else _name(parse_encoder(model).name)
     SCRATCH.mkdir(exist_ok=True)
     remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=f"evaluate-{os.getpid()}-", dir=SCRATCH))
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
-            planned = commands(name, model, data, folder, settings, shown)
-            write_json(folder / "params.json", read_yaml(Path("params.yaml")))  # a run at work in this project has its own
+            if is_fused:
+                planned = fused_commands(fused_plan(model, sections), data, folder, settings=settings, shown=shown)
+            else:
+                planned = commands(name, model, data, folder, settings, shown)
+            titles = {"text": {**sections["text"], "titles": shown.titles}}  # of BM25; the model's have an option
+            write_json(folder / "params.json", sections | titles)  # a run at work in this project has its own
             own = environment(**{PARAMETERS: str((folder / "params.json").absolute())})
             problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, display.output, own)
             if problem:
                 tell([problem])
                 return problem.status
         measured, read = read_json(folder / "metrics.json"), _texts(folder, shown)
+        read = "\n".join([read, *(told_of(one, sections) for one in (made_from(model, sections)[1] if is_fused else []))])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     display.line(f"\n{text_table(*metrics.rows({name: measured}))}\n{read}")
@@ -171,10 +180,11 @@ def run_stages(
 
 def _texts(folder: Path, shown: Shown) -> str:
     """How texts were put to the model, and how its lists were measured, in a line."""
-    described = {
-        name: read_json(file) for name in ("queries", "documents") for file in sorted((folder / "tokens" / name).rglob("meta.json"))
-    }
-    texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
+    texts = []
+    for tokens in sorted(folder.rglob("tokens")):
+        described = {name: read_json(file) for name in ("queries", "documents") for file in sorted((tokens / name).rglob("meta.json"))}
+        whose = f"{tokens.parent.name}: " if tokens.parent != folder else ""
+        texts += [f"{whose}{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
     texts.append("titles on" if shown.titles else "titles off")
     if shown.ignore_identical_ids:
         texts.append("identical ids left out")
@@ -185,17 +195,88 @@ def _texts(folder: Path, shown: Shown) -> str:
 def commands(name: str, model: str, data: str, folder: Path, settings: Settings, shown: Shown) -> list[list[str]]:
     """The stages from a dataset and an encoder to metrics, each `[module, arguments...]`, with everything below `folder`."""
 
+    return [
+        _prepare(data, folder, settings),
+        *_dense(name, model, data, corpus=folder, folder=folder, runs=folder / "runs", settings=settings, shown=shown),
+        _evaluate(name, folder / "runs", folder, shown=shown),
+    ]
+
+
+@dataclass(frozen=True)
+class FusedPlan:
+    """What a fusion is made from: systems to search (bm25, models of the project), and fusions, each after what it reads."""
+
+    searched: Sequence[str]
+    fused: Sequence[str]
+    entries: Mapping[str, Any]  # of fuse in params.yaml
+    records: Mapping[str, Path]  # fusion.json of each: the weight that is taken
+
+
+def fused_plan(name: str, sections: Mapping[str, Any]) -> FusedPlan:
+    """The plan for an entry of `fuse`; UserError where it has no weight yet, one of its models no encoder, or both differ in generation."""
+    searched, fused = made_from(name, sections)
+    refuse_unfit(lock_here(), name, "dvc.lock")
+    for model in searched:
+        if model != BM25 and not Path("data/encoders", model).exists():
+            raise UserError(f"data/encoders/{model}: not found, and fuse.{name} is made from it; run retemper run")
+    return FusedPlan(searched, fused, fusions(sections), {one: record_of(one, sections) for one in fused})
+
+
+def fused_commands(plan: FusedPlan, data: str, folder: Path, *, settings: Settings, shown: Shown) -> list[list[str]]:
+    """`commands` for a fusion: each of its systems has a folder of its own below `folder`, and its runs in runs/NAME."""
+    made = [_prepare(data, folder, settings)]
+    queries = str(folder / "corpus/queries")
+    for name in plan.searched:
+        runs = folder / "runs" / name
+        if name == BM25:
+            candidates = str(folder / "candidates")
+            made += [
+                ["tasks.bm25", "--corpus", str(folder / "corpus"), "--index", str(folder / "bm25"), "--candidates", candidates],
+                ["tasks.retrieve", "--name", name, "--candidates", candidates, "--queries", queries, "--out", str(runs), _ignore(shown)],
+            ]
+        else:
+            model = f"data/encoders/{name}"
+            made += _dense(name, model, data, corpus=folder, folder=folder / name, runs=runs, settings=settings, shown=shown)
+    for name in plan.fused:
+        first, second = (str(folder / "runs" / str(plan.entries[name][part])) for part in ("first", "second"))
+        made.append(
+            [
+                *("tasks.fuse", "--name", name, "--first", first, "--second", second, "--queries", queries),
+                *("--qrels", str(folder / "corpus/qrels"), "--chosen", str(plan.records[name]), "--out", str(folder / "runs" / name)),
+            ]
+        )
+    return [*made, _evaluate(plan.fused[-1], folder / "runs" / plan.fused[-1], folder, shown=shown)]
+
+
+def told_of(name: str, sections: Mapping[str, Any]) -> str:
+    """`hybrid: linear of bm25 and star, weight 0.2, as chosen on this project's dev`."""
+    told = read_json(record_of(name, sections))
+    what = "k" if "k" in told else "weight"
+    chosen = "as chosen on this project's dev" if told["chosen_on"] else "not chosen: this project has no dev"
+    return f"{name}: {told['method']} of {told['first']} and {told['second']}, {what} {told[what]:g}, {chosen}"
+
+
+def _ignore(shown: Shown) -> str:
+    return "--ignore-identical-ids" if shown.ignore_identical_ids else "--no-ignore-identical-ids"
+
+
+def _prepare(data: str, folder: Path, settings: Settings) -> list[str]:
+    drop = ["--drop"] if settings.drop else []
+    return ["tasks.prepare", "--source", data, "--out", str(folder / "corpus"), "--none", str(folder / "none"), *drop]
+
+
+def _dense(
+    name: str, model: str, data: str, *, corpus: Path, folder: Path, runs: Path, settings: Settings, shown: Shown
+) -> list[list[str]]:
+    """The stages from an encoder to its runs, with everything but these and the corpus below `folder`."""
+
     def at(path: str) -> str:
         return str(folder / path)
 
     return [
-        [
-            *("tasks.prepare", "--source", data, "--out", at("corpus"), "--none", at("none")),
-            *(["--drop"] if settings.drop else []),
-        ],
         ["tasks.base", "--source", model, "--encoder", at("encoder"), "--tokenizer", at("tokenizer")],
         [
-            *("tasks.tokenize", "--corpus", at("corpus"), "--tokenizer", at("tokenizer"), "--out", at("tokens")),
+            *("tasks.tokenize", "--corpus", str(corpus / "corpus"), "--tokenizer", at("tokenizer"), "--out", at("tokens")),
             *("--prompts", at("encoder/config_sentence_transformers.json")),
             *(f"--{kind}-prefix={prefix}" for kind, prefix in settings.prefixes.items() if prefix is not None),
             *(f"--{kind}-length={length}" for kind, length in settings.lengths.items() if length is not None),
@@ -207,12 +288,16 @@ def commands(name: str, model: str, data: str, folder: Path, settings: Settings,
         ],
         [
             *("tasks.retrieve", "--name", name, "--encoder", at("encoder"), "--embeddings", at("embeddings"), "--tokens", at("tokens")),
-            *("--out", at("runs"), "--ignore-identical-ids" if shown.ignore_identical_ids else "--no-ignore-identical-ids"),
+            *("--out", str(runs), _ignore(shown)),
         ],
-        [
-            *("tasks.evaluate", "--name", name, "--runs", at("runs"), "--qrels", at("corpus/qrels"), "--values", at("values")),
-            *("--metrics", at("metrics.json"), "--relevance", *(str(shown.relevance[split]) for split in SPLITS)),
-        ],
+    ]
+
+
+def _evaluate(name: str, runs: Path, folder: Path, *, shown: Shown) -> list[str]:
+    return [
+        *("tasks.evaluate", "--name", name, "--runs", str(runs), "--qrels", str(folder / "corpus/qrels")),
+        *("--values", str(folder / "values"), "--metrics", str(folder / "metrics.json")),
+        *("--relevance", *(str(shown.relevance[split]) for split in SPLITS)),
     ]
 
 

@@ -13,13 +13,13 @@ from flows.process.display import text_table
 from flows.results import charts
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params, validate
-from tasks.core.tables.selection import best_of
+from tasks.core.tables.selection import SYSTEMS, best_of
 from tasks.params import Parameters
 
 Setting = tuple[tuple[str, str], ...]  # (column, value) of each key that the grid varies
 Cells = dict[Setting, dict[tuple[str, str], list[float]]]  # (model, measure) to its values, one a repetition
 
-EVALUATIONS = {"rounds": "evaluate", "adore": "evaluate_adore", "rerank": "evaluate_rerank", "rescore": "evaluate_rescore"}
+EVALUATIONS = {"rounds": "evaluate"} | {section: f"evaluate_{section}" for section in SYSTEMS if section != "rounds"}
 
 
 class Layout(Params):

@@ -19,7 +19,8 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 RESERVED = ("base", "none", "bm25", "official", "random")
 GIVEN_NEGATIVES = ("none", "random", "official", "bm25")
 ENCODERS = ("pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
-SYSTEMS = (*ENCODERS, "rerankers", "rerank", "rescore")  # sections whose entries have metrics or curves of their name
+ORDERED = ("fuse", "rerank", "rescore")  # sections whose entries are made from other systems' runs
+SYSTEMS = (*ENCODERS, "rerankers", *ORDERED)  # sections whose entries have metrics or curves of their name
 NEGATIVES = ("mine", "mix", "teacher")  # sections whose entries are negatives, one namespace with GIVEN_NEGATIVES
 
 
@@ -48,7 +49,9 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
         )
     deepest, ranks = parameters.evaluate.deepest
     lists = ranks + (ranks > 0 and parameters.retrieve.ignore_identical_ids)  # one may go
-    for key, depth, least in (("retrieve.depth", parameters.retrieve.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)):
+    depths = [("retrieve.depth", parameters.retrieve.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)]
+    depths += [(f"fuse.{name}.depth", entry.depth, ranks) for name, entry in parameters.fuse.items()]
+    for key, depth, least in depths:
         if depth < least:
             raise UserError(
                 f"{where}: {key}: found {depth}, expected {least} at least, as {deepest} in evaluate.measures asks; "
@@ -96,7 +99,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_references(sections: Mapping[str, Any], where: str) -> None:
-    """Every `init`, `negatives` and mined round exists, and no round or pre-training needs itself."""
+    """Every name of another entry is one, and no entry needs itself."""
     encoders = {"base", *(name for section in ENCODERS for name in _entries(sections, section))}
     negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in _entries(sections, section))}
     rounds = _entries(sections, "rounds")
@@ -108,7 +111,8 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             if entry[field] not in known:
                 hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
                 raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
-    rerankers, runs = set(_entries(sections, "rerankers")), {"bm25", *rounds, *_entries(sections, "adore")}
+    rerankers, runs = set(_entries(sections, "rerankers")), {"bm25", *rounds, *_entries(sections, "adore"), *_entries(sections, "fuse")}
+    systems = {*runs, *_entries(sections, "rerank"), *_entries(sections, "rescore")}
     fields: dict[str, dict[str, set[Any]]] = {
         "pretrain": {"init": encoders},
         "mix": {"first": negatives, "second": negatives},
@@ -116,6 +120,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         "teacher": {"negatives": negatives, "reranker": rerankers},
         "rerank": {"run": runs, "reranker": rerankers},
         "rescore": {"run": runs, "round": set(rounds), "encoder": encoders - {"base", *_entries(sections, "pretrain")}},
+        "fuse": {"first": systems, "second": systems},
         "adore": {"round": set(rounds), "negatives": negatives},
         "study": {"round": set(rounds)},
     }
@@ -137,9 +142,10 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
     if cycle:
         shown = [name.split(".")[1] if name.startswith(ENCODERS) else name for name in cycle[:-1] if not name.startswith("mine.")]
         first = next(name for name in cycle if not name.startswith("mine."))
-        raise UserError(
-            f"{where}: {first}: needs itself: {' -> '.join([*shown, shown[0]])}; let one of them start from base or earlier negatives"
+        remedy = (
+            "name another system in one of them" if first.startswith(ORDERED) else "let one of them start from base or earlier negatives"
         )
+        raise UserError(f"{where}: {first}: needs itself: {' -> '.join([*shown, shown[0]])}; {remedy}")
 
 
 def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -157,6 +163,10 @@ def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
     needs |= {f"rerankers.{name}": [made.get(e["negatives"], "")] for name, e in _entries(sections, "rerankers").items()}
     teachers = _entries(sections, "teacher").items()
     needs |= {f"teacher.{name}": [made.get(e["negatives"], ""), f"rerankers.{e['reranker']}"] for name, e in teachers}
+    runs = {name: f"{section}.{name}" for section in ORDERED for name in _entries(sections, section)}
+    needs |= {f"fuse.{name}": [runs.get(e["first"], ""), runs.get(e["second"], "")] for name, e in _entries(sections, "fuse").items()}
+    for section in ("rerank", "rescore"):
+        needs |= {f"{section}.{name}": [runs.get(e["run"], "")] for name, e in _entries(sections, section).items()}
     return needs
 
 

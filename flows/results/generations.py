@@ -39,13 +39,23 @@ def outdated(lock: Lock) -> dict[str, str]:
     return {name: path for name in lock if (path := look(name))}
 
 
-def unfit(lock: Lock, model: str, measured: bool = False) -> str:
-    """What keeps encoder, vectors, index (and, if `measured`, the metrics) of `model` from being of one generation; nothing: they are."""
+def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = False) -> str:
+    """What keeps encoder, vectors, index (and, if `measured`, the metrics) of `model` from being of one generation; nothing: they are.
+
+    `retrieved`: its runs too. Those of a fusion's systems always count: its weight was chosen on them.
+    """
+    fused = lock.get(f"fuse@{model}")
+    parts = [str(parameters(fused)[f"fuse.{model}"][part]) for part in ("first", "second")] if fused else []
+    for part in parts:
+        if problem := unfit(lock, part, retrieved=True):
+            return problem
     tower = lock.get(f"adore@{model}")
     round_ = str(parameters(tower)[f"adore.{model}"]["round"]) if tower else model
-    stages = ["tokenize", f"encode@{round_}", f"index@{round_}", f"adore@{model}"]
-    stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore", "evaluate", "evaluate_adore")] if measured else []
-    read = ("data/corpus", f"data/runs/{model}")
+    stages = ["tokenize", f"encode@{round_}", f"index@{round_}", f"adore@{model}", f"fuse@{model}"]
+    stages += ["bm25", "retrieve_bm25"] if model == "bm25" else []
+    stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore")] if measured or retrieved else []
+    stages += [f"{stage}@{model}" for stage in ("evaluate", "evaluate_adore", "evaluate_fuse")] if measured else []
+    read = ("data/corpus", "data/candidates", *(f"data/runs/{name}" for name in (model, *parts)))
     digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path in read}
     for name in stages:
         if name in lock and (path := _replaced(lock, name, digests)):

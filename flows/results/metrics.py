@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.results.fusions import fusions, is_served
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.selection import best_system
@@ -34,15 +35,18 @@ def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
     return ["model", "split", *measures], body
 
 
-def best_model(metrics: Metrics, measure: str, sections: Mapping[str, Any], *, indexes: Path = INDEXES, split: str = "dev") -> str:
+def best_model(
+    metrics: Metrics, measure: str, sections: Mapping[str, Any], *, indexes: Path = INDEXES, split: str = "dev", fused: bool = False
+) -> str:
     """The best model by `measure` on `split` among those with an index, of equals the simplest by `sections` (params.yaml).
 
-    UserError where there is none.
+    `fused`: fusions that can be searched are among them. UserError where there is none.
     """
+    served_too = {name for name in fusions(sections) if is_served(name, sections)} if fused else set()
     served = {
         model: float(splits[split][measure])
         for model, splits in metrics.items()
-        if measure in splits.get(split, {}) and (indexes / model).exists()
+        if measure in splits.get(split, {}) and (model in served_too or (indexes / model).exists())
     }
     if not served:
         raise UserError(f"{METRICS}: no model with an index and {measure} on {split}; run retemper run first, on data with {split} queries")

@@ -91,11 +91,17 @@ def describe(champion: Champion) -> str:
 def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     """What dvc.lock and data/source.json of `commit` say of `model`: digests and data.
 
-    UserError where it has no encoder there, or another than its index was made with.
+    UserError where it has no encoder there (a fusion has none of its own), or another than its index was made with.
     """
     lock = locked(folder, commit)
     outs = outs_of(lock)
     encoder = outs.get(f"data/encoders/{model}")
+    if encoder is None and (fused := lock.get(f"fuse@{model}")):
+        entry = parameters(fused)[f"fuse.{model}"]
+        raise UserError(
+            f"{commit[:12]}: {model} is a fusion of {entry['first']} and {entry['second']}, expected one encoder, which a champion is; "
+            f"crown the model that it is made from (retemper search --model {model} serves the fusion)"
+        )
     if encoder is None:
         known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
         raise UserError(f"{commit[:12]}: dvc.lock has no encoder {model}, expected one of {', '.join(known) or 'none yet'}")

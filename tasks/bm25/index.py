@@ -5,13 +5,11 @@ from pathlib import Path
 
 import bm25s
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.bm25.params import BM25
 from tasks.bm25.postings import invert, write_pairs
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json, write_json
-from tasks.core.tables.ids import StoredIds
+from tasks.core.stage.files import write_json
 from tasks.core.tables.parquet import write_table
 
 IDS = pa.schema([("id", pa.string())])
@@ -40,17 +38,3 @@ def save(folder: Path, index: bm25s.BM25, ids: pa.ChunkedArray, params: BM25) ->
     index.save(folder, show_progress=False)
     write_table(folder / "ids.parquet", IDS, [pa.table([chunk], schema=IDS) for chunk in ids.chunks])
     write_json(folder / "analysis.json", {"stemmer": params.stemmer, "stopwords": params.stopwords})
-
-
-def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, dict[str, str]]:
-    """Memory-map a saved index: the index, document ids [N], and the arguments of `analyzer`.
-
-    Callers that have term numbers do not need the `vocabulary`, the only part held in memory.
-    """
-    analysis = read_json(folder / "analysis.json")
-    return bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary), StoredIds(folder / "ids.parquet"), analysis
-
-
-def id_order(ids: pa.Array) -> pa.Array:
-    """The position of every document in the order of ids, int64 [N], which breaks ties."""
-    return pc.rank(ids, sort_keys="ascending", tiebreaker="first").cast(pa.int64())

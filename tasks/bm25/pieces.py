@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tasks.bm25.index import load
-from tasks.bm25.search import Query, ranked
+from tasks.core.retrieval.lexical import Query, load, ranked
 from tasks.core.stage.files import folder_digest, read_json, write_json
 from tasks.core.stage.processes import in_order
 from tasks.core.stage.progress import Progress

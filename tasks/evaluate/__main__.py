@@ -4,9 +4,10 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load, validate
-from tasks.evaluate.measures import parse
+from tasks.core.tables.measures import parse
+from tasks.core.tables.qrels import load_qrels
 from tasks.evaluate.params import Evaluate
-from tasks.evaluate.split import evaluate_split, load_qrels
+from tasks.evaluate.split import evaluate_split
 
 
 def main() -> None:

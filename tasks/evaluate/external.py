@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tasks.core.stage.entry import parser
 from tasks.core.stage.errors import UserError, one_line_errors
-from tasks.evaluate.measures import Values, means, parse, per_query
+from tasks.core.tables.measures import Values, means, parse, per_query
 from tasks.evaluate.runs import read_trec_qrels, read_trec_run
 
 

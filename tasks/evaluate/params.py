@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.stage.params import Params
-from tasks.evaluate.measures import cutoff, parse
+from tasks.core.tables.measures import cutoff, parse
 
 Split = Literal["dev", "test"]
 EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured, and the least grade that is relevant where nothing is said

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.measures import Qrels
 from tasks.core.tables.trec import read_run
-from tasks.evaluate.measures import Qrels
 
 QUERY_BLOCK = 512  # queries that are measured at once
 ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")

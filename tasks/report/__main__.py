@@ -7,12 +7,13 @@ from tasks.core.charts.curves import load_curves
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, read_json, write_json, write_text
 from tasks.core.stage.params import load, read_parameters
+from tasks.core.tables.selection import least_grade
 from tasks.core.text.document import Text
 from tasks.report.examples import load_examples
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import compare
-from tasks.report.systems import SPLITS, best, cut_short, in_common, least_grade, load_systems, opponents, ordered, reported_split
+from tasks.report.systems import SPLITS, best, cut_short, in_common, load_systems, opponents, ordered, reported_split
 from tasks.report.table import build, caption, legend, letters, text
 
 
@@ -68,6 +69,7 @@ def main() -> None:
             name: read_json(arguments.index_metrics / f"{name}.json")
             for name in ordered({p.stem for p in arguments.index_metrics.glob("*.json")}, sections)
         },
+        fusions={name: read_json(path) for name in sections.get("fuse") or {} if (path := arguments.runs / name / "fusion.json").exists()},
         examples=load_examples(*duel, shown, params.seed, arguments.runs, arguments.corpus, settings, least_grade(shown, sections))
         if duel
         else None,

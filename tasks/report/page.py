@@ -40,6 +40,7 @@ class Contents:
     duel: tuple[System, System] | None
     curves: Mapping[str, Sequence[Curve]]
     indexes: Mapping[str, Mapping[str, Any]]
+    fusions: Mapping[str, Mapping[str, Any]]  # what each fusion chose on dev, and out of what: fusion.json beside its runs
     examples: Examples | None
 
 

@@ -3,12 +3,13 @@
 from pydantic import Field
 
 from tasks.core.stage.params import Params
+from tasks.core.tables.selection import METRIC
 
 
 class Report(Params):
     """What the report compares."""
 
-    metric: str = Field("nDCG@10", description="measure that selects the best model on dev and is tested for significance")
+    metric: str = Field(METRIC, description="measure that selects the best model on dev and is tested for significance")
     baselines: tuple[str, ...] = Field(
         ("bm25", "init", "warmup"), description="systems in the table that every other system is tested against"
     )

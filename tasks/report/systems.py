@@ -15,10 +15,9 @@ import pyarrow as pa
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.parquet import read_table
-from tasks.core.tables.selection import best_system
+from tasks.core.tables.selection import SYSTEMS, best_system
 
 Floats = npt.NDArray[np.float64]
-SYSTEMS = ("rounds", "adore", "rerank", "rescore")  # sections of params.yaml whose entries have metrics
 DEPTH = 100  # of a rerank or rescore that names none
 CUTOFF = re.compile(r"@(\d+)$")
 SPLITS = ("test", "dev")  # the first that is there is the one reported; dev, where it is there, chooses
@@ -64,15 +63,9 @@ def _load(name: str, metrics: Path, values: Path, metric: str, sections: Mapping
 
 
 def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
-    """bm25 first, then as params.yaml lists its rounds, query towers and new orders of runs, then the rest by name."""
+    """bm25 first, then as params.yaml lists its rounds, query towers, fusions and new orders of runs, then the rest by name."""
     known = ["bm25", *(name for section in SYSTEMS for name in sections.get(section) or {})]
     return [name for name in known if name in names] + sorted(names - set(known))
-
-
-def least_grade(split: str, sections: Mapping[str, Any]) -> int:
-    """The lowest grade that counted as relevant where `split` was evaluated: evaluate.relevance, one grade or one for each split."""
-    relevance = (sections.get("evaluate") or {}).get("relevance", 1)
-    return int(relevance.get(split, 1) if isinstance(relevance, dict) else relevance)
 
 
 def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
-"""Search a corpus from the shell, through the index that would be served."""
+"""Search a corpus from the shell, through the indexes that would be served."""
 
 import textwrap
+from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.retrieval.encode import encode_texts
-from tasks.core.retrieval.exact import ranked_tables, rows_needed
-from tasks.core.retrieval.faiss_search import open_index, search_index
-from tasks.core.retrieval.queries import query_tower
-from tasks.core.stage.devices import choose_device, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError, escaped
-from tasks.core.tables.ids import StoredIds, ordinals
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tables.ids import ordinals
+from tasks.search.lists import dense_list, fused_list, lexical_list
 
 WIDTH = 110  # of a printed text
 
@@ -49,31 +44,41 @@ def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
     return {row["id"]: (row["title"], row["text"]) for row in table.filter(pc.is_in(table["id"], ids.combine_chunks())).to_pylist()}
 
 
+def arguments() -> ArgumentParser:
+    """The command line: one --model, or the systems of a fusion and the fusions over them, the one to search with last."""
+    known = parser(__doc__ or "", documents="documents.parquet of the corpus", tokens="token folder")
+    known.add_argument("--query", required=True, help="what to search for")
+    known.add_argument("--k", type=int, default=10, help="documents to show")
+    known.add_argument("--model", nargs=3, action="append", default=[], metavar=("NAME", "ENCODER", "INDEX"), help="a model's folders")
+    known.add_argument("--lexical", type=Path, metavar="INDEX", help="folder of BM25's index, the system bm25")
+    known.add_argument("--fusion", nargs=2, action="append", default=[], metavar=("NAME", "RECORD"), help="fusion.json; after its parts")
+    known.add_argument("--depth", type=int, default=1000, help="ranks of a model's list that is fused")
+    known.add_argument("--lexical-depth", type=int, default=1000, help="ranks of BM25's")
+    return known
+
+
 def main() -> None:
-    arguments = parser(
-        __doc__ or "", encoder="encoder folder", index="index folder", documents="documents.parquet of the corpus", tokens="token folder"
-    )
-    arguments.add_argument("--query", required=True, help="what to search for")
-    arguments.add_argument("--k", type=int, default=10, help="documents to show")
-    args = arguments.parse_args()
+    known = arguments()
+    args = known.parse_args()
+    if len(args.model) != 1 and not args.fusion:
+        known.error("expected one --model, or a --fusion")
     query = args.query.encode(errors="surrogateescape").decode(errors="replace")  # a shell may pass bytes that are no UTF-8
     if not query.strip():
         raise UserError("the query is empty; give some words")
     if args.k < 1:
         raise UserError(f"--k {args.k}: expected at least 1")
-    device = choose_device(read_runtime())
-    documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
-    tower = query_tower(args.encoder, "fp32", device)
-    vector = encode_texts(tower, load_tokenizer(args.encoder), [queries.prefix + query], queries.max_length, device)
-    index = open_index(args.index / "index.faiss", len(documents), vector.shape[1])
-    scores, rows = search_index(index, vector, rows_needed(args.k, documents.owners))
-    found = next(
-        ranked_tables(scores, rows, pa.array(["query"]), StoredIds(args.tokens / "documents" / "ids.parquet"), documents.owners, args.k)
-    )
-    texts = texts_of(args.documents, found["doc"])
-    for row in found.to_pylist():
-        title, text = texts[row["doc"]]
-        print(headline(row["rank"], row["score"], row["doc"], title))
+    depth = args.depth if args.fusion else args.k
+    lists = {name: dense_list(query, args.tokens, depth, encoder=Path(encoder), index=Path(index)) for name, encoder, index in args.model}
+    if args.lexical:
+        lists["bm25"] = lexical_list(query, args.lexical, args.lexical_depth)
+    last = args.fusion[-1][0] if args.fusion else args.model[0][0]
+    for name, record in args.fusion:
+        lists[name] = fused_list(lists, Path(record), args.k if name == last else args.depth)
+    found = lists[last]
+    texts = texts_of(args.documents, pa.chunked_array([pa.array(found.documents, pa.string())]))
+    for rank, (doc, score) in enumerate(zip(found.documents, found.scores, strict=True), 1):
+        title, text = texts[doc]
+        print(headline(rank, score, doc, title))
         print(textwrap.indent(textwrap.fill(shortened(escaped(text), 3 * WIDTH), WIDTH), " " * 5))
 
 

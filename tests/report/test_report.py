@@ -264,6 +264,25 @@ def test_twenty_systems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(page) < 500_000
 
 
+def test_what_a_fusion_has_chosen_is_shown_with_its_grid(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["bm25", "alpha", "mixed", "rrf", "blind"]
+    for level, name in enumerate(names):
+        make_system(project, name, 0.2 + level / 10, ("dev", "test"))
+    fused = {name: {"first": "bm25", "second": "alpha"} for name in names[2:]}
+    (project / "params.yaml").write_text(f"{PARAMS}fuse: {json.dumps(fused)}\n")
+    told = {"first": "bm25", "second": "al<b>", "method": "linear", "weight": 0.35, "measure": "nDCG@10", "chosen_on": "dev"}
+    grid = [{"weight": weight, "nDCG@10": value} for weight, value in ((0.0, 0.51239), (0.35, 0.71111))]
+    write_json(project / "runs" / "mixed" / "fusion.json", told | {"grid": grid})
+    write_json(project / "runs" / "rrf" / "fusion.json", told | {"method": "rrf", "k": 60, "grid": [{"k": 60, "nDCG@10": 0.4}]})
+    write_json(project / "runs" / "blind" / "fusion.json", told | {"chosen_on": None, "grid": []})
+    page = report(monkeypatch)
+    self_contained(page)
+    assert "linear of bm25 and al&lt;b&gt;, weight 0.35 of bm25, the best nDCG@10 on dev of these" in page
+    assert "0.5124" in page and "0.7111" in page
+    assert "rrf of bm25 and al&lt;b&gt;, k 60, the best nDCG@10 on dev" in page
+    assert "weight 0.35 of bm25, not chosen: there are no judged dev queries" in page
+
+
 def test_mistakes_in_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="found no JSON file"):
         report(monkeypatch)
@@ -320,11 +339,13 @@ def test_new_orders_of_runs_have_recipes_and_stand_after_their_models() -> None:
         "rounds": {"a": {"init": "base"}},
         "adore": {"q": {"round": "a"}},
         "rerank": {"r": {"run": "a", "reranker": "small", "depth": 30}},
+        "fuse": {"h": {"first": "bm25", "second": "q", "method": "linear"}},
         "rescore": {"b": {"run": "bm25", "round": "a"}},
     }
+    assert recipe("h", sections) == "first bm25, second q, method linear"
     assert recipe("r", sections) == "run a, reranker small, depth 30"
     assert recipe("b", sections) == "run bm25, round a"
-    assert ordered({"b", "r", "q", "a", "bm25", "x"}, sections) == ["bm25", "a", "q", "r", "b", "x"]
+    assert ordered({"b", "r", "q", "a", "bm25", "h", "x"}, sections) == ["bm25", "a", "q", "h", "r", "b", "x"]
 
 
 def test_what_all_rounds_share_is_said_once() -> None:

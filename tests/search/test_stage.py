@@ -1,5 +1,6 @@
 """`python -m tasks.search`: the best documents with their text, through the index that would be served."""
 
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -12,11 +13,15 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.bm25.index import build, save
+from tasks.bm25.params import BM25
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.encode import encode_texts
+from tasks.core.retrieval.lexical import known
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.analysis import analyzer
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.search.__main__ import headline, shortened
 from tasks.tokenize.store import write_tokens
@@ -48,7 +53,7 @@ def project(tiny_corpus: Any, tiny_encoder: Path, tmp_path_factory: pytest.TempP
 
 
 def argv(encoder: Path, query: str, *more: str) -> list[str]:
-    return [f"--encoder={encoder}", "--index=index", "--documents=documents.parquet", "--tokens=tokens", f"--query={query}", *more]
+    return ["--model", "m", str(encoder), "index", "--documents=documents.parquet", "--tokens=tokens", f"--query={query}", *more]
 
 
 def run(project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
@@ -139,3 +144,44 @@ def test_a_document_that_was_written_to_redraw_the_terminal(
     assert not [character for character in printed if character != "\n" and not character.isprintable()]
     assert len([line for line in printed.splitlines() if not line.startswith("     ")]) == 2, "a title is one line"
     assert headline(1, 0.5, "a\x1bb", "c\n\x1bd") == r"  1  0.5000  a\x1bb  c \x1bd"
+
+
+def test_a_fusion_is_of_the_lists_of_its_systems(
+    project: Path, tiny_corpus: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Min-max by hand, from what the parts print: all documents of the model, those of BM25 that share a word with the query."""
+    terms, texts = analyzer("english", "english"), [text for _, text in tiny_corpus.documents.values()]
+    postings = build(texts, terms, BM25(), tmp_path)
+    save(project / "bm25", postings, pa.chunked_array([list(tiny_corpus.documents)]), BM25())
+    text = " ".join(word for words in texts[:4] for word in words.split()[2:5])
+    run(project, monkeypatch, argv(tiny_encoder, text, "--k=60"))
+    dense = printed_scores(capsys.readouterr().out)
+    weights = postings.get_scores_from_ids(known(terms(text), postings.vocab_dict)).tolist()
+    lexical = {doc: score for doc, score in zip(tiny_corpus.documents, weights, strict=True) if score > 0}
+    assert 1 < len(lexical) < len(dense) == 60
+    told = {"first": "bm25", "second": "m", "method": "linear", "weight": 0.35}
+    (tmp_path / "hybrid.json").write_text(json.dumps(told))
+    (tmp_path / "rrf.json").write_text(json.dumps({"first": "hybrid", "second": "m", "method": "rrf", "k": 5}))
+    fused = ["--lexical=bm25", "--fusion", "hybrid", str(tmp_path / "hybrid.json")]
+
+    def normalized(scores: dict[str, float], doc: str) -> float:
+        low, high = min(scores.values()), max(scores.values())
+        return (scores.get(doc, low) - low) / (high - low)
+
+    wanted = {doc: 0.35 * normalized(lexical, doc) + 0.65 * normalized(dense, doc) for doc in dense}
+    run(project, monkeypatch, argv(tiny_encoder, text, "--k=7", *fused))
+    found = printed_scores(capsys.readouterr().out)
+    assert list(found) == sorted(wanted, key=lambda doc: -wanted[doc])[:7]
+    assert list(found.values()) == pytest.approx([wanted[doc] for doc in found], abs=1e-3)
+    run(project, monkeypatch, argv(tiny_encoder, text, "--k=3", *fused, "--fusion", "both", str(tmp_path / "rrf.json")))
+    ranks = [sorted(scores, key=lambda doc: -scores[doc]) for scores in (wanted, dense)]
+    reciprocal = {doc: sum(1 / (6 + order.index(doc)) for order in ranks) for doc in dense}
+    assert list(printed_scores(capsys.readouterr().out)) == sorted(reciprocal, key=lambda doc: (reciprocal[doc], doc), reverse=True)[:3]
+    (tmp_path / "rrf.json").write_text(json.dumps({"first": "star", "second": "m", "method": "rrf", "k": 5}))
+    with pytest.raises(UserError, match=r"rrf.json: found first star, expected one of m, bm25; run retemper run"):
+        run(project, monkeypatch, argv(tiny_encoder, text, "--fusion", "both", str(tmp_path / "rrf.json"), "--lexical=bm25"))
+
+
+def printed_scores(printed: str) -> dict[str, float]:
+    heads = [line.split() for line in printed.splitlines() if not line.startswith("     ")]
+    return {head[2]: float(head[1]) for head in heads}

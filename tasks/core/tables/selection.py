@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
+METRIC = "nDCG@10"  # report.metric where params.yaml does not say
 DIGITS = 10  # means that agree this far differ by the order of their additions, not by their rankings
-NAMING = ("init", "negatives", "round", "run", "runs", "encoder")  # fields that name other entries; negatives have their round's name
-SERVED = ("run", "runs", "encoder")  # of these, what a system that orders runs again needs at query time, beside a cross-encoder
+# Fields that name other entries; negatives have their round's name.
+NAMING = ("init", "negatives", "round", "run", "first", "second", "encoder")
+SERVED = ("run", "first", "second", "encoder")  # of these, what a system that orders runs again needs at query time, beside a cross-encoder
 SYSTEMS = ("rounds", "adore", "fuse", "rerank", "rescore")  # sections whose entries are systems
 MADE = ("pretrain", *SYSTEMS)  # and those that they start from; no others, for the report depends on these (dvc.yaml)
 TOWERS = {"rounds": 1, "adore": 2}  # one shared by queries and documents, one of each
@@ -28,6 +30,17 @@ def best_of(values: Mapping[Name, float], simplicity: Callable[[Name], Any]) -> 
     """The key with the highest value, of equals the one with the least `simplicity`; ValueError where there is none."""
     highest = max(values.values())
     return min((name for name, value in values.items() if ties(value, highest)), key=simplicity)
+
+
+def metric_of(sections: Sections) -> str:
+    """The measure whose mean on dev chooses: report.metric."""
+    return str(_entries(sections, "report").get("metric", METRIC))
+
+
+def least_grade(split: str, sections: Sections) -> int:
+    """The lowest grade that counted as relevant where `split` was evaluated: evaluate.relevance, one grade or one for each split."""
+    relevance = (sections.get("evaluate") or {}).get("relevance", 1)
+    return int(relevance.get(split, 1) if isinstance(relevance, dict) else relevance)
 
 
 def ties(one: float, other: float) -> bool:

@@ -11,6 +11,7 @@ SECTIONS = {
     "rescore": {"over": {"run": "bm25", "round": "star", "encoder": "star"}},
     "rerank": {"small": {"run": "star", "reranker": "cross"}},
     "rerankers": {"cross": {"negatives": "warmup"}},
+    "fuse": {"hybrid": {"first": "bm25", "second": "warmup"}, "both": {"first": "hybrid", "second": "tower"}},
     "adore": {"tower": {"round": "warmup", "negatives": "none"}},
     "rounds": {
         "star": {"init": "base", "negatives": "warmup"},
@@ -18,7 +19,7 @@ SECTIONS = {
         "warmup": {"init": "base", "negatives": "bm25"},
     },
 }
-SIMPLER_FIRST = ["bm25", "twin", "warmup", "star", "over", "tower", "small", "unknown"]
+SIMPLER_FIRST = ["bm25", "twin", "warmup", "star", "hybrid", "over", "tower", "small", "both", "unknown"]
 
 
 @pytest.mark.parametrize(("simpler", "other"), itertools.combinations(SIMPLER_FIRST, 2))

@@ -260,9 +260,8 @@ def test_search_asks_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(search.subprocess, "run", answer)
     assert cli.main(["search", "--", "-k of what?"]) == 0
     assert asked[0][1:3] == ["-m", "tasks.search"]
-    assert dict(zip(asked[0][3:-1:2], asked[0][4:-1:2], strict=True)) == {
-        "--encoder": "data/encoders/star",
-        "--index": "data/indexes/star",
+    assert asked[0][3:7] == ["--model", "star", "data/encoders/star", "data/indexes/star"]
+    assert dict(zip(asked[0][7:-1:2], asked[0][8:-1:2], strict=True)) == {
         "--documents": "data/corpus/documents.parquet",
         "--tokens": "data/tokens",
         "--k": "10",

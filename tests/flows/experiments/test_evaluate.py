@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from flows.experiments import evaluate
 from flows.experiments.evaluate import Settings, Shown
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
 
 PLAIN: dict[str, None] = {"query": None, "document": None}
 ONE = {"dev": 1, "test": 1}
@@ -131,3 +133,45 @@ def test_what_cannot_be_measured_is_refused_before_it_is_encoded(small: Any) -> 
 def test_a_length_without_room_for_a_word(small: Any) -> None:
     done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--query-length", "2")
     assert (done.status, done.err) == (2, "retemper: --query-length 2: expected 3 tokens at least, special ones included\n")
+
+
+def test_a_fusion_is_evaluated_with_bm25_built_there_and_the_weight_as_chosen(small: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(small.folder)
+    sections, shown = read_yaml(small.folder / "params.yaml"), Shown(False, False, ONE)
+
+    def measured(name: str, data: str) -> Any:
+        beside = small.folder / f"beside-{data.rpartition(':')[2]}"
+        planned = evaluate.fused_commands(evaluate.fused_plan(name, sections), data, beside, settings=Settings(PLAIN, PLAIN), shown=shown)
+        for module, *arguments in planned:
+            done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
+            assert done.status == 0, (module, done)
+        return json.loads((beside / "metrics.json").read_text()), beside
+
+    own, beside = measured("hybrid", "beir:beir")
+    assert own == json.loads(small.read("data/metrics/hybrid.json")), "on the project's own data the project's own figures"
+    assert (beside / "runs/hybrid/test.trec").read_bytes() == small.read("data/runs/hybrid/test.trec")
+    assert sorted(path.name for path in (beside / "candidates").iterdir()) == ["dev.parquet", "test.parquet"], "no training queries"
+    record = json.loads(small.read("data/runs/hybrid/fusion.json")) | {"weight": 1.0}
+    small.write("data/runs/hybrid/fusion.json", json.dumps(record))  # BM25 alone
+    for place in small.folder.glob("beside-*"):
+        shutil.rmtree(place)
+    bm25 = json.loads(small.read("data/metrics/bm25.json"))
+    for split, figures in measured("hybrid", "beir:beir")[0].items():
+        assert figures["RR@10"] == pytest.approx(bm25[split]["RR@10"])
+
+
+def test_a_fusion_that_cannot_be_evaluated(small: Any) -> None:
+    def line(name: str) -> str:
+        done = small.retemper("evaluate", "--model", name, "--data", "beir:beir")
+        assert (done.status, done.err.count("\n")) == (2, 1)
+        return str(done.err)
+
+    assert "fuse.three: is made from crossed, which orders a run again and cannot be searched for a new query" in line("three")
+    small.set("fuse.hybrid.method", "rrf")
+    assert "data/runs/hybrid/fusion.json: found method linear, expected rrf as in fuse.hybrid of params.yaml; run retemper run" in line(
+        "hybrid"
+    )
+    shutil.rmtree(small.folder / "data/runs/hybrid")
+    assert "data/runs/hybrid/fusion.json: not found: fuse.hybrid has not run yet; run retemper run" in line("hybrid")
+    shutil.rmtree(small.folder / "data/encoders/tower")
+    assert "data/encoders/tower: not found, and fuse.hybrid is made from it; run retemper run" in line("hybrid")

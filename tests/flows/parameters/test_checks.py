@@ -13,6 +13,7 @@ from tasks.core.stage.params import read_yaml
 ROOT = Path(__file__).resolve().parents[3]
 TRAINED: dict[str, Any] = {"init": "base", "negatives": "bm25"}
 CARRIED: dict[str, Any] = {"optimizer_from": "continue", "schedule_steps": 100, "steps": 5}
+FUSED: dict[str, Any] = {"first": "bm25", "second": "star"}
 RESCORED: dict[str, Any] = {"run": "bm25", "round": "star", "encoder": "star"}
 LISTS: dict[str, Any] = {"lists": "given", "loss": "ranknet"}
 
@@ -24,7 +25,7 @@ def sections(checkout: Path) -> dict[str, Any]:
     warmup = {**TRAINED, "hard_negatives": 2, "steps": 10}
     found["rounds"] = {"warmup": warmup, "star": {"init": "warmup", "negatives": "warmup", "hard_negatives": 4}}
     found["mine"] = {"warmup": {"search": "embeddings", "depth": 100}}
-    found["adore"] = {}
+    found |= {"adore": {}, "fuse": {}}
     return found
 
 
@@ -133,6 +134,12 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("rescore.r", RESCORED | {"run": "nowhere"}, "rescore.r.run: found 'nowhere', expected one of bm25, star, warmup"),
         ("rescore.r", RESCORED | {"round": "base"}, "rescore.r.round: found 'base', expected one of star, warmup"),
         ("rescore.r", RESCORED | {"encoder": "costa"}, "rescore.r.encoder: found 'costa', expected one of star, warmup"),
+        ("fuse.star", FUSED, "fuse.star: the name star is taken by rounds.star"),
+        ("fuse.f", FUSED | {"second": "nowhere"}, "fuse.f.second: found 'nowhere', expected one of bm25, f, star, warmup"),
+        ("fuse.f", FUSED | {"second": "bm25"}, "fuse.f: found {'first': 'bm25', 'second': 'bm25'}; value error, first and second are both"),
+        ("fuse.f", FUSED | {"depth": 99}, "fuse.f.depth: found 99, expected 100 at least, as R@100 in evaluate.measures asks"),
+        ("fuse.f", FUSED | {"first": "f"}, "fuse.f: needs itself: fuse.f -> fuse.f; name another system in one of them"),
+        ("fuse.f", FUSED | {"weight": 0.5}, "fuse.f.weight: unknown key; known are first, second, method, depth"),
         (
             "rescore.r",
             RESCORED | {"encoder": "warmup"},
@@ -268,6 +275,18 @@ def test_a_cycle_through_a_teacher(sections: dict[str, Any]) -> None:
     edited(sections, "mine.star", {"search": "embeddings"})
     with pytest.raises(UserError, match=r"^params.yaml: rounds.star: needs itself: star -> teacher.t -> rerankers.r -> star; let"):
         check(edited(sections, "rounds.star.negatives", "t"))
+
+
+def test_cycles_through_a_fusion(sections: dict[str, Any]) -> None:
+    sections["fuse"] = {"f": FUSED, "g": {"first": "f", "second": "again", "method": "rrf"}}
+    sections["rescore"] = {"again": RESCORED | {"run": "f"}}
+    assert check(sections).fuse["g"].second == "again"
+    sections["fuse"]["f"] = {"first": "g", "second": "star"}
+    with pytest.raises(UserError, match=r"fuse.f: needs itself: fuse.f -> fuse.g -> fuse.f; name another system in one of them$"):
+        check(sections)
+    sections["fuse"] = {"f": {"first": "again", "second": "star"}}
+    with pytest.raises(UserError, match=r"fuse.f: needs itself: fuse.f -> rescore.again -> fuse.f; name another"):
+        check(sections)
 
 
 def test_cycles_through_a_query_tower(sections: dict[str, Any]) -> None:

@@ -32,6 +32,10 @@ DEPS = {
     "retrieve@star": ["data/encoders/star", "data/embeddings/star"],
     "evaluate@star": ["data/runs/star", "data/corpus/qrels"],
     "evaluate@other": ["data/encoders/other"],
+    "bm25": ["data/corpus"],
+    "retrieve_bm25": ["data/candidates"],
+    "fuse@hybrid": ["data/runs/bm25", "data/runs/star"],
+    "evaluate_fuse@hybrid": ["data/runs/hybrid", "data/corpus/qrels"],
     "adore@tower": ["data/encoders/star", "data/embeddings/star"],
     "retrieve_adore@tower": ["data/encoders/tower", "data/indexes/tower"],
     "evaluate_adore@tower": ["data/runs/tower", "data/corpus/qrels"],
@@ -43,6 +47,9 @@ OUTS = {
     "adore": ["data/encoders/", "data/indexes/"],
 }
 OUTS |= {
+    "bm25": ["data/bm25", "data/candidates"],
+    "retrieve_bm25": ["data/runs/bm25"],
+    "fuse": ["data/runs/"],
     "retrieve": ["data/runs/"],
     "retrieve_adore": ["data/runs/"],
     "pretrain": ["data/encoders/"],
@@ -50,14 +57,14 @@ OUTS |= {
     "encode": ["data/embeddings/"],
     "index": ["data/indexes/"],
 }
-FIGURES = {name: {"dev": {"nDCG@10": value}} for name, value in {"star": 0.9, "tower": 0.8, "other": 0.7}.items()}
+FIGURES = {name: {"dev": {"nDCG@10": value}} for name, value in {"star": 0.9, "tower": 0.8, "other": 0.7, "hybrid": 0.6}.items()}
 
 
 def entry(name: str, **anew: str) -> dict[str, Any]:
     """A stage of the lock; `anew`: other digests than the first ones, by path."""
     stage, _, model = name.partition("@")
     outs = [f"{out}{model}" if out.endswith("/") else out for out in OUTS.get(stage, [f"data/metrics/{model}.json"])]
-    params = {"params.yaml": {"adore.tower": {"round": "star", "negatives": "none"}}} if stage == "adore" else {}
+    params = {"params.yaml": SETTINGS[stage]} if stage in SETTINGS else {}
     deps, made = ([{"path": path, "md5": anew.get(path, f"first {path}")} for path in paths] for paths in (DEPS[name], outs))
     return {"cmd": "x", "params": params, "deps": deps, "outs": made}
 
@@ -67,6 +74,10 @@ def lock(*stages: str, **anew: str) -> dict[str, Any]:
     return {name: entry(name, **(anew if name in stages else {})) for name in DEPS}
 
 
+SETTINGS = {
+    "adore": {"adore.tower": {"round": "star", "negatives": "none"}},
+    "fuse": {"fuse.hybrid": {"first": "bm25", "second": "star"}},
+}
 STAR = {"data/encoders/star": "anew"}
 
 
@@ -90,6 +101,12 @@ STAR = {"data/encoders/star": "anew"}
         (lock("adore@tower", **{"data/encoders/tower": "anew"}), "tower", "", "retrieve_adore@tower"),
         (lock("prepare", **{"data/corpus": "anew"}), "star", "tokenize has read another data/corpus", "tokenize"),
         (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), "star", "", ""),  # star's own parts are of one generation
+        (lock(), "hybrid", "", ""),
+        (lock("train@star", **STAR), "hybrid", "encode@star has read another data/encoders/star", "encode@star"),
+        (lock("train@star", "encode@star", "index@star", **STAR), "hybrid", "retrieve@star has read another data/enc", "retrieve@star"),
+        (lock("retrieve@star", **{"data/runs/star": "anew"}), "hybrid", "fuse@hybrid has read another data/runs/star", "fuse@hybrid"),
+        (lock("bm25", **{"data/candidates": "anew"}), "hybrid", "retrieve_bm25 has read another data/candidates", "retrieve_bm25"),
+        (lock("fuse@hybrid", **{"data/runs/hybrid": "anew"}), "hybrid", "", "evaluate_fuse@hybrid"),
         ({"train@star": entry("train@star")}, "star", "", ""),
         ({}, "star", "", ""),
     ],
@@ -102,13 +119,13 @@ def test_parts_of_a_model_that_do_not_belong_together(found: dict[str, Any], mod
 @pytest.mark.parametrize(
     ("found", "left"),
     [
-        (lock(), {"star", "tower", "other"}),
+        (lock(), {"star", "tower", "other", "hybrid"}),
         (lock("train@star", **STAR), {"other"}),
         (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), {"other"}),
         (lock("base", **{"data/encoders/base": "anew"}), set()),
         (lock("prepare", **{"data/corpus": "anew"}), {"other"}),  # the tokens of star's training are of the old one
-        (lock("adore@tower", **{"data/encoders/tower": "anew"}), {"star", "other"}),
-        ({}, {"star", "tower", "other"}),
+        (lock("adore@tower", **{"data/encoders/tower": "anew"}), {"star", "other", "hybrid"}),
+        ({}, {"star", "tower", "other", "hybrid"}),
     ],
 )
 def test_figures_of_what_has_been_replaced_are_left_out(found: dict[str, Any], left: set[str]) -> None:
@@ -116,7 +133,7 @@ def test_figures_of_what_has_been_replaced_are_left_out(found: dict[str, Any], l
     assert set(kept) == left
     assert all((f"{model} (measured before the present " in note) == (model not in left) for model in FIGURES)
     assert {name for name in outdated(found) if name.startswith("evaluate")} == {
-        f"evaluate{'_adore' * (model == 'tower')}@{model}" for model in set(FIGURES) - left
+        f"evaluate{ {'tower': '_adore', 'hybrid': '_fuse'}.get(model, '') }@{model}" for model in set(FIGURES) - left
     }
 
 
@@ -174,7 +191,7 @@ def test_the_table_of_a_run_leaves_old_figures_out(
     run.run(["evaluate@other"])
     said = capsys.readouterr().out
     assert "other  dev     0.7000" in said and "0.9000" not in said and "0.8000" not in said
-    assert "left out: star (measured before the present data/encoders/star was made), tower (" in said
+    assert "left out: hybrid (" in said and "star (measured before the present data/encoders/star was made), tower (" in said
     monkeypatch.setattr(run, "_execute", lambda *_: {"train@other": Outcome("Failed", problem=Problem("stage", "boom"))})
     with pytest.raises(run.StagesFailed):
         run.run(["evaluate@other"])

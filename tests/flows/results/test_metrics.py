@@ -27,6 +27,15 @@ def test_the_best_model_is_chosen_on_dev_among_those_with_an_index(tmp_path: Pat
         best_model({}, "AP", {}, indexes=tmp_path)
 
 
+def test_a_fusion_that_can_be_searched_may_be_the_best(tmp_path: Path) -> None:
+    fuse = {"hybrid": {"first": "bm25", "second": "star"}, "again": {"first": "hybrid", "second": "over"}}
+    sections = {"rounds": {"star": {}, "init": {}}, "fuse": fuse, "rescore": {"over": {}}}
+    found = METRICS | {name: {"dev": {"AP": value}} for name, value in {"hybrid": 0.6, "again": 0.7, "star": 0.5}.items()}
+    (tmp_path / "star").mkdir()
+    assert best_model(found, "AP", sections, indexes=tmp_path, fused=True) == "hybrid"
+    assert best_model(found, "AP", sections, indexes=tmp_path) == "star", "a champion has one encoder"
+
+
 def test_of_equal_models_the_simpler_one_is_the_best(tmp_path: Path) -> None:
     sections = {"rounds": {"star": {"init": "base"}}, "adore": {"star_adore": {"round": "star"}}}
     for model in ("star", "star_adore"):

@@ -1,11 +1,15 @@
 """Which index serves a model."""
 
+import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flows.results import search
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
 
 
 def test_a_query_tower_is_served_by_its_own_index_or_its_rounds(tmp_path: Path) -> None:
@@ -31,6 +35,47 @@ def test_the_command_pairs_the_query_tower_with_its_rounds_index(tmp_path: Path,
     monkeypatch.setattr(search.subprocess, "run", lambda command, **_: commands.append(command) or Done())
     assert search.search("words", 3, "star_adore") == 0
     said = commands[0]
-    assert said[said.index("--encoder") + 1] == "data/encoders/star_adore" and said[said.index("--index") + 1] == "data/indexes/star"
+    place = said.index("--model")
+    assert said[place + 1 : place + 4] == ["star_adore", "data/encoders/star_adore", "data/indexes/star"]
     with pytest.raises(UserError, match="no index of model nobody, expected one of star_adore"):
         search.search("words", 3, "nobody")
+
+
+def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parents[3] / "params.yaml", tmp_path)
+    sections = read_yaml(tmp_path / "params.yaml")
+    fuse = {
+        "hybrid": {"first": "bm25", "second": "star_adore"},
+        "three": {"first": "hybrid", "second": "star", "method": "rrf"},
+        "new": {"first": "bm25", "second": "star"},
+        "again": {"first": "bm25", "second": "over"},
+    }
+    rescore = {"over": {"run": "bm25", "round": "star", "encoder": "star"}}
+    (tmp_path / "params.yaml").write_text(json.dumps(sections | {"fuse": fuse, "rescore": rescore}))
+    for name, described in {"star": None, "star_adore": '{"round": "star"}'}.items():
+        index = tmp_path / "data/indexes" / name
+        index.mkdir(parents=True)
+        (index / ("index.json" if described else "index.faiss")).write_text(described or "")
+    for name in ("hybrid", "three", "again"):
+        (tmp_path / "data/runs" / name).mkdir(parents=True)
+        (tmp_path / f"data/runs/{name}/fusion.json").write_text(json.dumps({"method": "linear"} | fuse[name]))
+    commands: list[list[str]] = []
+    monkeypatch.setattr(search.subprocess, "run", lambda command, **_: commands.append(command) or SimpleNamespace(returncode=0))
+    assert search.search("words", 3, "three") == 0
+    systems = commands[0][3 : commands[0].index("--documents")]
+    assert " ".join(systems) == (
+        "--fusion hybrid data/runs/hybrid/fusion.json --fusion three data/runs/three/fusion.json --depth 1000 --lexical-depth 1000 "
+        "--lexical data/bm25 --model star_adore data/encoders/star_adore data/indexes/star "
+        "--model star data/encoders/star data/indexes/star"
+    )
+    for model, words in {
+        "new": "data/runs/new/fusion.json: not found: fuse.new has not run yet; run retemper run",
+        "again": "fuse.again: is made from over, which orders a run again and cannot be searched for a new query",
+        "bm25": "no index of model bm25, expected one of star, star_adore, hybrid, three, new, again; run retemper run",
+    }.items():
+        with pytest.raises(UserError, match=words):
+            search.search("words", 3, model)
+    (tmp_path / "data/runs/hybrid/fusion.json").write_text(json.dumps(fuse["hybrid"] | {"method": "rrf"}))
+    with pytest.raises(UserError, match=r"found method rrf, expected linear as in fuse\.hybrid of params\.yaml; run retemper run"):
+        search.search("words", 3, "three")

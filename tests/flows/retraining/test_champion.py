@@ -55,6 +55,18 @@ def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> No
         record_of(tmp_path, commit, "b")
 
 
+def test_a_fusion_cannot_be_crowned(tmp_path: Path) -> None:
+    git("init", "--quiet", folder=tmp_path)
+    params = "params: {data/params.json: {fuse.hybrid: {first: bm25, second: a}}}"
+    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  fuse@hybrid: {{{params}, outs: [{{path: data/runs/hybrid, md5: x}}]}}\n")
+    (tmp_path / "dvc.yaml").write_text("stages: {fuse: {foreach: '${fuse}', do: {cmd: x}}}\n")
+    (tmp_path / "params.yaml").write_text("fuse: {hybrid: {}}\n")
+    git("add", ".", folder=tmp_path)
+    git("commit", "--quiet", "-m", "a fusion", folder=tmp_path)
+    with pytest.raises(UserError, match=r"hybrid is a fusion of bm25 and a, expected one encoder, which a champion is; crown the model"):
+        record_of(tmp_path, git("rev-parse", "HEAD", folder=tmp_path), "hybrid")
+
+
 def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("{}\n")

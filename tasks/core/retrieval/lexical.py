@@ -1,16 +1,18 @@
-"""Retrieval: every document that shares a term with the query, best first.
+"""BM25 search of a saved inverted index: every document that shares a term with the query, best first.
 
 Lists are ordered by score, ties by descending document id: trec_eval's order, so our ranks and figures agree with its.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import bm25s
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tasks.bm25.index import id_order
+from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.schemas import RANKED
 
@@ -19,6 +21,20 @@ Floats = npt.NDArray[np.float32]
 Query = tuple[str, list[int]]  # id; numbers of its terms in order, without those in no document
 HELD = 2**19  # results buffered before they are written: 4 MB
 LEAST = np.nextafter(np.float32(0), np.float32(1))  # minimum score of a result: above 0
+
+
+def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, dict[str, str]]:
+    """Memory-map a saved index: the index, document ids [N], and the arguments of `analyzer`.
+
+    Callers that have term numbers do not need the `vocabulary`, the only part held in memory.
+    """
+    analysis = read_json(folder / "analysis.json")
+    return bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary), StoredIds(folder / "ids.parquet"), analysis
+
+
+def id_order(ids: pa.Array) -> pa.Array:
+    """The position of every document in the order of ids, int64 [N], which breaks ties."""
+    return pc.rank(ids, sort_keys="ascending", tiebreaker="first").cast(pa.int64())
 
 
 def known(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:

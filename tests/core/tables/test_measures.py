@@ -9,13 +9,13 @@ import pytest
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import validate
+from tasks.core.tables.measures import means, parse, per_query, read_qrels
 from tasks.core.tables.schemas import QRELS
 from tasks.evaluate.external import evaluate_files
-from tasks.evaluate.measures import means, parse, per_query, read_qrels
 from tasks.evaluate.params import Evaluate
 
 NAMES = ["nDCG@10", "RR@10", "R@5", "AP", "nDCG", "RR", "P@3"]
-TREC = Path(__file__).parents[3] / "shared" / "data" / "trec-dl20"
+TREC = Path(__file__).parents[4] / "shared" / "data" / "trec-dl20"
 
 
 def plain(ranking: list[str], grades: dict[str, int], level: int) -> dict[str, float]:

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.bm25.analysis import analyzer, stop_list
-from tasks.bm25.index import build, load, save
+from tasks.bm25.index import build, save
 from tasks.bm25.params import BM25, Stopwords
-from tasks.bm25.search import HELD, Searcher, known, ranked
+from tasks.core.retrieval.lexical import HELD, Searcher, known, load, ranked
 from tasks.core.stage.errors import UserError
+from tasks.core.text.analysis import analyzer, stop_list
 
 PLAIN = BM25(stemmer="none", stopwords="none")
 
@@ -91,7 +91,7 @@ def test_tables_are_cut_where_results_are_many(tmp_path: Path, monkeypatch: pyte
     asked = [(f"q{n}", known([word], index.vocab_dict)) for n, word in enumerate(["cat", "dog", "bird", "cat"])]
     assert HELD > 8
     (whole,) = ranked(asked, index, pa.array(["a", "b", "c"]), 2)
-    monkeypatch.setattr("tasks.bm25.search.HELD", 3)
+    monkeypatch.setattr("tasks.core.retrieval.lexical.HELD", 3)
     parts = list(ranked(asked, index, pa.array(["a", "b", "c"]), 2))
     assert [len(part) for part in parts] == [4, 2]
     assert pa.concat_tables(parts).equals(whole)

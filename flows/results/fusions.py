@@ -1,0 +1,66 @@
+"""Fused systems as they are served: which systems they are made from, and with which weight."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+
+RUNS = Path("data/runs")
+BM25 = "bm25"
+SEARCHED = ("rounds", "adore")  # sections whose entries can be searched for a new query
+FIELDS = ("first", "second", "method")
+
+
+def fusions(sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entries of `fuse`."""
+    found = sections.get("fuse")
+    return found if isinstance(found, Mapping) else {}
+
+
+def is_served(name: str, sections: Mapping[str, Any]) -> bool:
+    """Whether a system of params.yaml can be searched for a new query: not where it orders a run again, or is made from one that does."""
+    entry = fusions(sections).get(name)
+    if entry is None:
+        return name == BM25 or any(name in (sections.get(section) or {}) for section in SEARCHED)
+    return all(is_served(str(entry[part]), sections) for part in ("first", "second"))
+
+
+def made_from(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The systems that a fusion needs searched (bm25, models), and the fusions over them, `name` last: each after what it reads.
+
+    UserError where one of them cannot be searched for a new query.
+    """
+    searched: list[str] = []
+    fused: list[str] = []
+
+    def visit(system: str) -> None:
+        entry = fusions(sections).get(system)
+        if entry is None:
+            if not is_served(system, sections):
+                raise UserError(
+                    f"fuse.{name}: is made from {system}, which orders a run again and cannot be searched for a new query; "
+                    f"expected bm25, rounds, adores, or fusions of them"
+                )
+            searched.append(system)
+        else:
+            visit(str(entry["first"]))
+            visit(str(entry["second"]))
+            fused.append(system)
+
+    visit(name)
+    return list(dict.fromkeys(searched)), list(dict.fromkeys(fused))
+
+
+def record_of(name: str, sections: Mapping[str, Any], runs: Path = RUNS) -> Path:
+    """The file that has the weight (or k) of a fusion; UserError where it is missing, or of other settings than params.yaml has now."""
+    path = runs / name / "fusion.json"
+    if not path.exists():
+        raise UserError(f"{path}: not found: fuse.{name} has not run yet; run retemper run")
+    told, entry = read_json(path), fusions(sections)[name]
+    for field in FIELDS:
+        wanted = entry.get(field, "linear")
+        if told[field] != wanted:
+            raise UserError(f"{path}: found {field} {told[field]}, expected {wanted} as in fuse.{name} of params.yaml; run retemper run")
+    return path

@@ -1,0 +1,1 @@
+"""Stage `fuse`: two systems' runs as one."""

@@ -1,0 +1,91 @@
+"""Two systems' runs fused: what is open in the method is chosen on dev, and the runs of dev and test are written with it."""
+
+from pathlib import Path
+from typing import Any
+
+from tasks.core.retrieval.fusion import NAMES, UNTUNED
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder, read_json, write_json
+from tasks.core.stage.params import load, read_parameters
+from tasks.core.tables.measures import parse
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.qrels import load_qrels
+from tasks.core.tables.schemas import MEASURED, QUERIES
+from tasks.core.tables.selection import least_grade, metric_of
+from tasks.core.tables.trec import write_run
+from tasks.fuse.grid import chosen, fused_batches, grid_means, side_by_side
+from tasks.fuse.params import Fuse
+
+RECORD = "fusion.json"  # beside the runs: what was fused, how, and the whole grid
+
+
+def queries_of(folder: Path, split: str) -> list[str]:
+    """The ids of a split's queries, in the order of the corpus."""
+    ids: list[str] = read_table(folder / f"{split}.parquet", QUERIES, ["id"])["id"].to_pylist()
+    return ids
+
+
+def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Path) -> dict[str, Any]:
+    """What is to be written in RECORD: the setting that is the best on dev by report.metric, or UNTUNED where dev has no judgments.
+
+    Of the runs only dev is read.
+    """
+    sections = read_parameters()
+    name, relevance = metric_of(sections), least_grade("dev", sections)
+    measure, judged = parse([name], relevance), load_qrels(qrels / "dev.parquet", "dev", relevance)
+    told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method}
+    what = NAMES[params.method]
+    if not judged:
+        return told | {what: UNTUNED[params.method], "measure": name, "chosen_on": None, "grid": []}
+    pairs = side_by_side(queries_of(queries, "dev"), first / "dev.trec", second / "dev.trec", params.method)
+    means = grid_means(pairs, params.method, params.depth, qrels=judged, measure=measure)
+    grid = [{what: setting, name: mean} for setting, mean in means.items()]
+    return told | {what: chosen(means), "measure": name, "chosen_on": "dev", "grid": grid}
+
+
+def line(name: str, record: dict[str, Any]) -> str:
+    """What was chosen, and out of what, for people."""
+    what = NAMES[record["method"]]
+    setting = f"fuse {name}: {record['method']} of {record['first']} and {record['second']}, {what} {record[what]:g}"
+    if not record["grid"]:
+        return f"{setting}, not chosen: there are no judged dev queries"
+    grid = ", ".join(f"{point[what]:g}: {point[record['measure']]:.4f}" for point in record["grid"])
+    return f"{setting}, the best {record['measure']} on dev of {grid}"
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        first="folder of a system's runs, SPLIT.trec",
+        second="folder of the other's",
+        queries="folder of the splits' queries, for their ids",
+        qrels="folder of the splits' qrels",
+        out=f"run folder to write: SPLIT.trec and {RECORD}",
+    )
+    arguments.add_argument("--name", required=True, help="the entry of `fuse`")
+    arguments.add_argument("--chosen", type=Path, help=f"a {RECORD} of this entry, whose setting is taken: nothing is chosen here")
+    args = arguments.parse_args()
+    params = load(Fuse, f"fuse.{args.name}")
+    if args.chosen:
+        record = read_json(args.chosen)
+        if [record[key] for key in ("first", "second", "method")] != [params.first, params.second, params.method]:
+            raise UserError(f"{args.chosen}: not of fuse.{args.name} as params.yaml has it now; run retemper run")
+    else:
+        record = choose(args.first, args.second, params, queries=args.queries, qrels=args.qrels)
+        print(line(args.name, record))
+    setting = record[NAMES[params.method]]
+    with new_folder(args.out) as out:
+        for split in MEASURED:
+            queries = queries_of(args.queries, split)
+            if queries:
+                runs = args.first / f"{split}.trec", args.second / f"{split}.trec"
+                pairs = side_by_side(queries, *runs, params.method)
+                documents = write_run(out / f"{split}.trec", fused_batches(pairs, setting, params.depth), args.name)
+                print(f"fuse {args.name}: {split}, {len(queries):,} queries, {documents:,} documents")
+        write_json(out / RECORD, record)
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,85 @@
+"""Two runs side by side, and the grid over them: what fuses best on dev."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+import ir_measures
+import pyarrow as pa
+
+from tasks.core.retrieval.fusion import GRIDS, Method, Pair, Ranked, fuse, pair
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.measures import Qrels, cutoff, per_query
+from tasks.core.tables.selection import best_of
+from tasks.core.tables.trec import ranked_batch, read_scored_run
+
+QUERY_BLOCK = 256  # queries whose lists are in memory at a time
+
+
+class Run:
+    """A run whose queries are read in the order of the corpus's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lists = read_scored_run(path)
+        self._next = next(self._lists, None)
+
+    def of(self, query: str) -> Ranked:
+        """The query's list, empty where the system found nothing."""
+        if self._next is None or self._next[0] != query:
+            return Ranked()
+        _, documents, scores = self._next
+        self._next = next(self._lists, None)
+        return Ranked(documents, scores)
+
+    def close(self) -> None:
+        """UserError where lists were not read: of a query that is unknown or in another order."""
+        if self._next is not None:
+            raise UserError(
+                f"{self.path}: query {self._next[0]!r} is not in the corpus, or not in its order; expected the queries that the corpus "
+                f"has, in its order; run the stage that makes it again"
+            )
+
+
+def side_by_side(queries: Iterable[str], first: Path, second: Path, method: Method) -> Iterator[tuple[str, Pair]]:
+    """Each of `queries` for which one of two runs has a document, with what both say; in their order, one at a time."""
+    runs = Run(first), Run(second)
+    for query in queries:
+        lists = [run.of(query) for run in runs]
+        if any(ranked.documents for ranked in lists):
+            yield query, pair(lists[0], lists[1], method)
+    for run in runs:
+        run.close()
+
+
+def grid_means(
+    pairs: Iterable[tuple[str, Pair]], method: Method, depth: int, *, qrels: Qrels, measure: Mapping[str, ir_measures.Measure]
+) -> dict[float, float]:
+    """The mean of `measure` (one, by name) over the queries of `qrels`, for every setting of the method's grid.
+
+    A query without a list counts 0. Lists are fused as deep as the measure goes, `depth` at most.
+    """
+    (name,) = measure
+    deep = min(depth, cutoff(name) or depth)
+    values: dict[float, list[float]] = {setting: [] for setting in GRIDS[method]}
+    judged = ((query, two) for query, two in pairs if query in qrels)
+    while block := dict(islice(judged, QUERY_BLOCK)):
+        here = {query: qrels[query] for query in block}
+        for setting, found in values.items():
+            lists = {query: [document for document, _ in fuse(two, setting, deep)] for query, two in block.items()}
+            found += [row[name] for row in per_query(measure, here, lists).values()]
+    return {setting: math.fsum(found) / len(qrels) for setting, found in values.items()}
+
+
+def chosen(means: Mapping[float, float]) -> float:
+    """The setting with the highest mean, of equals the first of the grid."""
+    order = {setting: place for place, setting in enumerate(means)}
+    return best_of(means, order.__getitem__)
+
+
+def fused_batches(pairs: Iterable[tuple[str, Pair]], setting: float, depth: int) -> Iterator[pa.RecordBatch]:
+    """The fused run (schema RANKED), QUERY_BLOCK queries at a time."""
+    rest = iter(pairs)
+    while block := list(islice(rest, QUERY_BLOCK)):
+        yield ranked_batch([(query, fuse(two, setting, depth)) for query, two in block])

@@ -1,0 +1,55 @@
+"""What a system finds for one query, as a ranked list: by a model's index, by BM25, or by a fusion of such lists."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.core.retrieval.encode import encode_texts
+from tasks.core.retrieval.exact import ranked_tables, rows_needed
+from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
+from tasks.core.retrieval.lexical import known, load, ranked
+from tasks.core.retrieval.queries import query_tower
+from tasks.core.stage.devices import choose_device, read_runtime
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.tables.ids import StoredIds
+from tasks.core.text.analysis import analyzer
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
+
+
+def dense_list(query: str, tokens: Path, depth: int, *, encoder: Path, index: Path) -> Ranked:
+    """The `depth` best documents of a model's index; `tokens` says how texts are put to the model."""
+    device = choose_device(read_runtime())
+    documents, queries = open_tokens(tokens / "documents"), open_tokens(tokens / "queries" / "train")
+    tower = query_tower(encoder, "fp32", device)
+    vector = encode_texts(tower, load_tokenizer(encoder), [queries.prefix + query], queries.max_length, device)
+    opened = open_index(index / "index.faiss", len(documents), vector.shape[1])
+    scores, rows = search_index(opened, vector, rows_needed(depth, documents.owners))
+    ids = StoredIds(tokens / "documents" / "ids.parquet")
+    return _ranked(next(ranked_tables(scores, rows, pa.array(["query"]), ids, documents.owners, depth)))
+
+
+def lexical_list(query: str, index: Path, depth: int) -> Ranked:
+    """The `depth` best documents of BM25's index, with the word analysis that it was built with."""
+    opened, ids, analysis = load(index)
+    terms = known(analyzer(**analysis)(query), opened.vocab_dict)
+    return _ranked(next(iter(ranked([("query", terms)], opened, ids, depth))))
+
+
+def fused_list(lists: Mapping[str, Ranked], record: Path, depth: int) -> Ranked:
+    """The `depth` best documents of the two of `lists` that `record` (fusion.json) names, fused as it says."""
+    told = read_json(record)
+    for part in ("first", "second"):
+        if told[part] not in lists:
+            raise UserError(f"{record}: found {part} {told[part]}, expected one of {', '.join(lists)}; run retemper run")
+    two = pair(lists[told["first"]], lists[told["second"]], told["method"])
+    found = fuse(two, told[NAMES[two.method]], depth)
+    return Ranked([doc for doc, _ in found], [score for _, score in found])
+
+
+def _ranked(table: pa.Table) -> Ranked:
+    return Ranked(table["doc"].to_pylist(), table["score"].to_numpy().astype(np.float64))

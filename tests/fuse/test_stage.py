@@ -1,0 +1,186 @@
+"""`python -m tasks.fuse`: what is chosen is the best on dev by a plain loop, test is not read for it, and what is odd is refused."""
+
+import json
+import random
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.frozen import freeze_parameters
+from tasks.core.tables.measures import parse
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS, QUERIES
+from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
+from tasks.evaluate.split import evaluate_split
+from tasks.fuse.grid import chosen
+from tasks.fuse.params import Fuse
+
+Lists = dict[str, dict[str, float]]  # query, document, score
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(split: str, queries: list[str], *, first: Lists, second: Lists, relevant: list[tuple[str, str, int]]) -> None:
+    for folder in ("queries", "qrels", "runs/bm25", "runs/star"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    write_table(Path(f"queries/{split}.parquet"), QUERIES, [table([(query, "text", []) for query in queries], QUERIES)])
+    write_table(Path(f"qrels/{split}.parquet"), QRELS, [table(relevant, QRELS)])
+    for name, lists in (("bm25", first), ("star", second)):
+        rows = [(query, best_first(list(lists[query]), list(lists[query].values()))) for query in queries if lists.get(query)]
+        write_run(Path(f"runs/{name}/{split}.trec"), [ranked_batch(rows)], name)
+
+
+def table(rows: list[Any], schema: pa.Schema) -> pa.Table:
+    return pa.table([pa.array([row[n] for row in rows], field.type) for n, field in enumerate(schema)], schema=schema)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *more: str, method: str = "linear", rest: str = "") -> dict[str, Any]:
+    Path("params.yaml").write_text(f"fuse: {{hybrid: {{first: bm25, second: star, method: {method}}}}}\n{rest}")
+    freeze_parameters(Path())
+    given = "--name hybrid --first runs/bm25 --second runs/star --queries queries --qrels qrels --out runs/hybrid"
+    monkeypatch.setattr(sys, "argv", ["fuse", *given.split(), *more])
+    import_module("tasks.fuse.__main__").main()
+    return dict(json.loads(Path("runs/hybrid/fusion.json").read_text()))
+
+
+def drawn(seed: int, queries: list[str]) -> Lists:
+    """Random lists; every seventh query has none, as BM25 finds nothing for some."""
+    draw = random.Random(seed)
+    levels = [0.25, 0.5, 1.0, 3.0]
+    return {q: {f"d{d}": draw.choice(levels) for d in draw.sample(range(30), 12)} for n, q in enumerate(queries) if (n + seed) % 7}
+
+
+def judged(seed: int, queries: list[str]) -> list[tuple[str, str, int]]:
+    draw = random.Random(seed)
+    return [(query, f"d{d}", draw.choice([0, 1, 2])) for query in queries for d in draw.sample(range(30), 5)]
+
+
+def example() -> None:
+    for seed, split in enumerate(("dev", "test")):
+        names = [f"{split}{n}" for n in range(30)]
+        write(split, names, first=drawn(seed, names), second=drawn(seed + 10, names), relevant=judged(seed + 20, names))
+
+
+def by_plain_loop(split: str, method: Any, setting: float) -> dict[str, list[str]]:
+    """The fused lists of a split, from files that are read line by line."""
+    lists: dict[str, dict[str, list[tuple[str, float]]]] = {}
+    for name in ("bm25", "star"):
+        for row in Path(f"runs/{name}/{split}.trec").read_text().splitlines():
+            query, _, doc, _, score, _ = row.split(" ")
+            lists.setdefault(query, {}).setdefault(name, []).append((doc, float(score)))
+    made = {}
+    for query, both in lists.items():
+        first, second = (Ranked([d for d, _ in both.get(name, [])], [s for _, s in both.get(name, [])]) for name in ("bm25", "star"))
+        made[query] = [doc for doc, _ in fuse(pair(first, second, method), setting, 1000)]
+    return made
+
+
+@pytest.mark.parametrize(("method", "what"), [("linear", "weight"), ("zscore", "weight"), ("rrf", "k")])
+def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    example()
+    record = run(monkeypatch, method=method, rest="report: {metric: RR@10}\nevaluate: {relevance: {dev: 2}}\n")
+    assert record["measure"] == "RR@10" and record["chosen_on"] == "dev"
+    assert [point[what] for point in record["grid"]] == list(GRIDS[method])
+    rows = judged(20, [f"dev{n}" for n in range(30)])
+    grades = {query: {d: g for q, d, g in rows if q == query} for query, _, _ in rows}
+    counted = {query for query, own in grades.items() if max(own.values()) >= 2}
+    for point in record["grid"]:
+        lists, total = by_plain_loop("dev", method, point[what]), 0.0
+        for query in counted:
+            places = [n for n, doc in enumerate(lists.get(query, [])[:10], 1) if grades[query].get(doc, 0) >= 2]
+            total += 1 / places[0] if places else 0
+        assert point["RR@10"] == pytest.approx(total / len(counted))
+    best = max(point["RR@10"] for point in record["grid"])
+    assert record[what] == next(point[what] for point in record["grid"] if point["RR@10"] == pytest.approx(best, abs=1e-12))
+    assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the grid has something to choose"
+    for split in ("dev", "test"):
+        assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, record[what])
+    means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in counted}, parse(["RR@10"], 2), Path("dev.parquet"))
+    assert means["RR@10"] == pytest.approx(best)  # what evaluate will say
+
+
+def test_test_is_not_read_for_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dev is won by the second system alone, test by the first alone."""
+    for split, good in (("dev", "star"), ("test", "bm25")):
+        names = [f"{split}{n}" for n in range(5)]
+        right, wrong = {q: {"a": 9.0, "b": 1.0, "c": 0.0} for q in names}, {q: {"b": 9.0, "c": 8.0, "a": 0.0} for q in names}
+        lists = {"star": wrong, "bm25": wrong} | {good: right}
+        write(split, names, first=lists["bm25"], second=lists["star"], relevant=[(q, "a", 1) for q in names])
+    record = run(monkeypatch)
+    assert record["weight"] == 0
+    assert all(docs[0] == "b" for _, docs in read_run(Path("runs/hybrid/test.trec"))), "test has the weight that dev has chosen"
+    for path in ("runs/bm25/test.trec", "runs/star/test.trec", "qrels/test.parquet", "queries/test.parquet"):
+        Path(path).unlink()
+    module, params = import_module("tasks.fuse.__main__"), Fuse(first="bm25", second="star")
+    assert module.choose(Path("runs/bm25"), Path("runs/star"), params, queries=Path("queries"), qrels=Path("qrels")) == record
+
+
+def test_of_equals_the_first_of_the_grid() -> None:
+    assert chosen({0.0: 0.5, 0.5: 0.7, 1.0: 0.7}) == 0.5
+    assert chosen({0.0: 0.3, 0.5: 0.1 + 0.2}) == 0.0
+
+
+def test_without_dev_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    example()
+    write("dev", [], first={}, second={}, relevant=[])
+    for file in (*Path("runs").rglob("dev.trec"), Path("qrels/dev.parquet")):
+        file.unlink()
+    record = run(monkeypatch)
+    assert (record["weight"], record["chosen_on"], record["grid"]) == (0.5, None, [])
+    assert sorted(path.name for path in Path("runs/hybrid").iterdir()) == ["fusion.json", "test.trec"]
+    assert "weight 0.5, not chosen: there are no judged dev queries" in capsys.readouterr().out
+    assert run(monkeypatch, method="rrf")["k"] == 60
+
+
+def test_a_setting_that_is_given_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    example()
+    record = run(monkeypatch) | {"weight": 0.85}
+    Path("chosen.json").write_text(json.dumps(record))
+    assert run(monkeypatch, "--chosen=chosen.json") == record
+    assert dict(read_run(Path("runs/hybrid/dev.trec"))) == by_plain_loop("dev", "linear", 0.85)
+    with pytest.raises(UserError, match=r"chosen.json: not of fuse.hybrid as params.yaml has it now"):
+        run(monkeypatch, "--chosen=chosen.json", method="rrf")
+
+
+def test_one_query_and_an_empty_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("dev", ["q"], first={}, second={"q": {"a": 1.0}}, relevant=[("q", "a", 1)])
+    write("test", ["p"], first={}, second={}, relevant=[("p", "a", 1)])
+    record = run(monkeypatch)
+    assert record["weight"] == 0 and {point["nDCG@10"] for point in record["grid"]} == {1.0}
+    assert Path("runs/hybrid/dev.trec").read_text() == "q Q0 a 1 0 hybrid\n"
+    assert Path("runs/hybrid/test.trec").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("dev0 Q0 d1 1 nan bm25", r"query dev0, document d1: found the score 'nan', expected a finite number"),
+        ("dev0 Q0 d1 1 -inf bm25", "found the score '-inf'"),
+        ("dev0 Q0 d1 1 high bm25", "found the score 'high'"),
+        ("dev0 Q0 d1 1 bm25", "found 5 fields, expected 6"),
+        ("stranger Q0 d1 1 2.0 bm25", "query 'stranger' is not in the corpus, or not in its order"),
+    ],
+)
+def test_a_run_that_cannot_be_fused_is_refused_in_one_line(line: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    example()
+    Path("runs/bm25/dev.trec").write_text(f"{line}\n")
+    with pytest.raises(UserError, match=words) as refused:
+        run(monkeypatch)
+    assert "\n" not in str(refused.value) and not Path("runs/hybrid").exists()
+
+
+def test_entries_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    example()
+    with pytest.raises(UserError, match=r"fuse.hybrid.method: found 'mean'"):
+        run(monkeypatch, method="mean")
+    with pytest.raises(ValueError, match="first and second are both star; name two different systems"):
+        Fuse(first="star", second="star")
