@@ -16,7 +16,8 @@ import pytest
 from ruamel.yaml import YAML
 
 OF_STAR = {f"{stage}@star" for stage in ("train", "encode", "index", "retrieve", "evaluate")}
-OF_STAR |= {"adore@star_adore", "retrieve_adore@star_adore", "evaluate_adore@star_adore", "report"}
+OF_STAR |= {"adore@star_adore", "retrieve_adore@star_adore", "evaluate_adore@star_adore"}
+OF_STAR |= {"fuse@hybrid", "evaluate_fuse@hybrid", "report"}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]  # minutes of a quiet machine
 
 
@@ -125,7 +126,7 @@ def test_a_changed_parameter_runs_what_reads_it_and_set_back_nothing_runs(first:
     before = [(project.folder / name).read_text(encoding="utf-8") for name in names]
     assert executed(project.run("adore.star_adore.lr=3e-3")) == {
         f"{stage}@star_adore" for stage in ("adore", "retrieve_adore", "evaluate_adore")
-    } | {"report"}
+    } | {"fuse@hybrid", "evaluate_fuse@hybrid", "report"}
     assert (project.folder / names[0]).read_text(encoding="utf-8") != before[0]
     assert executed(project.run("adore.star_adore.lr=")) == set()
     assert [(project.folder / name).read_text(encoding="utf-8") for name in names] == before

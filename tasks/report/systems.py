@@ -132,11 +132,15 @@ def best(systems: list[System], metric: str, sections: Mapping[str, Any]) -> tup
 def opponents(
     systems: list[System], chosen: System, baselines: Sequence[str], metric: str, *, split: str, sections: Mapping[str, Any]
 ) -> tuple[System, System] | None:
-    """The best model and what it is held against: the first baseline in the table, or the next best system where it is that itself."""
+    """The best model and what it is compared with: the first baseline in the table.
+
+    Where the best is that baseline, it is compared with the next best system that ranks differently: a fusion may be its copy.
+    """
     others = [system for system in systems if system is not chosen and split in system.values]
     if not others or split not in chosen.values:
         return None
     named = {system.name: system for system in systems}
     first = next((name for name in baselines if name in named), chosen.name)
-    rival = named[first] if named[first] in others else best(others, metric, sections)[0]
+    different = [system for system in others if not np.array_equal(system.values[split], chosen.values[split])]
+    rival = named[first] if named[first] in others else best(different or others, metric, sections)[0]
     return chosen, rival

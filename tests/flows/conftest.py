@@ -508,7 +508,7 @@ def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str], 
     params = yaml.load((checkout / "params.yaml").read_text())
     params["rounds"] = {"a": {"init": "base", "negatives": "bm25"}}
     params["mine"] = {}
-    params["adore"] = {}
+    params["adore"] = params["fuse"] = {}
     params["dataset"]["source"] = "beir:../source"
     params["encoder"]["source"] = "./encoder"
     with (folder / "params.yaml").open("w") as handle:
