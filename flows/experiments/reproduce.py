@@ -1,7 +1,6 @@
-"""`retemper reproduce REV`: a fresh clone runs a revision, and every digest is compared with the revision's own dvc.lock."""
+"""`retemper reproduce REV`: a second tree runs a revision, and every digest is compared with the revision's own dvc.lock."""
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,10 +12,9 @@ from flows.process.display import Display, text_table
 from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository.cache import cache_folder, listing
-from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, of_graph, parse_lock, read_blob, read_lock
-from flows.repository.worktree import equip
+from flows.repository.worktree import equip, link_sources, make_worktree, remove_worktree
 from flows.results import environments, timing
 from flows.team.lineage import ancestors
 from tasks.core.stage.errors import USER_ERROR, Problem, UserError
@@ -41,13 +39,14 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
         raise UserError(f"{into}: is there already; name a folder that is not, or an empty one")
     SCRATCH.mkdir(exist_ok=True)
     remove_abandoned()
-    clone = into.absolute() if into else Path(tempfile.mkdtemp(prefix=f"reproduce-{os.getpid()}-", dir=SCRATCH.absolute()))
+    tree = into.absolute() if into else Path(tempfile.mkdtemp(prefix=f"reproduce-{os.getpid()}-", dir=SCRATCH.absolute()))
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
-            project = _clone(commit, clone)
+            project = make_worktree(tree, commit)
             cache = None if recompute else cache_folder()
             equip(project, own_cache=recompute)
+            link_sources(project)
             if recompute:
                 _forget_remote(project)
                 (project / LOCK).unlink()  # what stands in it afterwards was made here
@@ -70,10 +69,10 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             notes = list(explain(wanted, made, rows, project))
     finally:
         if not into:
-            shutil.rmtree(clone, ignore_errors=True)
+            remove_worktree(tree)
     display.line(f"\n{text_table(['out', 'digest', 'result'], rows)}")
     unequal = sum(row[2] != "equal" for row in rows)
-    display.line(f"{revision} ({commit[:10]}): {len(rows) - unequal} outs equal, {unequal} different{f', in {clone}' if into else ''}")
+    display.line(f"{revision} ({commit[:10]}): {len(rows) - unequal} outs equal, {unequal} different{f', in {tree}' if into else ''}")
     for note in notes:
         display.line(note)
     if status:
@@ -84,7 +83,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
 def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], project: Path) -> Iterator[str]:
     """For stages that made other digests: the threads, hardware and versions that were others, by what this machine has noted.
 
-    `project` is the clone's folder, whose own log says what the stages ran with just now.
+    `project` is the folder of the second tree, whose own log says what the stages ran with just now.
     """
     unequal = {path for path, _, result in rows if result.startswith("different: ") and result != "different: not made"}
     stages = [stage for stage, entry in wanted.items() if unequal.intersection(out["path"] for out in entry.get("outs", []))]
@@ -111,15 +110,6 @@ def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tupl
                 old, new = listing(cache, digest), listing(other, found[path])
                 names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name)) if old and new else []
                 yield path, digest, f"different: {found[path]}{' in ' + ', '.join(names[:5]) if names else ''}"
-
-
-def _clone(commit: str, into: Path) -> Path:
-    """A clone of this repository at `commit`, which need not be on a branch; returns the project's folder in it."""
-    origin = git("rev-parse", "--show-toplevel")
-    git("clone", "--quiet", "--no-checkout", origin, str(into))
-    git("fetch", "--quiet", origin, commit, folder=into)
-    git("checkout", "--quiet", "--detach", commit, folder=into)
-    return into / git("rev-parse", "--show-prefix")
 
 
 def _forget_remote(project: Path) -> None:

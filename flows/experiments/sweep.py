@@ -26,7 +26,7 @@ from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, Stopped, environment, stopping_on_signals
 from flows.repository.dvc import TURNS
 from flows.repository.lock import LOCK, commit_of
-from flows.repository.worktree import Changes, carry_changes, code_files, equip, make_worktree, read_changes
+from flows.repository.worktree import Changes, carry_changes, code_files, equip, link_sources, make_worktree, read_changes
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import file_digest, write_text
 from tasks.core.stage.params import read_yaml, validate
@@ -279,6 +279,7 @@ def _run_point(
     carry_changes(changes, tree)
     edit.apply(point.assignments, tree / "params.yaml", lambda _: None)
     equip(tree)
+    link_sources(tree)
     inputs_ = name.rpartition("-")[2]
     devices = find_devices()
     own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(set(devices)) > 1 else {}

@@ -1,8 +1,11 @@
-"""A second working tree of the project, for a run beside the person's own: at a commit, over a cache that is told to it."""
+"""A second working tree of the project, for a run beside the user's own: a git worktree at a commit, over the shared cache.
+
+Sweeps, retrainings, and reproductions use it alike: `make_worktree`, then `equip`, then an ordinary run in it.
+"""
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,20 +19,31 @@ SOURCE = "data/source.json"
 CARRIED = ("runtime.yaml", ".retemper/digests.json")  # this machine's own, never git's
 
 
-def make_worktree(tree: Path, commit: str) -> Path:
-    """A git worktree at `commit`; one that is already at `tree` is cleaned and used again. Returns the project's folder in it."""
+def make_worktree(tree: Path, commit: str, project: Path = Path(), *, clean: bool = True) -> Path:
+    """Make a git worktree of `project` at `commit`, or reuse the one at `tree`. Returns the project's folder in it.
+
+    One that a kill left half-made is made again. One caller at a time (it holds a lock). `clean` removes untracked files and the
+    memory of the last run, which belong to another dvc.lock.
+    """
     top = tree.resolve()
-    if not is_worktree(top, Path(git("rev-parse", "--path-format=absolute", "--git-common-dir"))):
+    if not is_worktree(top, Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=project))):
         shutil.rmtree(top, ignore_errors=True)
-        git("worktree", "prune")
-        git("worktree", "add", "--quiet", "--force", "--detach", str(top), commit)
-    Path(git("rev-parse", "--absolute-git-dir", folder=top), "index.lock").unlink(missing_ok=True)  # of a dead one: the caller holds a lock
+        git("worktree", "prune", folder=project)
+        git("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit, folder=project)
+    Path(git("rev-parse", "--absolute-git-dir", folder=top), "index.lock").unlink(missing_ok=True)  # left by a process that was killed
     git("checkout", "--quiet", "--force", "--detach", commit, folder=top)
-    git("clean", "--quiet", "-d", "--force", folder=top)
-    project = top / git("rev-parse", "--show-prefix")
-    for memory in (locks.BEFORE, locks.AFTER):  # of another dvc.lock
-        (project / memory).unlink(missing_ok=True)
-    return project
+    second = top / git("rev-parse", "--show-prefix", folder=project)
+    if clean:
+        git("clean", "--quiet", "-d", "--force", folder=top)
+        for memory in (locks.BEFORE, locks.AFTER):
+            (second / memory).unlink(missing_ok=True)
+    return second
+
+
+def remove_worktree(tree: Path) -> None:
+    """Remove a worktree of the current folder's repository, however much of it was made."""
+    shutil.rmtree(tree, ignore_errors=True)
+    git("worktree", "prune")
 
 
 @dataclass(frozen=True)
@@ -59,19 +73,18 @@ def carry_changes(changes: Changes, tree: Path) -> None:
         (tree / name).chmod(mode)
 
 
-def copy(names: Iterable[str], tree: Path) -> None:
-    """Copy those of `names` that are here into `tree`; what an earlier time has left there of the others goes."""
-    for name in names:
+def equip(tree: Path, project: Path = Path(), *, own_cache: bool = False) -> None:
+    """Give `tree` this machine's settings and the project's cache, or an empty cache of its own."""
+    for name in CARRIED:
         (tree / name).unlink(missing_ok=True)
-        if Path(name).is_file():
+        if (project / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(name, tree / name)
+            shutil.copy2(project / name, tree / name)
+    _share_settings(project, tree, own_cache)
 
 
-def equip(tree: Path, own_cache: bool = False) -> None:
-    """Give `tree` this machine's settings and cache (or a cache of its own), and let relative sources be found from it."""
-    copy(CARRIED, tree)
-    share_settings(Path.cwd(), tree, own_cache)
+def link_sources(tree: Path) -> None:
+    """Let the relative sources of params.yaml in `tree` be found from there, by links to what they name here."""
     for _, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)
         if not place.is_absolute() and place.exists():
@@ -101,7 +114,7 @@ def is_worktree(root: Path, common: Path) -> bool:
     return [Path(line).resolve() for line in shown] == [root, common.resolve()]
 
 
-def share_settings(project: Path, folder: Path, own_cache: bool = False) -> None:
+def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:
     """Give a worktree the project's DVC settings that git does not carry: its cache, local settings, where folder remotes are."""
     from dvc.config import Config
     from dvc.repo import Repo

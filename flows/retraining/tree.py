@@ -4,13 +4,12 @@ It stands in `.retemper/retraining` with a detached HEAD. Its commits are made b
 signing key and no branch that somebody has checked out can stand in the way.
 """
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.repository.git import NOBODY, GitFailed, git
-from flows.repository.worktree import is_worktree, share_settings
+from flows.repository.worktree import equip, make_worktree
 from tasks.core.stage.errors import UserError
 
 FOLDER = Path(".retemper/retraining")
@@ -57,24 +56,14 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
         left.unlink(missing_ok=True)
     if problem := fetch(project):
         warn(problem)
-    if not is_worktree(root, common):
-        shutil.rmtree(root, ignore_errors=True)
-        git("worktree", "prune", folder=project)
-        git("worktree", "add", "--force", "--detach", "--no-checkout", str(root), followed, folder=project)
-    Path(git("rev-parse", "--absolute-git-dir", folder=root), "index.lock").unlink(missing_ok=True)
-    git("checkout", "--quiet", "--force", "--detach", followed, folder=root)
-    folder = root / git("rev-parse", "--show-prefix", folder=project)
+    folder = make_worktree(root, followed, project, clean=False)  # what the last retraining made is still there
     if not (folder / "dvc.yaml").exists():
         raise UserError(f"{follow}: no dvc.yaml in commit {followed[:12]}; commit it first")
     tip = resolve(project, BRANCH)
     for name in KEPT if tip else ():
         if tip and git("ls-tree", tip, "--", name, folder=folder):
             git("checkout", "--quiet", "--force", tip, "--", name, folder=folder)
-    share_settings(project, folder)
-    for name in ("runtime.yaml",):
-        (folder / name).unlink(missing_ok=True)
-        if (project / name).exists():
-            shutil.copy(project / name, folder / name)
+    equip(folder, project)
     return Tree(root, folder, followed, tip)
 
 

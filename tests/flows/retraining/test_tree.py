@@ -68,7 +68,7 @@ def test_names_that_stand_in_the_way_are_refused_before_anything_runs(tmp_path: 
 
 
 def test_locks_of_a_dead_git_are_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "share_settings", lambda *_: None)  # DVC's, of which there is none here
+    monkeypatch.setattr(tree, "equip", lambda *_: None)  # DVC's, of which there is none here
     git("init", "--quiet", folder=tmp_path)
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     git("add", ".", folder=tmp_path)
