@@ -33,7 +33,7 @@ class Documents(Protocol):
         """Scores and rows of at least the best `depth` rows, [B, K]; -1 where fewer were found."""
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
-        """Inner products [B, L] of queries and rows as the search computes them, with a graph; a row of -1 scores as row 0."""
+        """Inner products [B, L] of queries and rows, with a graph; a row of -1 scores as row 0."""
 
 
 class Exact:
@@ -83,7 +83,7 @@ class Exact:
 
 
 class Compressed:
-    """A faiss index that is searched as it will be served; a document's vector is what its code decodes to."""
+    """A faiss index that is searched as it will be served, and scored by the vectors that its codes decode to."""
 
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
         self.index, self.device = index, device
@@ -99,6 +99,22 @@ class Compressed:
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         vectors = torch.from_numpy(self._decoded(np.maximum(rows_BL, 0).ravel())).to(self.device)
         return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
+
+
+class Rescored:
+    """A faiss index that is searched as it will be served, and scored by the uncompressed vectors.
+
+    Source: LTRe, Algorithm 1, steps 5 and 6 (arXiv:2010.10469); DRhard looks vectors up by the retrieved ids in the same way.
+    """
+
+    def __init__(self, index: Any, vectors: Exact) -> None:
+        self.index, self.vectors = index, vectors
+
+    def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
+        return search_index(self.index, queries_BD, depth)
+
+    def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
+        return self.vectors.scores(queries_BD, rows_BL)
 
 
 class Centroids(nn.Module):

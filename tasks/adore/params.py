@@ -23,11 +23,17 @@ class QuerySide(Params):
     cut: int | None = Field(
         None, description="rank cutoff of the metric (ADORE: 200 for passages, 10 for documents); ranks below it weigh 0; null: depth"
     )
-    missing: Literal["drhard", "jpq", "ltre"] = Field(
-        "drhard",
+    missing: Literal["drhard", "jpq", "ltre"] | None = Field(
+        None,
         description="positives that were not retrieved. drhard: if no positive was retrieved, all are appended, else they are "
-        "ignored (ADORE "
-        "as released); jpq: each is appended; ltre: if no positive was retrieved, one takes the last rank",
+        "ignored (ADORE as released); jpq: each is appended; ltre: if no positive was retrieved, one takes the last rank; "
+        "null: drhard, or jpq with centroids: true",
+    )
+    scores: Literal["exact", "decoded"] | None = Field(
+        None,
+        description="what a retrieved document is scored with in the loss, if the index is compressed. exact: its uncompressed vector "
+        "(LTRe, Algorithm 1, and ADORE as released); decoded: the vector that its code decodes to, which is how the index ranks it "
+        "(JPQ); null: exact, or decoded with centroids: true",
     )
     temperature: float = Field(0.05, gt=0, description="divides scores (dot product: 1, as in the papers; cosine: 0.01 to 0.1)")
     optimizer: Literal["adamw", "lamb"] = Field(
@@ -49,6 +55,16 @@ class QuerySide(Params):
     ef_search: int = Field(512, ge=1, description="HNSW indexes: candidates kept per query")
     train_size: int = Field(262144, ge=1, description="maximum number of vectors to train an index on, sampled with the seed (JPQ: all)")
     seed: int = Field(42, ge=0, description="seeds query order, sampling, dropout, and the index's training sample")
+
+    @property
+    def handling(self) -> Literal["drhard", "jpq", "ltre"]:
+        """`missing`, with its default."""
+        return self.missing or "drhard"
+
+    @property
+    def scored(self) -> Literal["exact", "decoded"]:
+        """`scores`, with its default."""
+        return self.scores or "exact"
 
     @model_validator(mode="after")
     def _weighs(self) -> Self:
@@ -98,7 +114,17 @@ class Adore(QuerySide):
             raise ValueError(f"lists: {self.lists} has no ranks for loss: lambda to weight; set loss: ranknet")
         if self.centroid_lr is not None and not self.centroids:
             raise ValueError("centroid_lr requires centroids: true; set that or remove centroid_lr")
+        if self.centroids and self.scores == "exact":
+            raise ValueError("scores: exact gives the centroids no gradient; remove it, or set centroids: false")
         return self
+
+    @property
+    def handling(self) -> Literal["drhard", "jpq", "ltre"]:
+        return self.missing or ("jpq" if self.centroids else "drhard")
+
+    @property
+    def scored(self) -> Literal["exact", "decoded"]:
+        return self.scores or ("decoded" if self.centroids else "exact")
 
     @property
     def factory(self) -> str:

@@ -146,7 +146,7 @@ def make_step(
             if kind == "retrieved":
                 assert found is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))
-                lists = completed(found, corpus.owners, positives, best_rows, params.missing, rng)
+                lists = completed(found, corpus.owners, positives, best_rows, params.handling, rng)
             else:
                 lists = unranked(positives, fresh, best_rows)
             if found is not None:

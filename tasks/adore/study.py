@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from tasks.adore.documents import Compressed, Documents, Exact
+from tasks.adore.documents import Documents, Exact
 from tasks.adore.params import Study
-from tasks.adore.work import FLAT, Setting, built_index, train_tower
+from tasks.adore.work import FLAT, Setting, built_index, compressed_documents, train_tower
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.encode import Vectors, encode
 from tasks.core.retrieval.exact import ranked_tables, rows_needed
@@ -51,10 +51,9 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     for factory, path in paths.items():  # all of them first: a mistake in the last is reported before the first training
         built_index(setting.embeddings, Recipe(factory, params), path, key)
     towers = {UNTRAINED: setting.towers.query.to(setting.device).eval()}
+    exact = Exact(setting.embeddings, setting.device)
     for number, (factory, path) in enumerate(paths.items()):
-        documents: Documents = (
-            Exact(setting.embeddings, setting.device) if factory == FLAT else Compressed(open_index(path), setting.device, key)
-        )
+        documents: Documents = exact if factory == FLAT else compressed_documents(open_index(path), exact, params, key)
         folder, curves = scratch / str(number), out / f"curves_{number}"
         folder.mkdir(exist_ok=True)
         curves.mkdir()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tasks.adore.data import Data, steps_of
-from tasks.adore.documents import Centroids, Compressed, Documents, Exact
+from tasks.adore.documents import Centroids, Compressed, Documents, Exact, Rescored
 from tasks.adore.params import Adore, QuerySide
 from tasks.adore.step import make_corpus, make_step
 from tasks.core.models.bi_encoder import Encoder, Towers
@@ -56,7 +56,14 @@ def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> 
             raise UserError(f"params.yaml: {key}: Flat has no centroids; set an index such as OPQ24,IVF1,PQ24x8, or centroids: false")
         return Exact(setting.embeddings, setting.device)
     index = built_index(setting.embeddings, params, scratch / INDEX, key)
-    return Centroids(index, setting.device, key) if params.centroids else Compressed(index, setting.device, key)
+    if params.centroids:
+        return Centroids(index, setting.device, key)
+    return compressed_documents(index, Exact(setting.embeddings, setting.device), params, key)
+
+
+def compressed_documents(index: Any, vectors: Exact, params: QuerySide, key: str) -> Documents:
+    """The document side of an index whose vectors are fixed."""
+    return Rescored(index, vectors) if params.scored == "exact" else Compressed(index, vectors.device, key)
 
 
 def centroid_lr(params: Adore, documents: Centroids) -> float:

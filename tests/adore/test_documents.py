@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tasks.adore import documents as module
-from tasks.adore.documents import Centroids, Compressed, Exact
+from tasks.adore.documents import Centroids, Compressed, Exact, Rescored
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.faiss_build import build
 from tasks.core.stage.errors import UserError
@@ -111,6 +111,29 @@ def test_scores_over_any_index_are_its_own(factory: str, embeddings: Embeddings,
 def test_an_index_whose_scores_are_not_those_of_its_vectors_is_refused(factory: str, embeddings: Embeddings) -> None:
     with pytest.raises(UserError, match=r"params.yaml: adore.a.index: this index does not score by its decoded vectors"):
         Compressed(built(embeddings, factory), CPU, "adore.a.index")
+
+
+@pytest.mark.parametrize("factory", ["PQ4x4", "IVF8,PQ4x4", "PCA4,Flat"])
+def test_what_an_index_finds_is_scored_by_the_uncompressed_vectors(
+    factory: str, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray
+) -> None:
+    """DRhard: passage_embeddings[retrieved ids], times the query, in a plain loop."""
+    index = built(embeddings, factory)
+    documents = Rescored(index, Exact(embeddings, CPU))
+    scores, rows = documents.search(queries, 30)
+    for found, top in zip(rows, index.search(queries, 30)[1], strict=True):
+        assert set(top) <= set(found)
+    asked = torch.from_numpy(queries).requires_grad_()
+    again = documents.scores(asked, rows)
+    for query, (found, given) in enumerate(zip(rows, again.detach().numpy(), strict=True)):
+        for row, score in zip(found, given, strict=True):
+            assert score == pytest.approx(
+                sum(float(q) * float(v) for q, v in zip(queries[query], vectors[max(row, 0)], strict=True)), abs=1e-4
+            )
+    assert not np.allclose(scores, again.detach().numpy(), atol=1e-2), "the index ranks by its codes"
+    again[0, 0].backward()
+    assert asked.grad is not None
+    np.testing.assert_array_equal(asked.grad[0].numpy(), vectors[rows[0, 0]])
 
 
 TRAINABLE = ["PQ2", "OPQ2,IVF1,PQ2x8", "OPQ2_4,PQ2"]  # 256 centroids take a while to find

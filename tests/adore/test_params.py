@@ -14,7 +14,7 @@ GIVEN: dict[str, object] = {"round": "star", "negatives": "none"}
 
 def test_the_shortest_entry_is_adore_as_released() -> None:
     entry = validate(Adore, GIVEN, "adore.a")
-    assert (entry.lists, entry.depth, entry.loss, entry.metric, entry.missing) == ("retrieved", 200, "lambda", "mrr", "drhard")
+    assert (entry.lists, entry.depth, entry.loss, entry.metric, entry.handling) == ("retrieved", 200, "lambda", "mrr", "drhard")
     assert (entry.optimizer, entry.lr, entry.weight_decay, entry.clip, entry.batch_queries) == ("adamw", 5e-6, 0.01, 1.0, 32)
 
 
@@ -30,6 +30,7 @@ def test_the_shortest_entry_is_adore_as_released() -> None:
         ({"refresh": 5}, "refresh 5 with lists: retrieved"),
         ({"lists": "random"}, "lists: random has no ranks for loss: lambda to weight"),
         ({"centroid_lr": 0.1}, "centroid_lr requires centroids"),
+        ({"centroids": True, "index": "PQ2", "scores": "exact"}, "scores: exact gives the centroids no gradient"),
         ({"depth": 0}, "depth: found 0"),
         ({"refine": 1}, "refine: unknown key"),
     ],
@@ -38,6 +39,16 @@ def test_refusals(more: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words) as refused:
         validate(Adore, GIVEN | more, "adore.a")
     assert "\n" not in str(refused.value) and str(refused.value).startswith("adore.a")
+
+
+def test_compressed_indexes_are_scored_as_their_papers_say() -> None:
+    ltre = validate(Adore, GIVEN | {"index": "PQ2"}, "adore.a")
+    jpq = validate(Adore, GIVEN | {"index": "PQ2", "centroids": True}, "adore.a")
+    assert [(entry.scored, entry.handling) for entry in (ltre, jpq)] == [("exact", "drhard"), ("decoded", "jpq")]
+    said = {"index": "PQ2", "scores": "decoded", "missing": "ltre"}
+    own = validate(Adore, GIVEN | said, "adore.a")
+    assert (own.scored, own.handling) == ("decoded", "ltre")
+    assert validate(Study, {"round": "star", "factories": ["PQ2"]}, "study.s").scored == "exact"
 
 
 def test_study_checks_its_cut_too() -> None:
