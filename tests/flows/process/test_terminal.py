@@ -19,10 +19,12 @@ class Terminal:
     def __init__(self, toy: Any, *arguments: str) -> None:
         self.text = ""
         self.pid, self._screen = pty.fork()
+        self._readable = select.poll()  # select.select refuses a descriptor above 1,023, and pytest may have that many files open
         if self.pid == 0:
             os.chdir(toy.folder)
             script = "import sys; from flows.cli.main import main; sys.exit(main(check=lambda: None))"
             os.execve(sys.executable, [sys.executable, "-c", script, *arguments], toy.environment | {"COLUMNS": "60", "TERM": "xterm"})
+        self._readable.register(self._screen, select.POLLIN)
 
     def read(self, seconds: float, until: str = "\\Z.") -> bool:
         """Take in what is shown until a pattern is; False where that does not come, or the program ends."""
@@ -30,7 +32,7 @@ class Terminal:
         while not re.search(until, self.text):
             if time.monotonic() > deadline:
                 return False
-            if select.select([self._screen], [], [], 0.1)[0]:
+            if self._readable.poll(100):
                 try:
                     self.text += os.read(self._screen, 4096).decode()
                 except OSError:  # the program has let go of its terminal
