@@ -49,12 +49,12 @@ def setting_of(given: Namespace, params: Adore | Study, key: str) -> tuple[Setti
     runtime = read_runtime()
     device = choose_device(runtime)
     dtype = compute_dtype(device, params.precision)
-    documents, queries = given.tokens / "documents", open_tokens(given.tokens / "queries" / "train")
+    documents, queries = open_tokens(given.tokens / "documents"), open_tokens(given.tokens / "queries" / "train")
     qrels = given.corpus / "qrels" / "train.parquet"
     negatives = given.negatives / "train.parquet" if isinstance(params, Adore) and params.lists == "given" else None
     read = [given.round, given.embeddings, queries.folder, qrels, *([negatives] if negatives else [])]
     scratch = scratch_folder(key, work_digest(params.model_dump(), str(dtype), hardware(device), code_digest("adore"), *read))
-    data = read_data(queries, documents / "ids.parquet", qrels, negatives, params.depth, scratch)
+    data = read_data(queries, documents, qrels, negatives, params.depth, scratch)
     return Setting(load_towers(given.round), open_embeddings(given.embeddings), queries, data, runtime, device, dtype), scratch
 
 

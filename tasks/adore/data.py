@@ -9,25 +9,30 @@ from tasks.adore.params import QuerySide
 from tasks.core.stage.draws import batch_places
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
-from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs
+from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows
-from tasks.core.text.tokens import Tokens
+from tasks.core.text.tokens import Tokens, first_of_same
 
 
 @dataclass(frozen=True)
 class Data:
-    """Queries with at least one positive [N], all their known positives, and given negatives, best first."""
+    """Queries with at least one positive [N], all their known positives, and given negatives, best first.
+
+    `known` are the positives and all documents that have the same text as one.
+    """
 
     queries: Ints
     positives: DocumentLists
     negatives: DocumentLists | None
     documents: int
+    known: DocumentLists
 
 
-def read_data(queries: Tokens, document_ids: Path, qrels: Path, negatives: Path | None, depth: int, scratch: Path) -> Data:
+def read_data(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path | None, depth: int, scratch: Path) -> Data:
     """Judgements of the training queries and the `depth` best of the given negatives; UserError if there is nothing to train on."""
-    query_ids = queries.folder / "ids.parquet"
-    positives = lists_of(*relevant_pairs(qrels, query_ids, document_ids), count_rows(query_ids))
+    query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
+    pairs = relevant_pairs(qrels, query_ids, document_ids)
+    positives = lists_of(*pairs, count_rows(query_ids))
     if not len(positives.values):
         raise UserError(
             f"{qrels}: no training query has a relevant document; add a train split to the data set, or remove the entry of adore"
@@ -37,7 +42,8 @@ def read_data(queries: Tokens, document_ids: Path, qrels: Path, negatives: Path 
         given = ranked_lists(negatives, query_ids, document_ids, (1, depth), scratch)
         if not len(given.values):
             raise UserError(f"{negatives}: no negatives at ranks 1 to {depth}; for random ones set lists: random")
-    return Data(np.flatnonzero(positives.counts), positives, given, count_rows(document_ids))
+    known = lists_of(*with_same_texts(*pairs, first_of_same(queries), first_of_same(documents)), count_rows(query_ids))
+    return Data(np.flatnonzero(positives.counts), positives, given, count_rows(document_ids), known)
 
 
 def steps_of(data: Data, params: QuerySide) -> int:

@@ -50,16 +50,20 @@ def completed(
     found_BN: Ints,
     owners: npt.NDArray[np.int32],
     positives: Sequence[Ints],
+    known: Sequence[Ints],
     best_rows: BestRows,
     missing: Missing,
     rng: np.random.Generator,
 ) -> Lists:
-    """Retrieved lists with their labels, positives that were not retrieved handled as `missing` says (params.QuerySide)."""
+    """Retrieved lists with their labels, positives that were not retrieved handled as `missing` says (params.QuerySide).
+
+    `known` are `positives` and the documents with the texts of some, which are labelled alike.
+    """
     lists: list[tuple[Ints, Bools]] = []
     for b, found in enumerate(found_BN):
         rows = found[found >= 0]
         documents = owners[rows].astype(np.int64)
-        positive = np.isin(documents, positives[b])
+        positive = np.isin(documents, known[b])
         absent = np.setdiff1d(positives[b], documents)
         if not len(absent) or (positive.any() and missing != "jpq"):
             added = absent[:0]
@@ -74,11 +78,11 @@ def completed(
     return padded(lists)
 
 
-def unranked(positives: Sequence[Ints], negatives: Sequence[Ints], best_rows: BestRows) -> Lists:
-    """Every known positive of a query, then its negatives, without known positives and duplicates."""
+def unranked(positives: Sequence[Ints], known: Sequence[Ints], negatives: Sequence[Ints], best_rows: BestRows) -> Lists:
+    """Every positive of a query, then its negatives, each once and without the `known` ones: positives and documents of their texts."""
     lists: list[tuple[Ints, Bools]] = []
-    for b, (own, given) in enumerate(zip(positives, negatives, strict=True)):
-        others = np.setdiff1d(given, own)
+    for b, (own, alike, given) in enumerate(zip(positives, known, negatives, strict=True)):
+        others = np.setdiff1d(given, alike)
         positive = np.arange(len(own) + len(others)) < len(own)
         lists.append((best_rows(b, np.concatenate([own, others])), positive))
     return padded(lists)
@@ -105,14 +109,14 @@ def measured(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[
     return {f"mrr_{cut}": float(np.mean(ranks)), f"hit_{cut}": float(np.mean(hits)), "recall": float(np.mean(recalls))}
 
 
-def overlap(lists: Lists, found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints]) -> float:
-    """Mean fraction of the documents that a full search retrieves, without known positives, that are among the negatives trained on.
+def overlap(lists: Lists, found_BN: Ints, owners: npt.NDArray[np.int32], known: Sequence[Ints]) -> float:
+    """Mean fraction of the documents that a full search retrieves, without the `known` ones, that are among the negatives trained on.
 
     STAR (arXiv:2104.08051), Fig. 4a; LTRe (arXiv:2010.10469), Fig. 3d. Queries whose retrieved documents are all positive are
     excluded; 1 if all are.
     """
     shares = []
-    for rows, positive, found, own in zip(lists.rows, lists.positive, found_BN, positives, strict=True):
+    for rows, positive, found, own in zip(lists.rows, lists.positive, found_BN, known, strict=True):
         dynamic = np.setdiff1d(owners[found[found >= 0]], own)
         if len(dynamic):
             shares.append(np.isin(dynamic, owners[rows[(rows >= 0) & ~positive]]).mean())

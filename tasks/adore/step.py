@@ -135,7 +135,7 @@ def make_step(
 
     def backward(step: int) -> Metrics:
         batch = batch_of(data, params, step)
-        positives = [data.positives.of(query) for query in batch.tolist()]
+        positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
         counts = np.array([len(own) for own in positives])
         fresh = negatives(step, batch) if kind in UNRANKED else []
 
@@ -146,11 +146,11 @@ def make_step(
             if kind == "retrieved":
                 assert found is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))
-                lists = completed(found, corpus.owners, positives, best_rows, params.handling, rng)
+                lists = completed(found, corpus.owners, positives, known, best_rows, params.handling, rng)
             else:
-                lists = unranked(positives, fresh, best_rows)
+                lists = unranked(positives, known, fresh, best_rows)
             if found is not None:
-                metrics["overlap"] = overlap(lists, found, corpus.owners, positives)
+                metrics["overlap"] = overlap(lists, found, corpus.owners, known)
             return list_loss(queries_BD, lists, corpus, counts, params), metrics
 
         return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))

@@ -1,4 +1,4 @@
-"""The top documents of every training query, known positives removed: hard negatives for later rounds."""
+"""The top documents of every training query, without known positives and their duplicates: hard negatives for later rounds."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,10 +17,10 @@ from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.ids import Ints, StoredIds
-from tasks.core.tables.judgments import relevant_pairs
+from tasks.core.tables.judgments import relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import open_tokens
+from tasks.core.text.tokens import first_of_same, open_tokens
 from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
 from tasks.mine.pieces import Pieces
@@ -43,7 +43,8 @@ def main() -> None:
     documents, queries = open_tokens(args.documents), open_tokens(args.queries)
     ids = StoredIds(args.documents / "ids.parquet")
     query, document = np.unique(np.stack(relevant_pairs(args.qrels, args.queries / "ids.parquet", ids.path)), axis=1)
-    positives = query * len(ids) + document
+    known_query, known_document = with_same_texts(query, document, first_of_same(queries), first_of_same(documents))
+    known = known_query * len(ids) + known_document
     depth = params.depth + params.skip + int(np.bincount(query).max(initial=0))
     needed = rows_needed(depth, documents.owners)
     size = part_size(needed, device if params.search == "embeddings" else None)
@@ -78,11 +79,13 @@ def main() -> None:
     bound = thresholds(query, own, len(queries), params.relative_margin, params.absolute_margin)
     with new_folder(args.out) as out:
         shown = params.depth + params.skip
-        tables = ranked_queries(vectors, search, needed, queries.ids(), ids, documents.owners, shown, 0, positives, size, pieces.part)
+        tables = ranked_queries(vectors, search, needed, queries.ids(), ids, documents.owners, shown, 0, known, size, pieces.part)
         rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
         write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
     if params.depth > len(ids):
         print(f"mine {args.name}: depth {params.depth} exceeds the corpus ({len(ids)} documents); all but known positives are kept")
+    if len(known) > len(query):
+        print(f"mine {args.name}: {len(known) - len(query):,} pairs excluded for having the texts of known positives")
     print(f"mine {args.name}: {rows_kept:,} negatives for {len(queries):,} queries")
     if scratch:
         finish(scratch)

@@ -13,10 +13,10 @@ import numpy as np
 from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
-from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs
+from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows, read_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import Tokens
+from tasks.core.text.tokens import Tokens, first_of_same
 from tasks.core.training.loop import Schedule
 from tasks.train.params import Round
 
@@ -26,12 +26,16 @@ Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Queries with at least one positive: their rows, their positives (all known ones) and their hard negatives, best first."""
+    """Queries with at least one positive: their rows, their positives and their hard negatives, best first.
+
+    `known` are the documents that are no negatives: positives, and all that have the same text as one.
+    """
 
     queries: Ints  # [N] query ordinals
     positives: DocumentLists
     negatives: DocumentLists
     documents: int
+    known: DocumentLists
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Batch:
     queries: Ints  # [B] query ordinals
     documents: Ints  # [U] document ordinals, distinct
     slots: Ints  # [S]
-    positive: Bools  # [B, S] known positives of the query, its target among them
+    positive: Bools  # [B, S] known positives of the query and documents of their texts, its target among them
     own: Bools  # [B, S] its own hard negatives
     scores: Floats  # [B, G] of its own group in the table of negatives; NaN where that has none
 
@@ -71,7 +75,8 @@ def read_training_set(
     scores = _positive_scores(negatives.with_name("positives.parquet"), q, d, query_ids, document_ids, total)
     positives = lists_of(q, d, count_rows(query_ids), scores)
     hard = ranked_lists(negatives, query_ids, document_ids, window, scratch)
-    return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total)
+    known = lists_of(*with_same_texts(q, d, first_of_same(queries), first_of_same(documents)), count_rows(query_ids))
+    return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known)
 
 
 def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
@@ -110,8 +115,10 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
 
     Scores are required if sampling or loss uses them.
     """
+    more = len(data.known.values) - len(data.positives.values)
+    alike = f"; {more:,} pairs masked for having the texts of known positives" if more else ""
     if params.hard == 0 or params.negatives == "random":
-        return f"{len(data.queries):,} queries, hard negatives: {params.negatives if params.hard else 'none'}"
+        return f"{len(data.queries):,} queries, hard negatives: {params.negatives if params.hard else 'none'}{alike}"
     counts = data.negatives.counts[data.queries]
     if not counts.any():
         raise UserError(
@@ -132,7 +139,7 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     short, lone = int(((counts > 0) & (counts < params.hard)).sum()), int((counts == 0).sum())
     return (
         f"{len(counts):,} queries, hard negatives: {counts.mean():.1f} a query to draw from; "
-        f"{short:,} have fewer than {params.hard} (theirs repeat), {lone:,} none (random documents)"
+        f"{short:,} have fewer than {params.hard} (theirs repeat), {lone:,} none (random documents){alike}"
     )
 
 
@@ -184,8 +191,8 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     drawn = _draw_negatives(data, queries, targets.scores, params, rng)
     candidates = np.concatenate([targets.documents, drawn.documents.ravel()])
     documents, slots = np.unique(candidates, return_inverse=True)
-    pairs_q = np.repeat(np.arange(size), count)
-    pairs_d = np.concatenate([data.positives.values[f : f + c] for f, c in zip(first, count, strict=True)])
+    known = [data.known.of(query) for query in queries.tolist()]
+    pairs_q, pairs_d = np.repeat(np.arange(size), list(map(len, known))), np.concatenate(known)
     positive = np.isin(np.arange(size)[:, None] * data.documents + candidates, pairs_q * data.documents + pairs_d)
     own = np.zeros_like(positive)
     own[:, size:] = np.repeat(np.eye(size, dtype=bool), hard, axis=1)

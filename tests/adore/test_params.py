@@ -59,5 +59,6 @@ def test_study_checks_its_cut_too() -> None:
 @pytest.mark.parametrize(("batch_queries", "epochs", "steps"), [(4, 2.0, 3), (64, 5.0, 5), (6, 1.0, 1), (64, 0.1, 1)])
 def test_steps(batch_queries: int, epochs: float, steps: int) -> None:
     """Of six queries; a batch holds no more than there are."""
-    data = Data(np.arange(6), lists_of(np.arange(6), np.arange(6), 6), None, 9)
+    positives = lists_of(np.arange(6), np.arange(6), 6)
+    data = Data(np.arange(6), positives, None, 9, positives)
     assert steps_of(data, validate(Adore, GIVEN | {"batch_queries": batch_queries, "epochs": epochs}, "adore.a")) == steps

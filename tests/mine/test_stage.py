@@ -52,7 +52,7 @@ class Case:
         self.owners = np.repeat(np.arange(documents), draw.integers(1, passages + 1, size=documents)).tolist()
         self.rows = draw.integers(1000, 30000, size=(queries, 6)).tolist()
         self.vectors = draw.normal(size=(len(self.owners), WIDTH)).astype(np.float32)
-        write_tokens(folder / "documents", "d", [[1]] * len(self.owners), self.owners)
+        write_tokens(folder / "documents", "d", [[row] for row in range(len(self.owners))], self.owners)
         write_tokens(folder / "queries", "q", self.rows, list(range(queries)))
         (folder / "embeddings").mkdir()
         cut = len(self.owners) // 3
@@ -111,6 +111,22 @@ def test_equals_brute_force_without_positives(
         expected += [(f"q{query}", f"d{doc}", rank, pytest.approx(score, abs=1e-4)) for rank, (doc, score) in enumerate(negatives, 1)]
     assert found == expected
     assert not {(int(q[1:]), int(doc[1:])) for q, doc, *_ in found} & positives
+
+
+def test_what_has_the_text_of_a_positive_is_not_mined(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Document 3 is a copy of the positive of query 0, and query 1 asks what query 0 does."""
+    case = Case(tmp_path, tiny_encoder, passages=1)
+    shutil.rmtree(tmp_path / "documents")
+    write_tokens(tmp_path / "documents", "d", [[7 if row == 3 else row] for row in range(DOCUMENTS)], case.owners)
+    asked = np.fromfile(tmp_path / "queries/tokens.bin", dtype=np.uint16)
+    asked[6:12] = asked[:6]
+    asked.tofile(tmp_path / "queries/tokens.bin")
+    case.rows[1] = case.rows[0]
+    found = case.run(monkeypatch, "embeddings", 1000, 0, [("q0", "d7", 1), ("q2", "d9", 1)])
+    excluded = {
+        query: {f"d{n}" for n in range(DOCUMENTS)} - {doc for q, doc, *_ in found if q == query} for query in ("q0", "q1", "q2", "q3")
+    }
+    assert excluded == {"q0": {"d3", "d7"}, "q1": {"d3", "d7"}, "q2": {"d9"}, "q3": set()}
 
 
 @pytest.mark.parametrize("way", ["embeddings", "indexes"])

@@ -13,7 +13,7 @@ from tasks.core.tables.judgments import DocumentLists, lists_of
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.text.tokens import Tokens
-from tasks.train.batches import TrainingSet, draw_batch, read_training_set, sampled_queries, steps_of
+from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, sampled_queries, steps_of
 from tasks.train.params import Round
 from tasks.train.step import batch_loss, best_passage
 
@@ -30,7 +30,7 @@ def pairs(lists: dict[int, list[int]]) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture
 def data() -> TrainingSet:
     positives = lists_of(*pairs(POSITIVES), 7)
-    return TrainingSet(np.flatnonzero(positives.counts), positives, lists_of(*pairs(NEGATIVES), 7), DOCUMENTS)
+    return TrainingSet(np.flatnonzero(positives.counts), positives, lists_of(*pairs(NEGATIVES), 7), DOCUMENTS, positives)
 
 
 def round_of(**values: object) -> Round:
@@ -47,6 +47,35 @@ def test_every_known_positive_is_masked(data: TrainingSet, step: int) -> None:
         for slot, document in enumerate(candidates.tolist()):
             assert batch.positive[row, slot] == (document in POSITIVES[query])
             assert batch.own[row, slot] == (4 + 2 * row <= slot < 4 + 2 * row + 2)
+
+
+def test_the_gradient_never_pushes_a_copy_of_a_positive_away(tmp_path: Path) -> None:
+    """Queries a and b ask the same; documents x and y hold the same; z is a's positive, x is b's. Nothing is a negative of either."""
+    texts = {"q": [[5, 6], [5, 6], [8, 9]], "d": [[1, 2], [1, 2], [3, 4], [7, 7]]}
+    ids = {"q": ["a", "b", "c"], "d": ["x", "y", "z", "w"]}
+    folders = {}
+    for kind, rows in texts.items():
+        token_folder(tmp_path / kind, ids[kind])
+        flat, offsets = np.array(rows, dtype=np.uint16).ravel(), np.arange(len(rows) + 1) * 2
+        folders[kind] = Tokens(flat, offsets, np.arange(len(rows), dtype=np.int32), tmp_path / kind, 0, 8, "", "")
+    qrels, negatives = tmp_path / "qrels.parquet", tmp_path / "train.parquet"
+    rows = [("a", "z", 1), ("b", "x", 1), ("c", "w", 1)]
+    write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
+    mined = [("a", "y", 1, 1.0), ("b", "y", 1, 1.0), ("c", "y", 1, 1.0)]
+    write_table(negatives, RANKED, [pa.table([list(c) for c in zip(*mined, strict=True)], schema=RANKED)])
+    data = read_training_set(folders["q"], folders["d"], qrels, negatives, (1, 9), tmp_path)
+    params = round_of(batch_queries=3, hard_negatives=1)
+    batch = draw_batch(data, params, 0)
+    scores = torch.zeros(3, len(batch.documents), requires_grad=True)
+    batch_loss(scores, batch, params)[0].backward()
+    assert scores.grad is not None
+    pushed = {
+        (ids["q"][query], ids["d"][batch.documents[place]])
+        for row, query in enumerate(batch.queries.tolist())
+        for place in np.flatnonzero(scores.grad[row] > 0)
+    }
+    assert pushed == {("a", "w"), ("b", "w"), ("c", "x"), ("c", "y"), ("c", "z")}
+    assert "4 pairs masked for having the texts of known positives" in check_training_set(data, params)
 
 
 def test_a_step_does_no_work_over_all_queries(data: TrainingSet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def data() -> TrainingSet:
     )
     queries, documents = np.array([0, 0, 1, 0, 0]), np.array([10, 11, 20, 12, 13])  # best first within a query
     scores = np.array([SCORES[d] for d in documents.tolist()], dtype=np.float32)
-    return TrainingSet(np.arange(3), positives, lists_of(queries, documents, 3, scores), DOCUMENTS)
+    return TrainingSet(np.arange(3), positives, lists_of(queries, documents, 3, scores), DOCUMENTS, positives)
 
 
 def round_of(**values: object) -> Round:

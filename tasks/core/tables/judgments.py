@@ -62,6 +62,31 @@ def relevant_pairs(qrels: Path, queries: Path, documents: Path) -> tuple[Ints, I
     return known_pairs(judged.filter(pc.greater(judged["grade"], 0)), queries, documents)[:2]
 
 
+def with_same_texts(queries: Ints, documents: Ints, same_query: Ints, same_document: Ints) -> tuple[Ints, Ints]:
+    """Pairs (query, document), and those whose two texts are the same as theirs, each once; in order where any were added.
+
+    A document that has the text of a positive is no negative, whatever its id: every query of a text has the positives of all.
+    `same_*` have, for each ordinal, the first one with its text.
+    """
+    if (same_query == np.arange(len(same_query))).all() and (same_document == np.arange(len(same_document))).all():
+        return queries, documents
+    first = np.unique(same_query[queries] * len(same_document) + same_document[documents])
+    query, document = np.divmod(first, len(same_document))
+    query, document = _members(query, document, same_query)
+    document, query = _members(document, query, same_document)
+    order = np.lexsort((document, query))
+    return query[order], document[order]
+
+
+def _members(first: Ints, beside: Ints, same: Ints) -> tuple[Ints, Ints]:
+    """Each of `first` replaced by all that are the same as it; `beside` is repeated along."""
+    order = np.argsort(same, kind="stable")
+    begin, end = (np.searchsorted(same, first, side, sorter=order) for side in ("left", "right"))
+    count = end - begin
+    within = np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
+    return order[np.repeat(begin, count) + within], np.repeat(beside, count)
+
+
 def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:
     """The rows of a table of negatives whose rank lies in `window`, in order, about GROUP of them at a time."""
     held: list[pa.RecordBatch] = []

@@ -16,9 +16,12 @@ import pyarrow as pa
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints, read_ids
+from tasks.core.tables.parquet import count_rows
 
 if TYPE_CHECKING:  # two CPU seconds, for stages that only need ids
     import torch
+
+HASHED_ROWS = 1 << 16  # texts that are hashed at a time
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,34 @@ class Tokens:
         ids_BL = np.full(mask_BL.shape, self.pad, dtype=np.int64)
         ids_BL[mask_BL] = np.concatenate([self.flat[s:e] for s, e in zip(starts, ends, strict=True)])
         return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
+
+
+def first_of_same(tokens: Tokens) -> Ints:
+    """For each owner the first one with the same tokens, [O]; itself, where there is none before it.
+
+    Texts are the same that a model cannot tell apart: it sees their tokens, cut to its length. Tokens are compared by a multilinear
+    hash of 64 bits, whose multipliers are fixed, so two texts that differ count as the same once in about 2^63 pairs.
+    """
+    owners = count_rows(tokens.folder / "ids.parquet")
+    if not len(tokens):
+        return np.arange(owners)
+    draw = np.random.default_rng(0)
+    times_L = draw.integers(2**64, size=int(tokens.lengths.max()) + 1, dtype=np.uint64)  # by place in the text; the last: of an end
+    passage = np.arange(len(tokens)) - np.searchsorted(tokens.owners, tokens.owners)
+    times_P = draw.integers(2**64, size=int(passage.max()) + 1, dtype=np.uint64) | np.uint64(1)
+    hashes_O = np.zeros(owners, dtype=np.uint64)
+    for start in range(0, len(tokens), HASHED_ROWS):
+        offsets = np.asarray(tokens.offsets[start : start + HASHED_ROWS + 1])
+        lengths = np.diff(offsets)
+        flat = np.asarray(tokens.flat[offsets[0] : offsets[-1]]).astype(np.uint64) + np.uint64(1)
+        place = np.arange(len(flat)) - np.repeat(offsets[:-1] - offsets[0], lengths)
+        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(flat * times_L[place], dtype=np.uint64)])
+        hashes = np.diff(sums[offsets - offsets[0]]) + times_L[-1]  # modulo 2^64, as the sums
+        rows = slice(start, start + len(lengths))
+        np.add.at(hashes_O, tokens.owners[rows], hashes * times_P[passage[rows]])
+    _, first, inverse = np.unique(hashes_O, return_index=True, return_inverse=True)
+    same: Ints = first[inverse]
+    return same
 
 
 def open_tokens(folder: Path) -> Tokens:

@@ -10,7 +10,7 @@ import pytest
 from tasks.core.stage.errors import UserError
 from tasks.core.tables import judgments
 from tasks.core.tables.ids import IDS
-from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_groups, ranked_lists, relevant_pairs
+from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_groups, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 
@@ -84,3 +84,17 @@ def test_relevant_pairs(ids: tuple[Path, Path], tmp_path: Path) -> None:
     queries, documents = relevant_pairs(tmp_path / "qrels.parquet", *ids)
     assert list(zip(queries.tolist(), documents.tolist(), strict=True)) == [(8, 3), (0, 4), (0, 2)]
     assert as_dictionary(lists_of(queries, documents, 10, np.array([1, 2, 3], np.float32))) == {0: [(4, 2.0), (2, 3.0)], 8: [(3, 1.0)]}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    texts = {"query": draw.integers(0, 6, size=12).tolist(), "document": draw.integers(0, 9, size=20).tolist()}
+    same = {kind: np.array([named.index(text) for text in named]) for kind, named in texts.items()}
+    pairs = {(int(q), int(d)) for q, d in zip(draw.integers(12, size=9), draw.integers(20, size=9), strict=True)}
+    q, d = np.array(sorted(pairs)).T
+    judged = {(texts["query"][one], texts["document"][other]) for one, other in pairs}
+    expected = [(one, other) for one in range(12) for other in range(20) if (texts["query"][one], texts["document"][other]) in judged]
+    assert list(zip(*map(np.ndarray.tolist, with_same_texts(q, d, same["query"], same["document"])), strict=True)) == expected
+    alone = with_same_texts(q, d, np.arange(12), np.arange(20))
+    assert alone[0] is q and alone[1] is d, "bit for bit as before, where no text repeats"
