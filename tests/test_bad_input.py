@@ -495,7 +495,7 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "numbers too large for float16": (
         "encode@warmup",
         both(lambda p: p.set("encode.dtype", "float16"), rewritten("data/encoders/warmup/model.safetensors", enlarged)),
-        ("data/encoders/warmup: document d00 (row 0 of shard 0) gives NaN or infinity as float16", "train that model again"),
+        ("data/encoders/warmup: document d00 (row 0 of shard 0) gives NaN or infinity as float16", "retrain that model"),
     ),
     "unknown key of runtime.yaml": ("train@warmup", lambda p: p.write("runtime.yaml", "gpu: 1\n"), ("runtime.yaml: gpu: unknown key",)),
 }
