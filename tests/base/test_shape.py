@@ -85,7 +85,7 @@ def test_the_stage_gives_the_same_bits_every_time(tiny_encoder: Path, tmp_path: 
 def test_a_saved_head_is_kept_or_removed(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(tmp_path / "first", tiny_encoder, monkeypatch, "{head: linear_norm, seed: 3}")
     second = run(tmp_path / "second", first, monkeypatch, "{head: linear_norm, seed: 4}")
-    assert folder_digest(second) == folder_digest(first)  # the seed draws only what is new
+    assert folder_digest(second) == folder_digest(first)  # the seed affects only a new head
     as_it_is = run(
         tmp_path / "as it is", tiny_encoder, monkeypatch, "{pooling: cls, head: none, similarity: cosine}", "--source", str(first)
     )

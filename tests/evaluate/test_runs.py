@@ -146,7 +146,7 @@ def test_stage_refuses_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "values" / "bm25").exists()
     write(tmp_path / "qrels" / "test.parquet", [("q3", "b", 1)], QRELS)
     done = stage(tmp_path)
-    assert (done.returncode, done.stderr) == (2, "retemper: runs/bm25/test.trec: not there; run the stage that makes it\n")
+    assert (done.returncode, done.stderr) == (2, "retemper: runs/bm25/test.trec: not found; run the stage that makes it\n")
 
 
 def test_each_split_has_its_own_lowest_relevant_grade(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_split_without_grades_high_enough_is_refused(tmp_path: Path) -> None:
     run(tmp_path, "test", [("q2", "b", 1, 1.0)])
     done = stage(tmp_path, relevance="2")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "evaluate.relevance: found 2 for dev, where the largest grade is 1" in done.stderr
+    assert "evaluate.relevance: found 2 for dev, whose highest grade is 1" in done.stderr
     assert "{dev: 1, test: 2}" in done.stderr
     assert not (tmp_path / "values" / "bm25").exists()
 

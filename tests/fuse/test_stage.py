@@ -101,7 +101,7 @@ def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any
         assert point["RR@10"] == pytest.approx(total / len(counted))
     best = max(point["RR@10"] for point in record["grid"])
     assert record[what] == next(point[what] for point in record["grid"] if point["RR@10"] == pytest.approx(best, abs=1e-12))
-    assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the grid has something to choose"
+    assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the settings in the grid differ"
     for split in ("dev", "test"):
         assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, record[what])
     means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in counted}, parse(["RR@10"], 2), Path("dev.parquet"))

@@ -143,7 +143,7 @@ def test_whole_report(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         "init",
         "zeta",
         "alpha",
-    ]  # params' order, not the alphabet's
+    ]  # in the order of params.yaml, not alphabetical
     assert rows[3][:2] == ["alpha", "*"]
     means = {name: json.loads((project / "metrics" / f"{name}.json").read_text()) for name in ("bm25", "alpha")}
     assert f"{means['alpha']['test']['AP']:.4f}" in rows[3]

@@ -66,7 +66,7 @@ def test_the_best_of_a_run_is_reordered_by_vector_products(
         best = {doc: max(float(vector @ vectors[row]) for row, owner in enumerate(OWNERS) if owner == int(doc[1])) for doc in docs[:3]}
         order = sorted(best.items(), key=lambda pair: -pair[1])
         wanted += [(query, "Q0", doc, rank, pytest.approx(score, abs=1e-3), "m") for rank, (doc, score) in enumerate(order, 1)]
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["test.trec"], "a split without a run has none"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["test.trec"], "a split without a run gets none"
     found = [line.split() for line in (tmp_path / "out" / "test.trec").read_text().splitlines()]
     assert [(query, q0, doc, int(rank), float(score), tag) for query, q0, doc, rank, score, tag in found] == wanted
     assert json.loads((tmp_path / "latency.json").read_text())["test"]["milliseconds a query"] > 0
