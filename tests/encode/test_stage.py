@@ -312,7 +312,7 @@ def test_one_document_gives_one_shard(project: Callable[..., Project]) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (lambda out: (out / "manifest.json").unlink(), "manifest.json: not there"),
+        (lambda out: (out / "manifest.json").unlink(), "manifest.json: not found"),
         (lambda out: (out / "manifest.json").write_text("{}"), "invalid manifest"),
         (lambda out: (out / "manifest.json").write_text("[]"), "invalid manifest"),
         (lambda out: (out / "manifest.json").write_text((out / "manifest.json").read_text().replace('"rows": 120', '"rows": 121')), "121"),

@@ -111,5 +111,5 @@ def test_a_digest_of_other_code_is_refused(project: Path) -> None:
         [sys.executable, "-m", "tasks.one", "data/one"], cwd=project, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("retemper: data/code.json: not the digest of the code of one"), done.stderr
+    assert done.stderr.startswith("retemper: data/code.json: does not match the current code of one"), done.stderr
     assert (project / "data/one").read_text() == "6"

@@ -70,4 +70,4 @@ def test_an_unknown_key_is_refused(project: Path) -> None:
     (project / "params.yaml").write_text("dataset: {source: demo}\nprepare: {unknown_document: drop}\n")
     done = run(project)
     assert done.returncode == 2
-    assert "params.yaml: prepare.unknown_document: unknown key; known are unknown_documents" in done.stderr
+    assert "params.yaml: prepare.unknown_document: unknown key, expected one of unknown_documents" in done.stderr
