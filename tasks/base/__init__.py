@@ -1,1 +1,1 @@
-"""Stage `base`: the encoder that training starts from, brought into the one folder form, and its tokenizer."""
+"""Stage `base`: convert the encoder that training starts from to the one folder format, with its tokenizer."""

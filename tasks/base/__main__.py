@@ -1,4 +1,4 @@
-"""The encoder that training starts from, and its tokenizer, in the project's one folder form."""
+"""Write the encoder that training starts from, and its tokenizer, in the project's one folder format."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from tasks.core.stage.params import load
 
 def main() -> None:
     arguments = parser(__doc__ or "", encoder="encoder folder to write", tokenizer="tokenizer folder to write")
-    arguments.add_argument("--source", help="an encoder as it is, instead of encoder.source and base of params.yaml")
-    arguments.add_argument("--state", type=Path, help="folder to write: an optimizer state of no steps, for the rounds that start here")
+    arguments.add_argument("--source", help="take this encoder as it is, instead of encoder.source and base of params.yaml")
+    arguments.add_argument("--state", type=Path, help="folder to write: an optimizer state of zero steps, for the rounds that start here")
     args = arguments.parse_args()
     params = Base() if args.source else load(Base, "base")
     folder = encoder_folder(args.source or load(EncoderSource, "encoder").source)
@@ -27,7 +27,7 @@ def main() -> None:
         write_json(args.state / "state.json", {"steps": 0})
     with new_folder(args.encoder) as out:
         save_towers(towers, tokenizer, out)
-        if head := find_head(folder):  # for pre-trainings to go on with
+        if head := find_head(folder):  # for pre-trainings that continue with it
             save_head(head, out)
 
 

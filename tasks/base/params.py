@@ -14,15 +14,15 @@ class EncoderSource(Params):
 
 
 class Base(Params):
-    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say (without them: mean, none, dot)."""
+    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say (mean, none, dot without them)."""
 
     pooling: Literal["source", "cls", "mean"] = Field(
-        "source", description="text vector: cls: the first token's output; mean: the mean over all tokens"
+        "source", description="text vector; cls: the first token's output; mean: the mean over all tokens"
     )
     head: Literal["source", "none", "linear_norm"] = Field(
-        "source", description="layer over the pooled vector; linear_norm: Linear + LayerNorm (ANCE, DRhard)"
+        "source", description="layer on top of the pooled vector; linear_norm: Linear + LayerNorm (ANCE, DRhard)"
     )
     similarity: Literal["source", "dot", "cosine"] = Field(
         "source", description="query-document score; cosine normalizes every vector to length 1"
     )
-    seed: int = Field(42, ge=0, description="seeds the weights of a new head, drawn from N(0, 0.02)")
+    seed: int = Field(42, ge=0, description="seed for the weights of a new head, drawn from N(0, 0.02)")

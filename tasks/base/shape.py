@@ -1,4 +1,4 @@
-"""The source encoder's shape, as the parameters want it."""
+"""Give the source encoder the shape that the parameters ask for."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,23 +13,23 @@ from tasks.core.text.tokenizer import load_tokenizer, longest_text
 
 
 def wanted_shape(folder: Path, params: Base) -> Shape:
-    """What the source's own files say, where a parameter says nothing else."""
+    """The shape in the source's own files, unless a parameter overrides it."""
     named = {name: value for name in ("pooling", "head", "similarity") if (value := getattr(params, name)) != "source"}
     return replace(read_shape(folder), **named)
 
 
 def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
-    """The source's tokenizer, its longest text cut to the positions that the transformer has; UserError for tokens it has not."""
+    """The source's tokenizer, with texts limited to the transformer's positions; UserError for tokens that the transformer lacks."""
     tokenizer, transformer = load_tokenizer(folder), towers.document.transformer
     known = transformer.config.vocab_size
     if len(tokenizer) > known:
-        raise UserError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the transformer {known}; expected a pair that fits")
+        raise UserError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the transformer {known}; expected a matching pair")
     tokenizer.model_max_length = min(tokenizer.model_max_length, longest_text(transformer) or tokenizer.model_max_length)
     return tokenizer
 
 
 def shaped_towers(folder: Path, params: Base) -> Towers:
-    """The source encoder; a head it does not bring is drawn from N(0, 0.02), biases 0 (ANCE, models.py)."""
+    """The source encoder; a head that it lacks is drawn from N(0, 0.02), with biases 0 (ANCE, models.py)."""
     source, shape = read_shape(folder), wanted_shape(folder, params)
     if shape.head in ("none", source.head):
         return load_towers(folder, shape)

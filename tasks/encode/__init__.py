@@ -1,1 +1,1 @@
-"""Stage `encode`: the whole corpus becomes vectors, shard by shard, resumable."""
+"""Stage `encode`: encode the whole corpus as vectors, shard by shard; resumable."""

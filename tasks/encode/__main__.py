@@ -1,4 +1,4 @@
-"""Document tokens to document vectors, one shard after the other; what is finished is never computed again."""
+"""Encode document tokens as document vectors, one shard after another; finished shards are never recomputed."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ from tasks.encode.shards import ShardStore, boundaries, shard_digest
 def main() -> None:
     expected = parser(__doc__ or "", tokens="token folder of the documents", encoder="encoder folder", out="embedding folder to write")
     expected.add_argument(
-        "--corpus-name", default="", metavar="NAME", help="of another corpus than the project's: finished shards are kept apart for each"
+        "--corpus-name", default="", metavar="NAME", help="name of a corpus other than the project's; its finished shards are kept apart"
     )
     arguments = expected.parse_args()
     params, runtime = load(Encode, "encode"), read_runtime()
@@ -58,7 +58,7 @@ def main() -> None:
     size = len(tokens) * tower.width * np.dtype(params.dtype).itemsize
     if size > store.limit_bytes:
         held = f"shard_store_gib {runtime.shard_store_gib:g} holds {store.limit_bytes / size:.0%} of {size / 2**30:,.1f} GiB"
-        print(f"{RUNTIME_FILE}: {held} of vectors: an encode that is killed loses what is beyond; raise it")
+        print(f"{RUNTIME_FILE}: {held} of vectors; a killed encode loses the rest; raise shard_store_gib")
     family = hashlib.sha256(made_by.encode()).hexdigest()[:16]
     known = known_rows(store, family)
     by_row = device.type == "cpu" and compute == torch.float32
@@ -74,7 +74,7 @@ def main() -> None:
 
             def vectors_of(rows: Ints, first: int = first) -> Block:
                 vectors = encode(tower, tokens, first + rows, batch_tokens, device, progress.advance)
-                with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused
+                with np.errstate(over="ignore"):  # values too large for float16 become infinite, and are refused below
                     return vectors.astype(params.dtype)
 
             digests = row_digests(tokens, first, end)
@@ -84,7 +84,7 @@ def main() -> None:
                 row = first + int(np.argmin(np.isfinite(stored).all(axis=1)))
                 raise UserError(
                     f"{arguments.encoder}: document {tokens.ids()[int(tokens.owners[row])]} (row {row} of shard {number}) gives NaN or "
-                    f"infinity as {params.dtype}, expected numbers; train that model again"
+                    f"infinity as {params.dtype}, expected finite numbers; retrain that model"
                 )
             store.keep(digest, stored, digests.tobytes() if by_row else b"")
             np.save(path, stored)

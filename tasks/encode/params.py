@@ -11,7 +11,7 @@ class Encode(Params):
     """Precision and storage of document vectors."""
 
     precision: Literal["bf16", "fp32"] = Field(
-        "bf16", description="precision of encoding; bf16 where the hardware has matrix units for it, else fp32"
+        "bf16", description="precision of encoding; bf16 if the hardware has matrix units for it, else fp32"
     )
-    dtype: Literal["float32", "float16"] = Field("float32", description="stored number type")
+    dtype: Literal["float32", "float16"] = Field("float32", description="number type of stored vectors")
     batch_tokens: InferenceTokens = None

@@ -1,10 +1,10 @@
-"""Rows whose texts have not changed keep their vectors, though their shard was touched.
+"""Reuse the vectors of rows whose text has not changed, even if their shard was touched.
 
-That a touched shard then has the bits that encoding the whole of it gives rests on the machine: a row's vector must not
-depend on the batch it stands in. In fp32 on the CPUs tried it does not, once rows are padded to multiples of 16
-(tasks.core.retrieval.encode); a GPU, or bf16, chooses other kernels for other shapes and is not asked. It is checked on every
-touched shard: PROBES of its known rows, spread over the shard, are encoded again among the new ones, and where one bit
-differs, the whole shard is encoded.
+A touched shard must equal, bit for bit, a full encode of that shard. That depends on the machine: a row's vector must not
+depend on its batch. In fp32 it does not, on the CPUs tried, once rows are padded to multiples of 16
+(tasks.core.retrieval.encode). A GPU, or bf16, chooses different kernels for different shapes, so rows are not reused there.
+Every touched shard is checked: PROBES of its known rows, spread over the shard, are re-encoded along with the new ones, and
+if a single bit differs, the whole shard is encoded.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Digests = npt.NDArray[np.uint64]  # [rows, 2]
 
 
 def row_digests(tokens: Tokens, first: int, end: int) -> Digests:
-    """128 bits of every row's tokens, [rows, 2]; that two of n rows share them has probability n^2 / 2^129."""
+    """A 128-bit digest of every row's tokens, [rows, 2]; two of n rows share one with probability n^2 / 2^129."""
     offsets = (tokens.offsets[first : end + 1] - tokens.offsets[first]) * tokens.flat.itemsize
     flat = np.ascontiguousarray(tokens.flat[tokens.offsets[first] : tokens.offsets[end]]).tobytes()
     cuts = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
@@ -36,13 +36,13 @@ def row_digests(tokens: Tokens, first: int, end: int) -> Digests:
 class KnownRows:
     """Rows of kept shards by digest; 24 bytes each."""
 
-    digests: Digests  # [K, 2], by their first half
+    digests: Digests  # [K, 2], sorted by their first half
     shard: npt.NDArray[np.int32]  # [K], place in `names`
     row: npt.NDArray[np.int32]  # [K], within the shard
     names: list[str]
 
     def find(self, wanted: Digests) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Shard and row of every digest of `wanted`, -1 where it is not known."""
+        """Shard and row of every digest in `wanted`, -1 if unknown."""
         if not len(self.digests):
             return np.full((2, len(wanted)), -1, dtype=np.int32)[0], np.full(len(wanted), -1, dtype=np.int32)
         place = np.minimum(np.searchsorted(self.digests[:, 0], wanted[:, 0]), len(self.digests) - 1)
@@ -65,7 +65,7 @@ def known_rows(store: ShardStore, family: str) -> KnownRows:
 
 
 def encode_touched(wanted: Digests, known: KnownRows, store: ShardStore, encode: Callable[[Ints], Block]) -> tuple[Block, int]:
-    """Vectors of a shard's rows by their digests, and how many rows were encoded; `encode` gives those of some rows of it."""
+    """The vectors of a shard's rows, given their digests, and how many rows were encoded; `encode` encodes some of its rows."""
     shard, row = known.find(wanted)
     everything = np.arange(len(wanted))
     taken: Block | None = None

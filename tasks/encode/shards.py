@@ -1,4 +1,4 @@
-"""Where a corpus is cut into shards, and the store that keeps finished ones for the next time."""
+"""Cut a corpus into shards, and keep finished ones in a store for the next encode."""
 
 import hashlib
 import io
@@ -20,15 +20,15 @@ from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.text.tokens import Tokens
 
 MEAN_ROWS = 4096
-LISTED = 64  # shards between two lookings through the store, of which a corpus has thousands
+LISTED = 64  # shards between two listings of the store; a corpus has thousands
 CHUNK = 65536  # ids held as Python strings at a time
 
 
 def boundaries(ids: pa.Array | StoredIds, owners: npt.NDArray[np.int32], mean_rows: int = MEAN_ROWS) -> Ints:
-    """First rows of the shards and the number of rows, [S + 1]: a shard ends behind a document whose id's CRC-32 says so.
+    """First rows of the shards, then the number of rows, [S + 1]: the CRC-32 of a document's id decides if a shard ends after it.
 
-    Content-defined, so documents appended, changed or deleted touch the shards they stand in and no other. A document's
-    passages stay together; a shard is cut at four times the mean at the latest (or holds one document longer than that).
+    The cuts are content-defined, so appending, changing, or deleting documents touches only their own shards. A document's
+    passages stay together. A shard is at most four times the mean (or a single document longer than that).
     """
     ends = np.empty(len(ids), dtype=bool)
     for start in range(0, len(ids), CHUNK):
@@ -47,7 +47,7 @@ def boundaries(ids: pa.Array | StoredIds, owners: npt.NDArray[np.int32], mean_ro
 
 
 def shard_digest(tokens: Tokens, first: int, end: int, made_by: str) -> str:
-    """Digest of all that rows `first` to `end` become vectors from: `made_by` (weights, settings, arithmetic) and the tokens."""
+    """Digest of everything that determines the vectors of rows `first` to `end`: `made_by` (weights, settings, arithmetic) and tokens."""
     total = hashlib.sha256(made_by.encode())
     total.update(np.ascontiguousarray(tokens.offsets[first : end + 1] - tokens.offsets[first]).tobytes())
     total.update(np.ascontiguousarray(tokens.flat[tokens.offsets[first] : tokens.offsets[end]]).tobytes())
@@ -56,16 +56,16 @@ def shard_digest(tokens: Tokens, first: int, end: int, made_by: str) -> str:
 
 @dataclass
 class View:
-    """What a store held when it was last listed, and what became of that."""
+    """What a store contained when last listed, updated since."""
 
     bytes_held: int = 0
-    oldest_last: list[tuple[float, int, Path]] = field(default_factory=list)  # when used, bytes
+    oldest_last: list[tuple[float, int, Path]] = field(default_factory=list)  # last use, bytes, file
     asked: int = 0
 
 
 @dataclass(frozen=True)
 class ShardStore:
-    """Finished shards by digest, outside DVC: a killed encode and a corpus that grew both find theirs here."""
+    """Finished shards by digest, outside DVC, for encodes that resume after a kill or whose corpus has grown."""
 
     folder: Path
     limit_bytes: int
@@ -73,7 +73,7 @@ class ShardStore:
     view: View = field(default_factory=View)
 
     def fetch(self, digest: str, to: Path) -> bool:
-        """Copy a kept shard to `to`; False where it is not kept or its bytes are not what was stored."""
+        """Copy a kept shard to `to`; False if it is not kept or its bytes have changed since."""
         kept = self.folder / f"{digest}.npy"
         try:
             if hashlib.sha256(kept.read_bytes()).hexdigest() != kept.with_suffix(".sha256").read_text(errors="replace"):
@@ -86,7 +86,7 @@ class ShardStore:
         return True
 
     def read(self, digest: str) -> Block | None:
-        """The vectors of a kept shard; None where it is not kept or its bytes are not what was stored."""
+        """The vectors of a kept shard; None if it is not kept or its bytes have changed since."""
         kept = self.folder / f"{digest}.npy"
         try:
             held = kept.read_bytes()
@@ -98,15 +98,15 @@ class ShardStore:
         return vectors
 
     def row_digests(self, family: str) -> Iterator[tuple[str, bytes]]:
-        """Digest of every kept shard whose digest begins with `family`, and what was kept of its rows."""
+        """Digest of every kept shard whose digest begins with `family`, and the digests kept for its rows."""
         for file in sorted(self.folder.glob(f"{family}*.rows")):
             with suppress(FileNotFoundError):
                 yield file.stem, file.read_bytes()
 
     def forget(self, family: str, seconds: float) -> None:
-        """Remove the shards of `family` that this encode has not used, and all that nobody used for so many seconds.
+        """Remove the shards of `family` that this encode did not use, and all shards unused for `seconds`.
 
-        Those of the same weights hold texts that were changed or deleted: a deleted document is to leave no trace.
+        The former contain changed or deleted texts: a deleted document must leave no trace.
         """
         oldest = time.time() - seconds
         for file in self.folder.glob("*.npy"):
@@ -115,10 +115,10 @@ class ShardStore:
                     _remove(file)
 
     def keep(self, digest: str, vectors: Block, rows: bytes = b"") -> None:
-        """Keep a shard, and what its `rows` are found by, where there is room for it.
+        """Keep a shard, and the digests of its `rows`, if there is room.
 
-        The least recently used shards of other encodes make room, those of this one never do: the next encode asks for
-        them in the same order, and of a corpus larger than the store it would find none if the first had gone first.
+        The least recently used shards of other encodes make room. Shards of this encode never do: the next encode asks for
+        them in the same order, and with a corpus larger than the store it would find none if the first were removed first.
         """
         kept = self.folder / f"{digest}.npy"
         if not self._make_room(vectors.nbytes):
@@ -134,9 +134,9 @@ class ShardStore:
         self.used.add(kept)
 
     def _make_room(self, size: int) -> bool:
-        """Whether `size` bytes more fit the limit, once enough of what this encode has not used is gone.
+        """Whether `size` more bytes fit the limit, after removing shards that this encode has not used.
 
-        The store is listed for one shard in LISTED: what other encodes have kept meanwhile may go beyond the limit until then.
+        The store is listed once every LISTED shards; until then, what other encodes keep may exceed the limit.
         """
         view = self.view
         if view.asked % LISTED == 0:

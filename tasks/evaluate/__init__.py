@@ -1,1 +1,1 @@
-"""Stage `evaluate`: metrics of one system's runs on dev and test."""
+"""Stage `evaluate`: compute the metrics of one system's runs on dev and test."""

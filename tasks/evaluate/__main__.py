@@ -1,4 +1,4 @@
-"""A system's runs on dev and test to its measures: means, and values of every query."""
+"""Compute the measures of a system's runs on dev and test: means, and the values of every query."""
 
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
@@ -19,7 +19,9 @@ def main() -> None:
         metrics="JSON file to write: {split: {measure: mean}}",
     )
     arguments.add_argument("--name", required=True, help="the system's name")
-    arguments.add_argument("--relevance", nargs=2, type=int, metavar=("DEV", "TEST"), help="least grades, in place of params.yaml's")
+    arguments.add_argument(
+        "--relevance", nargs=2, type=int, metavar=("DEV", "TEST"), help="lowest relevant grades, instead of those in params.yaml"
+    )
     given, params = arguments.parse_args(), load(Evaluate, "evaluate")
     if given.relevance:
         asked = {"relevance": dict(zip(("dev", "test"), given.relevance, strict=True))}
@@ -29,7 +31,7 @@ def main() -> None:
         judged = {split: load_qrels(given.qrels / f"{split}.parquet", split, least) for split, least in params.relevance.items()}
         for split, qrels in judged.items():
             if not qrels:
-                print(f"{given.name}: {split} has no judged queries and is left out")
+                print(f"{given.name}: {split} has no judged queries, skipped")
                 continue
             measures = parse(params.measures, params.relevance[split])
             metrics[split], queries = evaluate_split(given.runs / f"{split}.trec", qrels, measures, folder / f"{split}.parquet")
@@ -38,7 +40,7 @@ def main() -> None:
             )
         if not metrics:
             raise UserError(
-                f"{given.qrels}: found no relevant document in dev.parquet or test.parquet; expected one of them to be there to evaluate on"
+                f"{given.qrels}: found no relevant document in dev.parquet or test.parquet, expected at least one to evaluate on; add qrels"
             )
     write_json(given.metrics, metrics)
 

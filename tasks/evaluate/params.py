@@ -8,11 +8,11 @@ from tasks.core.stage.params import Params
 from tasks.core.tables.measures import cutoff, parse
 
 Split = Literal["dev", "test"]
-EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured, and the least grade that is relevant where nothing is said
+EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured, and their default lowest relevant grades
 
 
 class Evaluate(Params):
-    """What is measured."""
+    """Which measures are computed."""
 
     measures: tuple[str, ...] = Field(
         ("nDCG@10", "RR@10", "R@100", "AP"), min_length=1, description="in the notation of ir_measures, which computes them"
@@ -20,7 +20,7 @@ class Evaluate(Params):
     relevance: dict[Split, Annotated[int, Field(ge=1)]] = Field(
         EITHER,
         description="lowest grade that counts as relevant in RR, R, AP, P, for both splits or for each (MS MARCO dev with "
-        "TREC Deep Learning passages: {dev: 1, test: 2}); nDCG takes grades as they are",
+        "TREC Deep Learning passages: {dev: 1, test: 2}); nDCG uses grades as they are",
     )
 
     @field_validator(
@@ -38,6 +38,6 @@ class Evaluate(Params):
 
     @property
     def deepest(self) -> tuple[str, int]:
-        """The measure that goes deepest into a run, and the ranks that it is taken over."""
+        """The measure that goes deepest into a run, and how many ranks it uses."""
         name = max(self.measures, key=cutoff)
         return name, cutoff(name)

@@ -1,4 +1,4 @@
-"""One split of one system: its values per query and their means."""
+"""Evaluate one split of one system: values per query and their means."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from tasks.evaluate.runs import rankings
 
 
 def evaluate_split(run: Path, qrels: Qrels, measures: Mapping[str, ir_measures.Measure], values: Path) -> tuple[Values, int]:
-    """Means of a run of this project and the number of queries they are over; writes `values` (query, one column a measure).
+    """Means of one of our own runs, and the number of queries behind them; writes `values` (query, one column per measure).
 
     The run is read once, a block of queries at a time.
     """

@@ -1,1 +1,1 @@
-"""Stage `freeze`: parameters and digests of code as the stages depend on them. `retemper run` writes the same files itself."""
+"""Stage `freeze`: write the parameters and code digests that stages depend on. `retemper run` writes the same files itself."""

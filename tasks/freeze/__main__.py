@@ -1,4 +1,4 @@
-"""Entry of stage `freeze`, for plain `dvc repro`: always run, so that DVC sees every edit of parameters and code."""
+"""Entry point of stage `freeze`, for plain `dvc repro`: it always runs, so that DVC sees every edit of parameters and code."""
 
 from tasks.core.stage.errors import one_line_errors
 from tasks.core.stage.frozen import freeze

@@ -1,1 +1,1 @@
-"""Stage `fuse`: two systems' runs as one."""
+"""Stage `fuse`: combine two systems' runs into one."""

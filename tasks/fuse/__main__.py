@@ -1,4 +1,4 @@
-"""Two systems' runs fused: what is open in the method is chosen on dev, and the runs of dev and test are written with it."""
+"""Fuse two systems' runs: choose the method's free setting on dev, and write the runs of dev and test with it."""
 
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,19 @@ from tasks.core.tables.trec import write_run
 from tasks.fuse.grid import chosen, fused_batches, grid_means, side_by_side
 from tasks.fuse.params import Fuse
 
-RECORD = "fusion.json"  # beside the runs: what was fused, how, and the whole grid
+RECORD = "fusion.json"  # next to the runs: what was fused, how, and the whole grid
 
 
 def queries_of(folder: Path, split: str) -> list[str]:
-    """The ids of a split's queries, in the order of the corpus."""
+    """The ids of a split's queries, in corpus order."""
     ids: list[str] = read_table(folder / f"{split}.parquet", QUERIES, ["id"])["id"].to_pylist()
     return ids
 
 
 def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Path) -> dict[str, Any]:
-    """What is to be written in RECORD: the setting that is the best on dev by report.metric, or UNTUNED where dev has no judgments.
+    """The content of RECORD: the best setting on dev by report.metric, or UNTUNED if dev has no judgments.
 
-    Of the runs only dev is read.
+    Only the dev runs are read.
     """
     sections = read_parameters()
     name, relevance = metric_of(sections), least_grade("dev", sections)
@@ -45,7 +45,7 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
 
 
 def line(name: str, record: dict[str, Any]) -> str:
-    """What was chosen, and out of what, for people."""
+    """A line for people: what was chosen, and from which grid."""
     what = NAMES[record["method"]]
     setting = f"fuse {name}: {record['method']} of {record['first']} and {record['second']}, {what} {record[what]:g}"
     if not record["grid"]:
@@ -57,20 +57,20 @@ def line(name: str, record: dict[str, Any]) -> str:
 def main() -> None:
     arguments = parser(
         __doc__ or "",
-        first="folder of a system's runs, SPLIT.trec",
-        second="folder of the other's",
+        first="folder of one system's runs, SPLIT.trec",
+        second="folder of the other system's runs",
         queries="folder of the splits' queries, for their ids",
         qrels="folder of the splits' qrels",
         out=f"run folder to write: SPLIT.trec and {RECORD}",
     )
     arguments.add_argument("--name", required=True, help="the entry of `fuse`")
-    arguments.add_argument("--chosen", type=Path, help=f"a {RECORD} of this entry, whose setting is taken: nothing is chosen here")
+    arguments.add_argument("--chosen", type=Path, help=f"a {RECORD} of this entry; its setting is used and nothing is chosen here")
     args = arguments.parse_args()
     params = load(Fuse, f"fuse.{args.name}")
     if args.chosen:
         record = read_json(args.chosen)
         if [record[key] for key in ("first", "second", "method")] != [params.first, params.second, params.method]:
-            raise UserError(f"{args.chosen}: not of fuse.{args.name} as params.yaml has it now; run retemper run")
+            raise UserError(f"{args.chosen}: does not match fuse.{args.name} of the current params.yaml; run retemper run")
     else:
         record = choose(args.first, args.second, params, queries=args.queries, qrels=args.qrels)
         print(line(args.name, record))

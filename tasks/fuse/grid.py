@@ -1,4 +1,4 @@
-"""Two runs side by side, and the grid over them: what fuses best on dev."""
+"""Two runs side by side, and the grid search over their fusions: which setting is best on dev."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ QUERY_BLOCK = 256  # queries whose lists are in memory at a time
 
 
 class Run:
-    """A run whose queries are read in the order of the corpus's."""
+    """A run, read in the order of the corpus's queries."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,7 +26,7 @@ class Run:
         self._next = next(self._lists, None)
 
     def of(self, query: str) -> Ranked:
-        """The query's list, empty where the system found nothing."""
+        """The query's list, empty if the system found nothing."""
         if self._next is None or self._next[0] != query:
             return Ranked()
         _, documents, scores = self._next
@@ -34,16 +34,16 @@ class Run:
         return Ranked(documents, scores)
 
     def close(self) -> None:
-        """UserError where lists were not read: of a query that is unknown or in another order."""
+        """UserError if lists remain unread: the run has an unknown query, or its queries are in another order."""
         if self._next is not None:
             raise UserError(
-                f"{self.path}: query {self._next[0]!r} is not in the corpus, or not in its order; expected the queries that the corpus "
-                f"has, in its order; run the stage that makes it again"
+                f"{self.path}: query {self._next[0]!r} is not in the corpus or is out of order, expected the corpus's order; "
+                f"re-run the stage that makes this file"
             )
 
 
 def side_by_side(queries: Iterable[str], first: Path, second: Path, method: Method) -> Iterator[tuple[str, Pair]]:
-    """Each of `queries` for which one of two runs has a document, with what both say; in their order, one at a time."""
+    """Each of `queries` for which either run has a document, with both lists; in their order, one at a time."""
     runs = Run(first), Run(second)
     for query in queries:
         lists = [run.of(query) for run in runs]
@@ -56,9 +56,9 @@ def side_by_side(queries: Iterable[str], first: Path, second: Path, method: Meth
 def grid_means(
     pairs: Iterable[tuple[str, Pair]], method: Method, depth: int, *, qrels: Qrels, measure: Mapping[str, ir_measures.Measure]
 ) -> dict[float, float]:
-    """The mean of `measure` (one, by name) over the queries of `qrels`, for every setting of the method's grid.
+    """The mean of `measure` (one, by name) over the queries of `qrels`, for every setting in the method's grid.
 
-    A query without a list counts 0. Lists are fused as deep as the measure goes, `depth` at most.
+    A query without a list counts 0. Lists are fused as deep as the measure goes, at most to `depth`.
     """
     (name,) = measure
     deep = min(depth, cutoff(name) or depth)
@@ -73,7 +73,7 @@ def grid_means(
 
 
 def chosen(means: Mapping[float, float]) -> float:
-    """The setting with the highest mean, of equals the first of the grid."""
+    """The setting with the highest mean; on a tie, the first in the grid."""
     order = {setting: place for place, setting in enumerate(means)}
     return best_of(means, order.__getitem__)
 

@@ -1,1 +1,1 @@
-"""Stage `prepare`: any source of documents, queries and qrels becomes the one corpus form (tasks.core.tables.schemas)."""
+"""Stage `prepare`: convert any source of documents, queries, and qrels to the one corpus format (tasks.core.tables.schemas)."""

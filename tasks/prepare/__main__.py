@@ -1,4 +1,4 @@
-"""A source of documents, queries and qrels becomes the one corpus form, and its ready negatives a table of negatives."""
+"""Convert a source of documents, queries, and qrels to the one corpus format, and its ready-made negatives to a table."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -17,12 +17,10 @@ from tasks.prepare.stats import table
 
 def main() -> None:
     arguments = parser(__doc__, out="folder of the corpus", none="folder of the empty negatives")
-    arguments.add_argument("--official", type=Path, help="folder of the source's own negatives, which are read for it alone")
-    arguments.add_argument("--source", metavar="SPEC", help="instead of dataset.source of params.yaml")
-    arguments.add_argument("--random", type=Path, help="folder of the negatives that each step draws from the corpus: an empty table too")
-    arguments.add_argument(
-        "--drop", action="store_true", help="empty texts and qrels of unknown ids are dropped, whatever params.yaml says"
-    )
+    arguments.add_argument("--official", type=Path, help="folder of the source's own negatives; without it they are not read")
+    arguments.add_argument("--source", metavar="SPEC", help="use this instead of dataset.source of params.yaml")
+    arguments.add_argument("--random", type=Path, help="folder of the negatives that each step draws from the corpus: also an empty table")
+    arguments.add_argument("--drop", action="store_true", help="drop empty texts and qrels of unknown ids, whatever params.yaml says")
     paths = arguments.parse_args()
     spec = parse_dataset(paths.source or load(Dataset, "dataset").source)
     settings = load(Prepare, "prepare")

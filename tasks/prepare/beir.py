@@ -1,6 +1,6 @@
 """BEIR folders: corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv with a header; each plain or .gz.
 
-One query file serves all splits. Beyond BEIR, a query may carry `answers`, a list of strings (OpenQA).
+One query file serves all splits. As an extension to BEIR, a query may have `answers`, a list of strings (OpenQA).
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def read(folder: Path) -> Source:
 
 
 def documents(file: Path) -> Iterator[Document]:
-    """JSON lines with `_id` (string or integer), `text` and, where there is one, `title`."""
+    """JSON lines with `_id` (string or integer), `text`, and an optional `title`."""
     for at, record in read_objects(file, "_id, title and text"):
         title = record.get("title")
         yield Document(at, _id(at, record), "" if title is None else _string(at, "title", title), _string(at, "text", record.get("text")))
@@ -36,7 +36,7 @@ def queries(file: Path) -> Iterator[Query]:
     for at, record in read_objects(file, "_id and text"):
         answers = record.get("answers") or []
         if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-            raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; mend that line")
+            raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; fix that line")
         yield Query(at, _id(at, record), _string(at, "text", record.get("text")), answers)
 
 
@@ -50,9 +50,9 @@ def qrels(file: Path) -> Iterator[Qrel]:
 def _id(at: At, record: dict[str, Any]) -> str:
     value = record.get("_id")
     if value is None:
-        raise UserError(f"{at}: no _id, found {', '.join(record) or 'no field'}; every line needs one")
+        raise UserError(f"{at}: no _id, found {', '.join(record) or 'no fields'}; every line needs one")
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise UserError(f"{at}: found _id {value!r}, expected a string or an integer; mend that line")
+        raise UserError(f"{at}: found _id {value!r}, expected a string or an integer; fix that line")
     return str(value)
 
 
@@ -60,5 +60,5 @@ def _string(at: At, name: str, value: object) -> str:
     if value is None:
         raise UserError(f"{at}: no {name}; every line needs one")
     if not isinstance(value, str):
-        raise UserError(f"{at}: found {name} {value!r}, expected a string; mend that line")
+        raise UserError(f"{at}: found {name} {value!r}, expected a string; fix that line")
     return value

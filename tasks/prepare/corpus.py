@@ -1,8 +1,8 @@
-"""The corpus written from a source, a batch at a time, with every check that does not depend on the source's kind.
+"""Write the corpus from a source, a batch at a time, with every check that does not depend on the kind of source.
 
-Documents are written first, in the source's order; then the qrels are checked against them; then the queries that
-remain judged are written, in the source's order; then the qrels that remain. In memory at any time: a batch of texts,
-8 bytes per document and query (tasks.prepare.ids), and the qrels as Arrow columns (about 40 bytes a line).
+Documents are written first, in source order. The qrels are then checked against them. Next come the queries that still
+have judgments, in source order, and last the remaining qrels. In memory at any time: a batch of texts, 8 bytes per
+document and query (tasks.prepare.ids), and the qrels as Arrow columns (about 40 bytes a line).
 """
 
 from array import array
@@ -37,11 +37,11 @@ Text = TypeVar("Text", Document, Query)
 
 @dataclass
 class Judged:
-    """The qrels of a split, and the place of every line."""
+    """The qrels of a split, and where each line came from."""
 
     table: pa.Table
-    lines: "array[int]"  # array takes a parameter from Python 3.12 only
-    files: list[tuple[int, Path | str]]  # (first row of it, file), rising
+    lines: "array[int]"  # quoted: array is generic only from Python 3.12
+    files: list[tuple[int, Path | str]]  # (its first row, file), ascending
 
     def at(self, row: int) -> At:
         return At(next(file for first, file in reversed(self.files) if first <= row), self.lines[row])
@@ -49,7 +49,7 @@ class Judged:
 
 @dataclass
 class Tally:
-    """What was counted on the way; `dropped` by reason, `white_ids` (that hold white space) by what they name."""
+    """Running counts; `dropped` by reason, `white_ids` (ids with white space) by what they name."""
 
     documents: Lengths = field(default_factory=Lengths)
     queries: dict[str, Lengths] = field(default_factory=lambda: {split: Lengths() for split in SPLITS})
@@ -61,7 +61,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What the negatives are checked against."""
+    """What negatives are checked against."""
 
     documents: Ids
     train_queries: Ids  # in the order of queries/train.parquet
@@ -70,10 +70,10 @@ class Corpus:
 
 
 def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
-    """Write documents.parquet, queries/ and qrels/ of all three splits and stats.json into `folder`.
+    """Write documents.parquet, queries/ and qrels/ of all three splits, and stats.json to `folder`.
 
-    UserError, with the place, for an id that is empty, doubled or (unless prepare.ids says escape) holds white space, a text that is
-    empty, a qrel of an unknown document or query, two grades for one pair, a split without any relevant document, no document at all.
+    UserError, with the place, for an id that is empty, duplicated, or (unless prepare.ids=escape) contains white space, an empty
+    text, a qrel of an unknown document or query, two grades for one pair, a split without a relevant document, no documents at all.
     """
     tally = Tally(dropped=Counter(source.dropped))
     empty: set[str] = set()
@@ -83,11 +83,13 @@ def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
     queries = _write_queries(source, settings, folder / "queries", tally, judged, masks)
     kept = {split: _unique(judged[split], masks[split], tally) for split in SPLITS}
     if not any(map(len, kept.values())):
-        raise UserError(f"{source.name} has no qrels, or all were dropped; expected a line of train, dev or test at least, mend the source")
+        raise UserError(f"{source.name} has no qrels, or all were dropped; expected at least one for train, dev, or test; fix the source")
     for split, table in kept.items():
         if len(judged[split].table) and not pc.any(pc.greater(table["grade"], 0)).as_py():
             wrong = "every grade is 0 or less" if len(table) else "all its qrels were dropped"
-            raise UserError(f"{judged[split].at(0).file}: no relevant document in split {split}, {wrong}; expected grades above 0")
+            raise UserError(
+                f"{judged[split].at(0).file}: no relevant document in split {split}, {wrong}; expected at least one grade above 0"
+            )
         write_table(folder / "qrels" / f"{split}.parquet", QRELS, [table])
     stats = corpus_stats(tally, kept)
     write_json(folder / "stats.json", stats)
@@ -122,7 +124,7 @@ def _write_documents(source: Source, settings: Prepare, path: Path, tally: Tally
             yield _batch(DOCUMENTS, chunk)
 
     if not write_table(path, DOCUMENTS, batches()):
-        raise UserError(f"{source.name} has no document; expected one at least, mend the source")
+        raise UserError(f"{source.name} has no documents, expected at least one; fix the source")
     _refuse_repeated(ids, source.documents(), "document")
     return ids
 
@@ -130,7 +132,7 @@ def _write_documents(source: Source, settings: Prepare, path: Path, tally: Tally
 def _write_queries(
     source: Source, settings: Prepare, folder: Path, tally: Tally, judged: dict[str, Judged], masks: dict[str, npt.NDArray[np.bool_]]
 ) -> dict[str, Ids]:
-    """Write the judged queries of every split; takes from `masks` the qrels whose query is unknown. Returns the ids written."""
+    """Write the judged queries of every split and return their ids; clears qrels of unknown queries from `masks`."""
     written = {split: Ids() for split in SPLITS}
     pending: dict[str, list[Query]] = {split: [] for split in SPLITS}
     folder.mkdir()
@@ -138,7 +140,7 @@ def _write_queries(
         writers = {s: stack.enter_context(pq.ParquetWriter(folder / f"{s}.parquet", QUERIES, compression="zstd")) for s in SPLITS}
 
         def flush(split: str, least: int) -> None:
-            """Write row groups of BATCH_ROWS whatever the source's own blocks, so that equal tables are equal files."""
+            """Write row groups of BATCH_ROWS, whatever the source's block size, so that equal tables give equal files."""
             while len(pending[split]) >= least:
                 rows, pending[split] = pending[split][:BATCH_ROWS], pending[split][BATCH_ROWS:]
                 written[split].add([query.id for query in rows])
@@ -164,7 +166,7 @@ def _write_queries(
 
 
 def _full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
-    """The records that hold a text, their ids checked; an empty one is refused, or counted and its id remembered."""
+    """The records that have a text, with their ids checked; an empty one is refused, or counted and its id remembered."""
     for record in records:
         if not record.id:
             raise UserError(f"{record.at}: found an empty {what} id, expected one that names it; fix that line")
@@ -184,7 +186,7 @@ def _full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, e
 
 def _white(record: Text, rest: Iterable[Text], what: str) -> str:
     count = 1
-    with suppress(UserError):  # another mistake, further on
+    with suppress(UserError):  # another mistake further on
         count += sum(bool(WHITE.search(other.id)) for other in rest)
     ids = f"{count:,} such {what} id{'s' if count > 1 else ''}"
     return (
@@ -200,7 +202,7 @@ def _batch(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.RecordB
         for record in records:
             if _half_character(record):
                 raise UserError(
-                    f"{record.at}: the text holds half a character (a lone surrogate, \\ud800 to \\udfff); mend that line"
+                    f"{record.at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff); fix that line"
                 ) from None
         raise
 
@@ -231,7 +233,7 @@ def _known(
     tally: Tally,
     among: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """For each qrel whether its `column` is known; the first unknown among `among` is refused, or all are counted."""
+    """For each qrel, whether its `column` is known; the first unknown one in `among` is refused, or all of them are counted."""
     what = "document" if column == "doc" else "query"
     mask = np.zeros(len(judged.table), dtype=np.bool_)
     start = 0
@@ -254,7 +256,7 @@ def _known(
 
 
 def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Table:
-    """The qrels of `mask`, each pair once; two grades for one pair are refused."""
+    """The qrels in `mask`, each pair once; two grades for one pair are refused."""
     rows = np.flatnonzero(mask)
     table = judged.table.take(pa.array(rows)).combine_chunks()
     ids = Ids()
@@ -283,14 +285,14 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
 
 
 def _refuse_repeated(ids: Ids, records: Iterable[Document | Query], what: str) -> None:
-    """UserError naming both places of the first id that comes twice; reads the source again only if hashes say so."""
+    """UserError naming both places of the first duplicate id; reads the source again only if two hashes are equal."""
     repeated = ids.repeated()
     first: dict[str, At] = {}
     for chunk in chunks(records) if repeated else ():
         for record, value in zip(chunk, hashes([record.id for record in chunk]).tolist(), strict=True):
             if value in repeated and first.setdefault(record.id, record.at) != record.at:
                 raise UserError(
-                    f"{record.at}: {what} id {record.id!r} came before, at {first[record.id]}; ids must be unique, drop or rename one"
+                    f"{record.at}: {what} id {record.id!r} is already used at {first[record.id]}; ids must be unique, drop or rename one"
                 )
 
 

@@ -1,11 +1,11 @@
 """Folders of CSV or TSV files with a header, as spreadsheets and databases export them; each plain or .gz.
 
-    corpus.csv | corpus.tsv            id, title (may be absent), text
+    corpus.csv | corpus.tsv            id, title (optional), text
     queries.csv | queries.tsv          id, text
     qrels/{train,dev,test}.csv | .tsv  query, doc, grade
 
-The delimiter follows from the name: a comma in .csv, a tab in .tsv. Cells may be quoted ("..."), and then hold the delimiter, doubled
-quotes and line ends. Columns may come in any order under the names that tasks.prepare.parquet knows; other columns are ignored.
+The name sets the delimiter: a comma for .csv, a tab for .tsv. A quoted cell ("...") may contain the delimiter, doubled quotes, and
+line breaks. Columns may come in any order, under any name that tasks.prepare.parquet accepts; other columns are ignored.
 """
 
 import csv
@@ -19,7 +19,7 @@ from tasks.prepare.lines import grade, read_text_lines
 from tasks.prepare.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
-LARGEST_CELL = 1 << 28  # characters; csv's own bound of 131,072 is less than a long document
+LARGEST_CELL = 1 << 28  # characters; csv's own limit of 131,072 is too small for a long document
 NAMES = {"documents": (DOCUMENT_ID, TITLE, TEXT), "queries": (QUERY_ID, QUERY_TEXT), "qrels": (QREL_QUERY, QREL_DOC, QREL_GRADE)}
 
 
@@ -49,10 +49,10 @@ def qrels(file: Path) -> Iterator[Qrel]:
 
 
 def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:
-    """For every row the cell of each of `wanted` (a column's possible names); "" for an `optional` column that is absent.
+    """For every row, the cell of each of `wanted` (a column's possible names); "" for an `optional` column that is absent.
 
-    A row's place is its first line. UserError for a missing column, a row with more or fewer cells than the header, a quote that
-    does not end.
+    A row's place is its first line. UserError for a missing column, a row with more or fewer cells than the header, or an
+    unterminated quote.
     """
     tab = file.name.removesuffix(".gz").endswith(".tsv")
     csv.field_size_limit(LARGEST_CELL)
@@ -71,13 +71,13 @@ def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str
                 continue
             if len(cells) != len(header):
                 raise UserError(
-                    f"{at}: found {len(cells)} cells, expected {len(header)} as in its header ({', '.join(header)}); fix that row"
+                    f"{at}: found {len(cells)} cells, expected {len(header)} as in the header ({', '.join(header)}); fix that row"
                 )
             yield at, ["" if place is None else cells[place] for place in places]
     except csv.Error as error:
         raise UserError(
-            f"{file}:{first}: invalid {'TSV' if tab else 'CSV'} in the row that begins here ({error}); put a cell that holds "
-            'quotes, line ends or the delimiter between quotes, and double the quotes in it ("")'
+            f"{file}:{first}: invalid {'TSV' if tab else 'CSV'} in the row that begins here ({error}); quote a cell that contains "
+            'quotes, line breaks, or the delimiter, and double the quotes in it ("")'
         ) from None
     if header is None:
         expected = ", ".join(names[0] if names[0] != "_id" else "id" for names in wanted)

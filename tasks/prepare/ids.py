@@ -1,7 +1,7 @@
 """Sets of ids at 8 bytes each: a corpus of any size stays out of memory, its ids cost 8 MB a million (16 where order matters).
 
-An id stands for the first 64 bits of its BLAKE2b. That two of n ids share them has probability n^2 / 2^65 (2e-6 for the
-8.8 million passages of MS MARCO), and then a second pass over the source compares the ids themselves.
+An id is represented by the first 64 bits of its BLAKE2b. The probability that two of n ids share them is n^2 / 2^65 (2e-6
+for the 8.8 million passages of MS MARCO); a second pass over the source then compares the ids themselves.
 """
 
 from array import array
@@ -23,7 +23,7 @@ def hashes(ids: Sequence[str]) -> Hashes:
 
 
 class Ids:
-    """Ids in the order in which they were added; asked only after the last was added."""
+    """Ids in the order they were added. Add all of them before the first query."""
 
     def __init__(self) -> None:
         self._hashes = array("Q")
@@ -43,7 +43,7 @@ class Ids:
         return np.argsort(np.frombuffer(self._hashes, dtype=np.uint64), kind="stable")
 
     def repeated(self) -> frozenset[int]:
-        """Hashes that stand for more than one of the ids added."""
+        """Hashes that more than one added id has."""
         return frozenset(self._sorted[1:][self._sorted[1:] == self._sorted[:-1]].tolist())
 
     def contain(self, ids: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -51,7 +51,7 @@ class Ids:
         return self._positions(hashes(ids))[1]
 
     def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
-        """For each of `ids`, how many were added before it (-1: it was not)."""
+        """For each of `ids`, how many ids were added before it; -1 if it was not added."""
         positions, there = self._positions(hashes(ids))
         ordinals = np.full(len(positions), -1, dtype=np.int64)
         ordinals[there] = self._order[positions[there]]

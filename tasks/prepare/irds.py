@@ -1,7 +1,7 @@
-"""Datasets of ir_datasets: `beir/scifact` reads beir/scifact/train, /dev and /test where they exist, `beir/scifact/test` that split alone.
+"""Datasets of ir_datasets: `beir/scifact` reads beir/scifact/train, /dev, and /test where they exist; `beir/scifact/test` only that split.
 
-A dataset that is judged itself and named after no split (vaswani) is a test set. ir_datasets downloads into its own
-cache (IR_DATASETS_HOME); where it cannot, that is one line.
+A dataset with its own qrels that is not named after a split (vaswani) is a test set. ir_datasets downloads to its own
+cache (IR_DATASETS_HOME); a failed download is a one-line error.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ BODIES = ("text", "body", "abstract", "contents")
 
 
 def read(name: str) -> Source:
-    """The dataset `name`; UserError where ir_datasets does not know it, or it has no documents or no qrels."""
+    """The dataset `name`; UserError if ir_datasets does not know it, or it has no documents or no qrels."""
     dataset = _load(name)
     if dataset is None:
         raise UserError(f"irds:{name}: unknown to ir_datasets {ir_datasets.__version__}; its ids are listed at ir-datasets.com")
     judged = _splits(name, dataset)
     if not dataset.has_docs() or not judged:
         lacking = "qrels with queries" if dataset.has_docs() else "documents"
-        raise UserError(f"irds:{name}: has no {lacking}, expected documents, and queries and qrels of it or of its /train, /dev or /test")
+        raise UserError(f"irds:{name}: has no {lacking}, expected documents, and queries and qrels of its own or of /train, /dev, or /test")
     return Source(
         documents=partial(documents, name, dataset),
         queries={split: partial(queries, f"{name} {split}", part) for split, part in judged.items()},
@@ -34,7 +34,7 @@ def read(name: str) -> Source:
 
 
 def documents(name: str, dataset: Any) -> Iterator[Document]:
-    """Title, and the first of BODIES that the document type has, else its default text (which holds the title)."""
+    """The title and the first of BODIES that the document type has, else its default text (which includes the title)."""
     for at, doc in _numbered(name, dataset.docs_iter):
         body = next((getattr(doc, field) for field in BODIES if isinstance(getattr(doc, field, None), str)), None)
         title = getattr(doc, "title", None) if body is not None else None
@@ -54,7 +54,7 @@ def qrels(name: str, dataset: Any) -> Iterator[Qrel]:
 def _splits(name: str, dataset: Any) -> dict[str, Any]:
     own = SPLIT_NAMES.get(name.rpartition("/")[2])
     if own is None:
-        names = {"dev/small": "dev"} | SPLIT_NAMES  # as of the official downloads: the small dev set is the one that papers report
+        names = {"dev/small": "dev"} | SPLIT_NAMES  # as for the official downloads: papers report the small dev set
         children: dict[str, Any] = {}
         for child, split in names.items():
             if split not in children and (found := _load(f"{name}/{child}")) is not None and _is_judged(found):
@@ -76,7 +76,7 @@ def _load(name: str) -> Any | None:
 
 
 def _numbered(name: str, start: Any) -> Iterator[tuple[At, Any]]:
-    """The items of ir_datasets' iterator, counted from 1; whatever goes wrong inside it (a download, mostly) is one line."""
+    """The items of ir_datasets' iterator, counted from 1; any failure inside it (mostly a download) becomes a one-line error."""
     items: Iterator[Any] | None = None
     number = 0
     while True:
@@ -88,7 +88,7 @@ def _numbered(name: str, start: Any) -> Iterator[tuple[At, Any]]:
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
             raise UserError(
-                f"irds:{name}: ir_datasets could not read it ({reason}); go online once, or put its files into its cache"
+                f"irds:{name}: ir_datasets could not read it ({reason}); go online once, or put the files in its cache"
             ) from None
         number += 1
         yield At(f"irds:{name}", number), item

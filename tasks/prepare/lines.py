@@ -1,4 +1,4 @@
-"""Lines of text files, plain or gzip, with the place of every mistake. One line is in memory at a time."""
+"""Lines of text files, plain or gzip; errors name the file and line. One line is in memory at a time."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ SHOWN = 60  # characters of a wrong line that a message quotes
 
 
 def read_lines(path: Path) -> Iterator[tuple[At, str]]:
-    """Every line that is not blank, decoded, without its line end. gzip is known by its first bytes, not by its name."""
+    """Every line that is not blank, decoded, without its line end. gzip is detected by its first bytes, not by the name."""
     for number, text in enumerate(read_text_lines(path), 1):
         line = text.rstrip("\r\n")
         if line.strip():
@@ -36,11 +36,11 @@ def read_text_lines(path: Path) -> Iterator[str]:
                     raw = raw.removeprefix(BOM)
                 yield _decode(raw, path, number)
     except FileNotFoundError:
-        raise UserError(f"{path}: not there; add it or fix the path") from None
+        raise UserError(f"{path}: not found; add it or fix the path") from None
     except IsADirectoryError:
         raise UserError(f"{path}: found a folder, expected a file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}:{number + 1}: the gzip file breaks off or is damaged here ({error}); fetch it again") from None
+        raise UserError(f"{path}:{number + 1}: the gzip file is truncated or corrupt here ({error}); download it again") from None
 
 
 def read_objects(path: Path, expected: str) -> Iterator[tuple[At, dict[str, Any]]]:
@@ -50,14 +50,14 @@ def read_objects(path: Path, expected: str) -> Iterator[tuple[At, dict[str, Any]
             value = json.loads(line)
         except json.JSONDecodeError as error:
             raise UserError(
-                f"{at}: not JSON ({error.msg}, column {error.colno}), expected an object with {expected}; mend that line"
+                f"{at}: not JSON ({error.msg}, column {error.colno}), expected an object with {expected}; fix that line"
             ) from None
-        except ValueError:  # Python's limit on the digits of an integer
-            raise UserError(f"{at}: found a number of thousands of digits, expected an object with {expected}; mend that line") from None
+        except ValueError:  # beyond Python's limit on the digits of an integer
+            raise UserError(f"{at}: found a number with thousands of digits, expected an object with {expected}; fix that line") from None
         except RecursionError:
-            raise UserError(f"{at}: JSON nested too deeply, expected an object with {expected}; mend that line") from None
+            raise UserError(f"{at}: JSON nested too deeply, expected an object with {expected}; fix that line") from None
         if not isinstance(value, dict):
-            raise UserError(f"{at}: found a JSON {type(value).__name__}, expected an object with {expected}; mend that line")
+            raise UserError(f"{at}: found a JSON {type(value).__name__}, expected an object with {expected}; fix that line")
         yield at, value
 
 
@@ -67,21 +67,21 @@ def read_columns(path: Path, names: tuple[str, ...]) -> Iterator[tuple[At, list[
         cells = line.split("\t")
         if len(cells) != len(names):
             raise UserError(
-                f"{at}: {_found(line, len(cells))}, expected {len(names)} separated by tabs ({', '.join(names)}); mend that line"
+                f"{at}: {_found(line, len(cells))}, expected {len(names)} separated by tabs ({', '.join(names)}); fix that line"
             )
         yield at, cells
 
 
 def grade(at: At, cell: str) -> int:
-    """A grade of relevance: an integer, relevant where > 0."""
+    """A relevance grade: an integer; above 0 is relevant."""
     if not INTEGER.fullmatch(cell.strip()):
-        raise UserError(f"{at}: found grade {cell!r}, expected an integer (0 not relevant, 1 or more relevant); mend that line")
+        raise UserError(f"{at}: found grade {cell!r}, expected an integer (0 not relevant, 1 or more relevant); fix that line")
     return int(cell)
 
 
 def _found(line: str, cells: int) -> str:
     if cells == 1 and "," in line:
-        return f"found commas and no tab ({line[:SHOWN]!r})"
+        return f"found commas and no tabs ({line[:SHOWN]!r})"
     return f"found {cells} column{'s' if cells > 1 else ''} ({line[:SHOWN]!r})"
 
 

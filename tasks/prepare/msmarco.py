@@ -1,10 +1,10 @@
-"""MS MARCO's own files, as tasks.core.sources.datasets.msmarco_layout finds them, plain or gzip.
+"""MS MARCO's own files, plain or gzip, as tasks.core.sources.datasets.msmarco_layout finds them.
 
 collection.tsv              passage id, passage                     msmarco-docs.tsv    document id, URL, title, body
 queries.SPLIT.tsv           query id, text
 qrels.SPLIT.tsv             query id, 0, document id, grade (tabs or spaces: TREC's form)
-qidpidtriples.train*.tsv    query id, positive, negative            (ready negatives)
-top1000.train*              query id, passage id, query, passage    (ready negatives, known positives apart)
+qidpidtriples.train*.tsv    query id, positive, negative            (ready-made negatives)
+top1000.train*              query id, passage id, query, passage    (ready-made negatives, except known positives)
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def read(folder: Path) -> Source:
 
 
 def documents(file: Path) -> Iterator[Document]:
-    """Passages (two columns, no title), or documents where the file is msmarco-docs (four columns, the URL is not kept)."""
+    """Passages (two columns, no title), or documents if the file is msmarco-docs (four columns; the URL is discarded)."""
     if file.name.startswith("msmarco-docs"):
         for at, (doc, _, title, body) in read_columns(file, ("document id", "URL", "title", "body")):
             yield Document(at, doc, title, body)
@@ -48,13 +48,13 @@ def qrels(file: Path) -> Iterator[Qrel]:
         cells = line.split()
         if len(cells) != 4:
             raise UserError(
-                f"{at}: found {len(cells)} columns ({line[:SHOWN]!r}), expected 4 (query id, 0, document id, grade); mend that line"
+                f"{at}: found {len(cells)} columns ({line[:SHOWN]!r}), expected 4 (query id, 0, document id, grade); fix that line"
             )
         yield Qrel(at, cells[0], cells[2], grade(at, cells[3]))
 
 
 def negatives(files: tuple[Path, ...]) -> Iterator[Negative]:
-    """The third column of triples, the second of a top-1000 file, in the order of the files and their lines."""
+    """The third column of triples and the second of a top-1000 file, in the order of the files and their lines."""
     for file in files:
         if file.name.startswith("qidpidtriples"):
             for at, (query, _, doc) in read_columns(file, ("query id", "positive id", "negative id")):

@@ -1,8 +1,8 @@
-"""The negatives that no stage makes: none at all, and the ones that a source brings along (MS MARCO's triples, its top 1000).
+"""The negatives that no stage makes: none at all, and those that come with a source (MS MARCO's triples, its top 1000).
 
-A source's negatives of one query may lie anywhere in a file of hundreds of millions of lines. They are spread over
-BUCKETS files on disk by the ordinal of their query, then sorted out bucket by bucket. In memory: one bucket's kept
-documents, at most queries / BUCKETS x depth ids; on disk: about 20 bytes a line of the source, removed at the end.
+A query's negatives may be anywhere in a file of hundreds of millions of lines. They are spread over BUCKETS files on disk
+by the ordinal of their query, then grouped by query, one bucket at a time. In memory: one bucket's kept documents, at most
+queries / BUCKETS x depth ids; on disk: about 20 bytes a line of the source, removed at the end.
 """
 
 from collections import Counter
@@ -27,19 +27,19 @@ BUCKETS = 64
 
 
 def write_none(folder: Path) -> None:
-    """The source of rounds that train on in-batch negatives alone, or not at all: an empty train.parquet."""
+    """Write an empty train.parquet, for rounds that train on in-batch negatives only, or do not train at all."""
     write_table(folder / "train.parquet", RANKED, [])
 
 
 def write_official(source: Source, corpus: Corpus, queries: Path, settings: Prepare, folder: Path) -> Counter[str]:
-    """Write the source's own negatives to train.parquet, queries in the order of the file `queries`.
+    """Write the source's own negatives to train.parquet, with queries in the order of the file `queries`.
 
-    Per query the first `official_depth` different documents in the source's order, known positives left out; rank is
-    that order, score 0. Returns counts: kept, and left out by reason. Negatives of queries that are not in the training
-    split are left out; an unknown document is refused, or left out, as prepare.unknown_documents says.
+    Each query gets its first `official_depth` different documents in source order, without known positives; rank is that
+    order, score is 0. Negatives of queries outside the training split are excluded; an unknown document is refused or
+    excluded, as prepare.unknown_documents says. Returns counts: kept, and excluded by reason.
     """
     counts: Counter[str] = Counter()
-    if next(source.negatives(), None) is None:  # most sources bring none, and nothing is told of none
+    if next(source.negatives(), None) is None:  # most sources have none; then nothing is printed
         write_none(folder)
         return counts
     with TemporaryDirectory(dir=folder, prefix=".buckets") as scratch:

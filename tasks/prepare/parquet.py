@@ -1,13 +1,13 @@
 """Folders of Parquet files, and Hugging Face datasets saved on disk (`save_to_disk`), read in batches.
 
     documents | corpus    documents.parquet, or a folder of shards, or a saved Dataset or DatasetDict (its splits in order)
-    queries               the same; by split where the shards or the DatasetDict's splits are named after splits
+    queries               the same; by split if the shards or the DatasetDict's splits are named after splits
     qrels | default       by split: qrels/{train,dev,test}.parquet, Hugging Face's train-00000-of-00001.parquet, a DatasetDict
 
-Columns, the first that is there: documents _id | id | docid | doc_id | pid, title (may be absent), text | passage | body;
-queries _id | id | qid | query_id | query-id, text | query, answers (a list of strings, may be absent); qrels query-id | query_id | qid
-| query, corpus-id | corpus_id | docid | doc_id | doc | pid, score | grade | relevance. Integers serve as ids. The corpus
-form that this stage writes is one of these, so that a prepared corpus can be read back.
+Columns, the first one found: documents _id | id | docid | doc_id | pid, title (optional), text | passage | body;
+queries _id | id | qid | query_id | query-id, text | query, answers (a list of strings, optional); qrels query-id | query_id | qid
+| query, corpus-id | corpus_id | docid | doc_id | doc | pid, score | grade | relevance. Ids may be integers. The corpus
+format that this stage writes is one of these, so a prepared corpus can be read back.
 """
 
 import json
@@ -42,11 +42,11 @@ def read(folder: Path) -> Source:
     judged = _by_split(_tables(folder, "qrels", "default"))
     if "" in judged:
         raise UserError(
-            f"{judged[''][0]}: found qrels of no known split, expected qrels/train.parquet, dev.parquet or test.parquet; rename it"
+            f"{judged[''][0]}: found qrels of an unknown split, expected qrels/train.parquet, dev.parquet, or test.parquet; rename it"
         )
     missing = [split for split in judged if "" not in texts and split not in texts]
     if missing:
-        raise UserError(f"{folder / 'queries'}: no queries of split {missing[0]}, whose qrels are there; add queries/{missing[0]}.parquet")
+        raise UserError(f"{folder / 'queries'}: no queries for split {missing[0]}, which has qrels; add queries/{missing[0]}.parquet")
     return Source(
         documents=partial(documents, corpus),
         queries={key: partial(queries, files) for key, files in texts.items() if key in {"", *judged}},
@@ -63,23 +63,23 @@ def queries(files: Files) -> Iterator[Query]:
     for at, (query, text, answers) in _rows(files, [QUERY_ID, QUERY_TEXT, ANSWERS], optional=ANSWERS):
         answers = [] if answers is None else answers
         if not isinstance(answers, list):
-            raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; mend that column")
+            raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; fix that column")
         yield Query(at, _id(at, query), _string(at, "text", text), [_string(at, "answer", a) for a in answers])
 
 
 def qrels(files: Files) -> Iterator[Qrel]:
     for at, (query, doc, grade) in _rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE]):
         if isinstance(grade, bool) or not isinstance(grade, int | float) or not _small_integer(grade):
-            raise UserError(f"{at}: found grade {grade!r}, expected an integer (0 not relevant, 1 or more relevant); mend that row")
+            raise UserError(f"{at}: found grade {grade!r}, expected an integer (0 not relevant, 1 or more relevant); fix that row")
         yield Qrel(at, _id(at, query), _id(at, doc), int(grade))
 
 
 def _tables(folder: Path, *names: str) -> dict[str, Files]:
-    """The files of the first of `names` that is there, by the name of their split or shard; "" where there is none."""
+    """The files of the first of `names` that exists, keyed by split or shard name; "" if they have none."""
     for name in names:
         single, many = folder / f"{name}.parquet", folder / name
         if single.is_file() and many.is_dir():
-            raise UserError(f"{single}: the folder {many.name}/ stands beside it, expected one of them; keep one")
+            raise UserError(f"{single}: the folder {many.name}/ exists too, expected only one of them; keep one")
         if single.is_file():
             return {"": (single,)}
         if (many / "dataset_dict.json").is_file():
@@ -91,26 +91,28 @@ def _tables(folder: Path, *names: str) -> dict[str, Files]:
             grouped.setdefault(SHARD.sub("", file.stem), []).append(file)
         if grouped:
             return {key: tuple(files) for key, files in grouped.items()}
-    raise UserError(f"{folder / names[0]}.parquet: not there, expected it, or {names[0]}/ with Parquet shards or a saved dataset; add one")
+    raise UserError(f"{folder / names[0]}.parquet: not found, expected it, or {names[0]}/ with Parquet shards or a saved dataset; add one")
 
 
 def _by_split(tables: dict[str, Files]) -> dict[str, Files]:
-    """Keyed by split where every key names one, else all files under ""."""
+    """Keyed by split if every key names one, else all files under ""."""
     if not set(tables) <= set(SPLIT_NAMES):
         return {"": tuple(file for files in tables.values() for file in files)}
     splits: dict[str, Files] = {}
     for key, files in tables.items():
         if SPLIT_NAMES[key] in splits:
-            raise UserError(f"{files[0]}: {splits[SPLIT_NAMES[key]][0].name} is {SPLIT_NAMES[key]} too; keep one of them")
+            raise UserError(f"{files[0]}: {splits[SPLIT_NAMES[key]][0].name} is also split {SPLIT_NAMES[key]}; keep one of them")
         splits[SPLIT_NAMES[key]] = files
     return splits
 
 
 def _saved(folder: Path) -> Files:
-    """The Arrow files of a dataset saved on disk, in the order of its rows."""
+    """The Arrow files of a dataset saved on disk, in row order."""
     state = _json(folder / "state.json")
     if state.get("_indices_files") or state.get("_indices_data_files"):
-        raise UserError(f"{folder}: rows are selected by an index file; flatten_indices() and save the dataset again")
+        raise UserError(
+            f"{folder}: an index file selects the rows, which is not supported; call flatten_indices() and save the dataset again"
+        )
     return tuple(folder / file["filename"] for file in state["_data_files"])
 
 
@@ -118,11 +120,11 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable ({error}), expected what save_to_disk writes; save the dataset again") from None
+        raise UserError(f"{path}: cannot be read ({error}), expected what save_to_disk writes; save the dataset again") from None
 
 
 def _rows(files: Files, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, tuple[Any, ...]]]:
-    """The values of one column for each of `wanted` (its possible names), row by row; None for an `optional` one that is absent."""
+    """Row by row, the value of each of `wanted` (a column's possible names); None for an `optional` column that is absent."""
     for file in files:
         row = 0
         try:
@@ -132,10 +134,10 @@ def _rows(files: Files, wanted: Sequence[tuple[str, ...]], optional: tuple[str, 
                     row += 1
                     yield At(file, row), values
         except FileNotFoundError:
-            raise UserError(f"{file}: not there; add it, or save the dataset again") from None
+            raise UserError(f"{file}: not found; add it, or save the dataset again") from None
         except UNREADABLE as error:
             kind = "Arrow" if file.suffix == ".arrow" else "Parquet"
-            refuse_damage(error, f"{file}: not a readable {kind} file of UTF-8 texts behind row {row} ({error}); write it again")
+            refuse_damage(error, f"{file}: cannot be read as {kind} with UTF-8 texts after row {row} ({error}); write it again")
 
 
 def _batches(file: Path) -> Iterator[pa.RecordBatch]:
@@ -165,11 +167,11 @@ def _small_integer(grade: float) -> bool:
 
 def _id(at: At, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise UserError(f"{at}: found id {value!r}, expected a string or an integer; mend that row")
+        raise UserError(f"{at}: found id {value!r}, expected a string or an integer; fix that row")
     return str(value)
 
 
 def _string(at: At, name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise UserError(f"{at}: found {name} {value!r}, expected a string; mend that row")
+        raise UserError(f"{at}: found {name} {value!r}, expected a string; fix that row")
     return value

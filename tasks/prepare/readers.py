@@ -1,4 +1,4 @@
-"""Which reader reads which kind of SPEC."""
+"""The reader for each kind of SPEC."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from tasks.prepare.source import Source
 
 
 def read(spec: DatasetSpec) -> Source:
-    """The dataset that `spec` names, as streams; UserError where a file is missing."""
+    """The dataset that `spec` names, as streams; UserError if a file is missing."""
     return replace(_read(spec), name=str(spec))
 
 
@@ -16,7 +16,7 @@ def _read(spec: DatasetSpec) -> Source:
     if spec.kind == "demo":
         return demo.read()
     if spec.kind == "irds":
-        from tasks.prepare import irds  # here: ir_datasets takes a while to import, and only this kind needs it
+        from tasks.prepare import irds  # imported here: it is slow to import, and only this kind needs it
 
         return irds.read(spec.place)
     return {"beir": beir.read, "csv": csv_tables.read, "msmarco": msmarco.read, "parquet": parquet.read}[spec.kind](spec.folder)

@@ -1,4 +1,4 @@
-"""What a reader hands to the writer: streams of records, each with the place it was read at."""
+"""What a reader passes to the writer: streams of records, each with the place it was read from."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class At(NamedTuple):
-    """A line (from 1), or a row (from 1) of a table."""
+    """A line of a file or a row of a table, counted from 1."""
 
     file: Path | str
     line: int
@@ -38,7 +38,7 @@ class Qrel(NamedTuple):
 
 
 class Negative(NamedTuple):
-    """A document that the source itself offers as a negative of a training query."""
+    """A document that the source itself lists as a negative of a training query."""
 
     at: At
     query: str
@@ -53,10 +53,10 @@ Negatives: TypeAlias = Callable[[], Iterator[Negative]]
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset as streams that can be started again (a second pass names both places of a duplicate).
+    """A dataset as streams that can be restarted (a second pass finds both places of a duplicate).
 
     `queries` is one stream per split, or one under "" that serves every split. `dropped` counts what the reader
-    itself left out, by reason.
+    itself excluded, by reason.
     """
 
     documents: Documents

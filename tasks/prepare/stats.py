@@ -1,4 +1,4 @@
-"""Figures of a prepared corpus, for stats.json and the terminal."""
+"""Statistics of a prepared corpus, for stats.json and the terminal."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ Stats: TypeAlias = dict[str, Any]
 
 
 class Lengths:
-    """How many texts have how many words (runs without white space); its size is bounded by the longest text's."""
+    """A histogram of text lengths in words (runs without white space); its size is bounded by the longest text."""
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
@@ -46,8 +46,8 @@ class Counted(Protocol):
 
 
 def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
-    """The content of stats.json. Words are of the text alone, without the title; `dropped` counts by reason, `white_ids`
-    (where there are any) ids with white space by what they name."""
+    """The content of stats.json. Words are of the text, without the title; `dropped` counts by reason, and `white_ids`
+    (if there are any) counts ids with white space by what they name."""
     figures = {
         "documents": {
             "count": tally.documents.counts.total(),
@@ -66,7 +66,7 @@ def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
 
 
 def table(stats: Stats) -> str:
-    """The figures as a small table for the terminal."""
+    """The statistics as a small table for the terminal."""
     documents = stats["documents"]
     words = documents["words"]
     lines = [
@@ -87,7 +87,7 @@ def table(stats: Stats) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """`2 documents without text`; of one, `1 document without text`. `what` begins with a plural."""
+    """`2 documents without text`, but `1 document without text`. `what` begins with a plural."""
     plural, space, rest = what.partition(" ")
     singular = {"queries": "query"}.get(plural, plural.removesuffix("s"))
     return f"{count:,} {singular if count == 1 else plural}{space}{rest}"

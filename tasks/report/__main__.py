@@ -1,4 +1,4 @@
-"""Metrics and runs of all systems to one table, tests of significance, and one page."""
+"""Report the metrics and runs of all systems: one table, significance tests, and one page."""
 
 import dataclasses
 from typing import Any
@@ -34,9 +34,9 @@ def main() -> None:
     arguments = parser(
         __doc__ or "",
         metrics="folder of the systems' metrics",
-        values="folder of their measures of every query",
+        values="folder of their measures for every query",
         runs="folder of their runs",
-        index_metrics="folder of the indexes' figures",
+        index_metrics="folder of the indexes' metrics",
         curves="folder of the rounds' training curves",
         corpus="corpus folder",
         out="folder to write: report.html, table.txt, significance.json",
@@ -47,7 +47,7 @@ def main() -> None:
     lettered = letters(params.baselines, systems)
     pairs = {name: compare(systems, params.baselines, name, params.alpha) for name in SPLITS if any(name in s.values for s in systems)}
     duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
-    shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # mistakes are studied on dev, not on test
+    shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # errors are studied on dev, not on test
     statistics = read_json(arguments.corpus / "stats.json")
     contents = Contents(
         dataset=str((sections.get("dataset") or {}).get("source", "")),

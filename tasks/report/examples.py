@@ -1,4 +1,4 @@
-"""Example queries on which the best model beats the reference, and on which it loses to it."""
+"""Example queries on which the best model beats the reference, and ones on which it loses."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ CHARACTERS = 320  # of a document's text
 
 @dataclass(frozen=True)
 class Found:
-    """What one system did: its document at rank 1 (None: nothing found), whether it is relevant, the rank of the first relevant one."""
+    """One system's result: its document at rank 1 (None: nothing found), whether it is relevant, the rank of the first relevant one."""
 
     system: str
     document: str | None
@@ -31,7 +31,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Example:
-    """One query; documents are ids, texts are in `Examples.texts`."""
+    """One query. Documents are ids; their texts are in `Examples.texts`."""
 
     query: str
     relevant: tuple[str, ...]
@@ -41,7 +41,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """`texts` holds every document that is named: (title, text)."""
+    """`texts` has (title, text) of every document that is named."""
 
     split: str
     won: tuple[Example, ...]
@@ -61,7 +61,7 @@ def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[
 
 
 def load_examples(model: System, reference: System, split: str, seed: int, runs: Path, corpus: Path, text: Text, least: int) -> Examples:
-    """Examples with their texts; grades from `least` on are relevant. Runs and documents are read once; only those shown are kept."""
+    """Examples with their texts; grades >= `least` are relevant. Runs and documents are read once; only those shown are kept."""
     won, lost = draw(model, reference, split, seed)
     wanted = set(won + lost)
     relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), wanted, least)
@@ -93,7 +93,7 @@ def relevant_documents(qrels: Iterable[pa.RecordBatch], wanted: set[str], least:
 
 
 def ranked_first(path: Path, relevant: Mapping[str, Sequence[str]]) -> dict[str, tuple[str | None, int | None]]:
-    """For each query of `relevant` in a TREC run: the document at rank 1, and the rank of the first relevant one."""
+    """For each query of `relevant` in a TREC run, the document at rank 1 and the rank of the first relevant one."""
     found: dict[str, tuple[str | None, int | None]] = {}
     with path.open(encoding="utf-8") as handle:
         for line in handle:
@@ -112,13 +112,13 @@ def _texts(batches: Iterable[pa.RecordBatch], wanted: set[str]) -> dict[str, str
 
 
 def document_texts(path: Path, wanted: set[str], text: Text) -> dict[str, tuple[str, str]]:
-    """Title and text of the wanted documents, the text as the systems saw it, truncated to CHARACTERS."""
+    """Title and text of the wanted documents; the text is as the systems saw it, truncated to CHARACTERS."""
     ids = pa.array(sorted(wanted), pa.string())
     rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in read_batches(path, DOCUMENTS))
     return {row["id"]: (row["title"], cut(document_text("", row["text"], text))) for part in rows for row in part}
 
 
 def cut(text: str) -> str:
-    """At most CHARACTERS characters of `text`, ending at a word."""
+    """At most CHARACTERS characters of `text`, cut at a word boundary."""
     text = " ".join(text.split())
     return text if len(text) <= CHARACTERS else text[:CHARACTERS].rsplit(" ", 1)[0] + " …"

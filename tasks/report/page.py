@@ -1,4 +1,4 @@
-"""The page: everything that the report knows, laid out by page.html, in one self-contained file."""
+"""The page: all of the report in one self-contained file, laid out by page.html."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from tasks.report.table import Table
 
 @dataclass(frozen=True)
 class Contents:
-    """All that the page shows. `duel` is the best model and the system it is compared with; None if there is only one."""
+    """Everything the page shows. `duel` is the best model and the system it is compared with; None if there is only one."""
 
     dataset: str
     encoder: str
@@ -40,7 +40,7 @@ class Contents:
     duel: tuple[System, System] | None
     curves: Mapping[str, Sequence[Curve]]
     indexes: Mapping[str, Mapping[str, Any]]
-    fusions: Mapping[str, Mapping[str, Any]]  # what each fusion chose on dev, and out of what: fusion.json beside its runs
+    fusions: Mapping[str, Mapping[str, Any]]  # what each fusion chose on dev, and from which grid: fusion.json next to its runs
     examples: Examples | None
 
 
@@ -74,7 +74,7 @@ def render(contents: Contents) -> str:
 
 
 def dots(contents: Contents, split: str) -> Any:
-    """Means of the report's metric with intervals, as a chart."""
+    """A chart of the means of the report's metric, with intervals."""
     metric, alpha = contents.params.metric, contents.params.alpha
     shown = [system for system in contents.systems if split in system.values]
     drawn = [
@@ -105,7 +105,7 @@ def _duel_charts(differences: Floats, won: int, lost: int, names: tuple[str, str
 
 
 def p_value(p: float) -> str:
-    """A p-value as papers print it."""
+    """A p-value, formatted as in papers."""
     return "<\u00a00.0001" if p < 0.0001 else f"{p:.4f}"
 
 

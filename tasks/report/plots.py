@@ -10,7 +10,7 @@ from markupsafe import Markup
 from tasks.core.charts.svg import NARROW, WIDTH, line, number, short, svg, text, ticks, title
 from tasks.report.systems import Floats
 
-CHARACTER = 8.5  # width of a bold letter at 13 px, at most about
+CHARACTER = 8.5  # approximate maximum width of a bold letter at 13 px
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Dot:
 
 
 def dot_plot(dots: Sequence[Dot], metric: str, confidence: str, *, narrow: bool = False) -> Markup:
-    """Means with intervals, one system a line; `narrow`: with its name and mean above the line."""
+    """Means with intervals, one line per system; `narrow` puts its name and mean above the line."""
     width = float(NARROW if narrow else WIDTH)
     left, right, row, top = (14.0, 14.0, 44.0, 6.0) if narrow else (_label_width([dot.name for dot in dots]), 70.0, 30.0, 10.0)
     marks = ticks(min(dot.low for dot in dots), max(dot.high for dot in dots), 3 if narrow else 5)
@@ -53,7 +53,7 @@ def dot_plot(dots: Sequence[Dot], metric: str, confidence: str, *, narrow: bool 
 
 
 def share_bar(won: int, tied: int, lost: int, *, whole: float = WIDTH) -> Markup:
-    """One bar, `whole` wide, cut into the shares of queries won, tied and lost."""
+    """One bar, `whole` wide, divided into the shares of queries won, tied, and lost."""
     total = won + tied + lost
     parts, start = [], 0.0
     for kind, count in (("won", won), ("tied", tied), ("lost", lost)):
@@ -66,11 +66,11 @@ def share_bar(won: int, tied: int, lost: int, *, whole: float = WIDTH) -> Markup
             parts.append(text(start + width / 2, 20, label, "inside middle"))
         parts.append("</g>")
         start += width
-    return svg(parts, 30, "queries won, tied and lost", "shares", whole)
+    return svg(parts, 30, "queries won, tied, and lost", "shares", whole)
 
 
 def difference_curve(differences: Floats, names: tuple[str, str], *, whole: float = WIDTH) -> Markup:
-    """Differences of every query, largest first, as an area above and below zero; `whole` wide."""
+    """The difference on every query, largest first, as an area above and below zero; `whole` wide."""
     values = np.sort(differences)[::-1]
     places = np.unique(np.linspace(0, len(values) - 1, min(len(values), 600)).round().astype(int))
     limit = max(float(np.abs(values).max()), 1e-9)
@@ -97,7 +97,7 @@ def difference_curve(differences: Floats, names: tuple[str, str], *, whole: floa
         parts.append(f'<path class="{kind}" d="{"".join(steps)}L{short(x(len(values)))} {short(middle)}Z"/>')
     parts.append(text(left + 6, top + height + 18, f"{names[0]} better", "tick"))
     parts.append(text(whole - 12, top + height + 18, f"{names[1]} better", "tick end"))
-    return svg(parts, top + height + 26, f"difference of every query, {names[0]} less {names[1]}", "differences", whole)
+    return svg(parts, top + height + 26, f"difference on every query, {names[0]} minus {names[1]}", "differences", whole)
 
 
 def _label_width(names: Sequence[str]) -> float:

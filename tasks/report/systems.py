@@ -1,4 +1,4 @@
-"""What the report is about: every system with its means, its values per query and a line that says what it is."""
+"""The systems in the report: means, values per query, and a one-line description of each."""
 
 import json
 import re
@@ -18,14 +18,14 @@ from tasks.core.tables.parquet import read_table
 from tasks.core.tables.selection import SYSTEMS, best_system
 
 Floats = npt.NDArray[np.float64]
-DEPTH = 100  # of a rerank or rescore that names none
+DEPTH = 100  # default of rerank and rescore
 CUTOFF = re.compile(r"@(\d+)$")
-SPLITS = ("test", "dev")  # the first that is there is the one reported; dev, where it is there, chooses
+SPLITS = ("test", "dev")  # the first one available is reported; dev, if available, chooses
 
 
 @dataclass(frozen=True)
 class System:
-    """One row of every table. `values[split]` are the report's metric for each query, in the order of `queries[split]`."""
+    """One row of every table. `values[split]` is the report's metric for each query, in the order of `queries[split]`."""
 
     name: str
     recipe: str
@@ -35,7 +35,7 @@ class System:
 
 
 def load_systems(metrics: Path, values: Path, metric: str, sections: Mapping[str, Any]) -> list[System]:
-    """Every system with a JSON file in `metrics`, in the table's order; UserError where files do not belong together."""
+    """Every system with a JSON file in `metrics`, in table order; UserError if files do not match."""
     names = ordered({path.stem for path in metrics.glob("*.json")}, sections)
     if not names:
         raise UserError(f"{metrics}: found no JSON file, expected one for each system; run evaluate first")
@@ -45,7 +45,7 @@ def load_systems(metrics: Path, values: Path, metric: str, sections: Mapping[str
         for system in present[1:]:
             if system.queries[split] != present[0].queries[split]:
                 raise UserError(
-                    f"{values}: {system.name} and {present[0].name} have other {split} queries, expected the same; run evaluate again"
+                    f"{values}: {system.name} and {present[0].name} have different {split} queries, expected the same; run evaluate again"
                 )
     return systems
 
@@ -63,27 +63,27 @@ def _load(name: str, metrics: Path, values: Path, metric: str, sections: Mapping
 
 
 def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
-    """bm25 first, then as params.yaml lists its rounds, query towers, fusions and new orders of runs, then the rest by name."""
+    """bm25 first, then rounds, query towers, fusions, and reordered runs as params.yaml lists them, then the rest by name."""
     known = ["bm25", *(name for section in SYSTEMS for name in sections.get(section) or {})]
     return [name for name in known if name in names] + sorted(names - set(known))
 
 
 def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
-    """Which new orders of runs hold fewer ranks than a measure is taken over, and which measures; empty where none does."""
+    """Which reordered runs have fewer ranks than a measure uses, and which measures those are; empty if there are none."""
     told = []
     for system in systems:
         entry = next((found for part in ("rerank", "rescore") if (found := (sections.get(part) or {}).get(system.name))), None)
         depth = entry.get("depth", DEPTH) if entry else sys.maxsize
         names = list(dict.fromkeys(name for measured in system.metrics.values() for name in measured))
         deeper = [name for name in names if (at := CUTOFF.search(name)) and int(at[1]) > depth]
-        told += [f"{system.name} has {depth} ranks, which cuts its {', '.join(deeper)} short"] if deeper else []
+        told += [f"{system.name} has only {depth} ranks, which lowers its {', '.join(deeper)}"] if deeper else []
     return "; ".join(told)
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
-    """One line on what the system is, as params.yaml has it: `from warmup, negatives warmup, loss ranknet`; and its pre-training's.
+    """One line on the system's parameters, `from warmup, negatives warmup, loss ranknet`, and on those of its pre-training.
 
-    What all rounds that are trained have in common is left out: `shared` says that once.
+    Settings shared by all trained rounds are omitted; `shared` lists them once.
     """
     entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
     values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
@@ -100,7 +100,7 @@ def recipe(name: str, sections: Mapping[str, Any]) -> str:
 
 
 def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, but init and negatives, that every round that is trained has, where there are four of them or more."""
+    """The settings that all trained rounds share, except init and negatives; empty with fewer than four such rounds."""
     trained = [entry for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]
     if len(trained) < 4:
         return {}
@@ -109,7 +109,7 @@ def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_common(sections: Mapping[str, Any]) -> str:
-    """`batch_queries 32, lr 5e-05`: what `shared` finds, in words."""
+    """What `shared` finds, as text: `batch_queries 32, lr 5e-05`."""
     return ", ".join(f"{key} {_plain(value)}" for key, value in shared(sections).items())
 
 
@@ -118,12 +118,12 @@ def _plain(value: object) -> str:
 
 
 def reported_split(systems: list[System]) -> str:
-    """The split whose figures head the report: test, or dev where no system has test."""
+    """The split whose results head the report: test, or dev if no system has test."""
     return next(split for split in SPLITS if any(split in system.metrics for system in systems))
 
 
 def best(systems: list[System], metric: str, sections: Mapping[str, Any]) -> tuple[System, str]:
-    """The best system on dev, by the rule of tasks.core.tables.selection, and the split that chose it: dev, or test without dev."""
+    """The best system by the rule of tasks.core.tables.selection, and the split it was chosen on: dev, or test without dev."""
     split = "dev" if any("dev" in system.metrics for system in systems) else "test"
     measured = {system.name: system for system in systems if split in system.metrics}
     return measured[best_system({name: s.metrics[split][metric] for name, s in measured.items()}, sections)], split
@@ -132,9 +132,9 @@ def best(systems: list[System], metric: str, sections: Mapping[str, Any]) -> tup
 def opponents(
     systems: list[System], chosen: System, baselines: Sequence[str], metric: str, *, split: str, sections: Mapping[str, Any]
 ) -> tuple[System, System] | None:
-    """The best model and what it is compared with: the first baseline in the table.
+    """The best model, and the first baseline in the table, which it is compared with.
 
-    Where the best is that baseline, it is compared with the next best system that ranks differently: a fusion may be its copy.
+    If the best is that baseline, it is compared with the next best system that ranks differently: a fusion may be its copy.
     """
     others = [system for system in systems if system is not chosen and split in system.values]
     if not others or split not in chosen.values:

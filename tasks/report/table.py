@@ -10,7 +10,7 @@ from tasks.report.systems import System
 
 @dataclass(frozen=True)
 class Row:
-    """`letter` names the system as a baseline; `above` and `below` are letters of baselines it differs from significantly."""
+    """`letter` marks the system as a baseline; `above` and `below` are the letters of baselines it differs from significantly."""
 
     name: str
     recipe: str
@@ -24,17 +24,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Means on `split`; the report's metric is the first column. `chooser` is the dev metric's heading, or empty."""
+    """Means on `split`; the report's metric is the first column. `chooser` is the heading of the dev metric, or empty."""
 
     split: str
     columns: tuple[str, ...]
     chooser: str
     rows: tuple[Row, ...]
-    top: tuple[str, ...]  # the highest cell of every column
+    top: tuple[str, ...]  # the highest value in every column
 
 
 def letters(baselines: Sequence[str], systems: Sequence[System]) -> dict[str, str]:
-    """A letter for each baseline that is in the table, in the table's order; none if there is nothing to compare."""
+    """A letter for each baseline in the table, in table order; none if there is nothing to compare."""
     if len(systems) < 2:
         return {}
     present = [system.name for system in systems if system.name in baselines]
@@ -107,12 +107,12 @@ def marks(row: Row) -> str:
 
 
 def caption(dataset: str, documents: int, titles: bool, split: str, queries: int) -> str:
-    """What was run, in a line."""
+    """One line on what was run."""
     return f"{dataset}, {documents:,} documents, titles {'on' if titles else 'off'}; {split}, {queries:,} queries"
 
 
 def legend(metric: str, alpha: float, chosen_on: str, pairs: int, short: str = "") -> str:
-    """How to read the marks; `short` are the figures that a short run lowers."""
+    """How to read the marks; `short` names measures that a short run lowers."""
     best = "\n".join([*([short] if short else []), f"*: best {metric} on {chosen_on}"])
     if not pairs:
         return best

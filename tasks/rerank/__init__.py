@@ -1,1 +1,1 @@
-"""Stage `rerank`: the best of a run put in a new order by a cross-encoder."""
+"""Stage `rerank`: reorder the best documents of a run with a cross-encoder."""

@@ -1,4 +1,4 @@
-"""The best of a run in the order of a cross-encoder's scores, and what each query took."""
+"""Rerank the best documents of a run by a cross-encoder's scores, and record the time per query."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from tasks.rerank.params import Rerank
 
 
 def reranked(run: Path, corpus: Path, texts: Texts, model: CrossEncoder, depth: int, seconds: list[float]) -> Iterator[pa.RecordBatch]:
-    """The run in its new order (schema RANKED), a query at a time, as a search box would ask; `seconds` gets what each took."""
+    """The reranked run (schema RANKED), one query at a time, as in interactive search; `seconds` gets the time of each."""
     lists = list(read_run(run, depth))
     documents = pa.chunked_array([[doc for _, docs in lists for doc in docs]], pa.string())
     rows = iter(ordinals(documents, corpus / "documents.parquet").tolist())
@@ -37,7 +37,7 @@ def reranked(run: Path, corpus: Path, texts: Texts, model: CrossEncoder, depth: 
 
 
 def latency(seconds: list[float]) -> dict[str, float]:
-    """Mean, median and 95th percentile, in milliseconds a query."""
+    """Mean, median, and 95th percentile, in milliseconds per query."""
     taken = 1000 * np.array(seconds)
     return {"mean": float(taken.mean()), "p50": float(np.quantile(taken, 0.5)), "p95": float(np.quantile(taken, 0.95))}
 
@@ -49,7 +49,7 @@ def main() -> None:
         reranker="folder of the cross-encoder",
         corpus="corpus folder",
         out="run folder to write, SPLIT.trec",
-        latency="JSON file to write: what it took",
+        latency="JSON file to write: time per query",
     )
     arguments.add_argument("--name", required=True, help="the entry of `rerank`")
     args = arguments.parse_args()
@@ -57,7 +57,7 @@ def main() -> None:
     device = choose_device(runtime)
     dtype = compute_dtype(device, params.precision)
     model = load_cross_encoder(args.reranker, params.max_length, params.batch_tokens, device, dtype)
-    model.scores([("", "")])  # a device's first products load its kernels: no query's time
+    model.scores([("", "")])  # a device's first products load its kernels, which counts for no query
     taken: dict[str, dict[str, float]] = {}
     with new_folder(args.out) as out, TemporaryDirectory(dir=out, prefix=".texts") as scratch:
         texts = corpus_texts(args.corpus, text, Path(scratch) / "texts.bin")

@@ -1,1 +1,1 @@
-"""Stage `rescore`: the best of a run put in a new order by a bi-encoder."""
+"""Stage `rescore`: reorder the best documents of a run with a bi-encoder."""

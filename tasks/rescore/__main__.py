@@ -1,4 +1,4 @@
-"""The best of a run in the order of a bi-encoder's scores, and what that took."""
+"""Rescore the best documents of a run by a bi-encoder's scores, and record the time per query."""
 
 import time
 from array import array
@@ -24,11 +24,11 @@ from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.core.text.tokens import open_tokens
 from tasks.rescore.params import Rescore
 
-BLOCK = 1024  # queries whose lists are Python objects at a time
+BLOCK = 1024  # queries whose lists are Python objects at any time
 
 
 def columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArray]:
-    """A run as columns: its queries [Q], how many documents each has, at most `depth`, and these [P], in the order of the file."""
+    """A run as columns: its queries [Q], how many documents each has (at most `depth`), and these documents [P], in file order."""
     lists, counts = read_run(run, depth), array("q")
     names, found = [pa.array([], pa.string())], [pa.array([], pa.string())]
     while block := list(islice(lists, BLOCK)):
@@ -41,9 +41,9 @@ def columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArr
 def rescored(
     run: Path, encoder: Path, tower: Encoder, embeddings: Embeddings, tokens: Path, params: Rescore, device: torch.device
 ) -> tuple[Iterator[pa.RecordBatch], float]:
-    """The run in its new order (schema RANKED), BLOCK queries at a time, and milliseconds a query: encoding and scores, no start-up.
+    """The rescored run (schema RANKED), BLOCK queries at a time, and milliseconds per query: encoding and scores, without startup.
 
-    `tower` is the query tower of `encoder`, and all of `embeddings` has been read once.
+    `tower` is the query tower of `encoder`. All of `embeddings` must have been read once.
     """
     names, counts, found = columns(run, params.depth)
     queries = open_tokens(tokens)
@@ -69,17 +69,17 @@ def main() -> None:
         __doc__ or "",
         run="folder of the runs",
         encoder="encoder folder",
-        embeddings="its document vectors",
+        embeddings="folder of its document vectors",
         queries="folder of the splits' query tokens",
         out="run folder to write, SPLIT.trec",
-        latency="JSON file to write: what it took",
+        latency="JSON file to write: time per query",
     )
     arguments.add_argument("--name", required=True, help="the entry of `rescore`")
     args = arguments.parse_args()
     params, runtime = load(Rescore, f"rescore.{args.name}"), read_runtime()
     device = choose_device(runtime)
     tower, embeddings, latency = query_tower(args.encoder, params.precision, device), open_embeddings(args.embeddings), {}
-    for _ in embeddings.blocks():  # the first reading checks every shard's bytes
+    for _ in embeddings.blocks():  # the first read checks every shard's bytes
         pass
     with new_folder(args.out) as out:
         for split in MEASURED:

@@ -8,10 +8,10 @@ from tasks.core.stage.params import Params
 
 
 class Rescore(Params):
-    """What is put in a new order, and by which bi-encoder."""
+    """Which run is rescored, and by which bi-encoder."""
 
     run: str = Field(description="the system whose runs are rescored: bm25, another round, or an entry of adore or fuse")
-    round: str = Field(description="whose document vectors are compared")
-    encoder: str = Field(description="whose query tower they are compared with: the round itself, or an adore over it")
-    depth: int = Field(100, ge=1, description="ranks of the run that are rescored; the rest is left out")
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the query encoding: bf16 where the hardware has it, else fp32")
+    round: str = Field(description="the round whose document vectors are used")
+    encoder: str = Field(description="the model whose query tower is used: the round itself, or an adore over it")
+    depth: int = Field(100, ge=1, description="ranks of the run that are rescored; the rest is discarded")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="precision of query encoding: bf16 if the hardware has it, else fp32")

@@ -1,1 +1,1 @@
-"""Stage `retrieve`: runs of one system on dev and test."""
+"""Stage `retrieve`: write the runs of one system on dev and test."""

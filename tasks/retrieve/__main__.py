@@ -1,4 +1,4 @@
-"""Runs of one system on dev and test: of candidates as they are, or of an encoder by search over its document vectors."""
+"""Write the runs of one system on dev and test: from candidates as they are, or by searching an encoder's document vectors."""
 
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterable
@@ -16,23 +16,23 @@ from tasks.retrieve.params import Retrieve
 
 
 def arguments() -> Namespace:
-    """The command line: --candidates and --queries, or --encoder, --embeddings and --tokens."""
+    """The command line: --candidates and --queries, or --encoder, --embeddings, and --tokens."""
     known = parser(__doc__, out="run folder to write, SPLIT.trec")
     known.add_argument("--name", required=True, help="the system's name, the tag of its runs")
     known.add_argument("--candidates", type=Path, help="folder of ranked lists, SPLIT.parquet")
     known.add_argument("--queries", type=Path, help="folder of the splits' queries, with --candidates")
     for name, text in {"encoder": "encoder folder", "embeddings": "its document vectors", "tokens": "token folder"}.items():
-        known.add_argument(f"--{name}", type=Path, help=f"{text}, in place of --candidates")
-    known.add_argument("--index", type=Path, help="folder of an index that is searched in place of the document vectors, if it holds one")
-    known.add_argument("--ignore-identical-ids", action=BooleanOptionalAction, default=None, help="in place of params.yaml's")
+        known.add_argument(f"--{name}", type=Path, help=f"{text}, instead of --candidates")
+    known.add_argument("--index", type=Path, help="folder of an index to search instead of the document vectors, if it contains one")
+    known.add_argument("--ignore-identical-ids", action=BooleanOptionalAction, default=None, help="overrides params.yaml")
     given = known.parse_args()
     if all((given.candidates, given.queries)) == all((given.encoder, given.embeddings, given.tokens)):
-        known.error("expected either --candidates and --queries, or --encoder, --embeddings and --tokens")
+        known.error("expected either --candidates and --queries, or --encoder, --embeddings, and --tokens")
     return given
 
 
 def queries_of(given: Namespace, split: str) -> int:
-    """How many queries `split` has."""
+    """The number of queries in `split`."""
     if given.candidates:
         return count_rows(given.queries / f"{split}.parquet")
     return count_rows(given.tokens / "queries" / split / "ids.parquet")
@@ -44,9 +44,9 @@ def ranked_lists(given: Namespace, split: str, params: Retrieve) -> Iterable[pa.
     if given.candidates:
         candidates = read_batches(given.candidates / f"{split}.parquet", RANKED)
         return without_identical_ids(candidates) if ignore else candidates
-    from tasks.retrieve.dense import dense_run  # imports torch, which the lexical way does without
+    from tasks.retrieve.dense import dense_run  # imports torch, which candidates do not need
 
-    depth = params.depth + ignore  # a query's own document takes the place of another
+    depth = params.depth + ignore  # one more, in case the query's own document is among them
     lists = dense_run(given.encoder, given.embeddings, given.tokens, split, params.model_copy(update={"depth": depth}), given.index)
     return without_identical_ids(lists, params.depth) if ignore else lists
 
@@ -59,10 +59,10 @@ def main() -> None:
         for split in MEASURED:
             queries = queries_of(given, split)
             if not queries:
-                print(f"{given.name}: {split} has no queries and is left out")
+                print(f"{given.name}: {split} has no queries, skipped")
                 continue
             documents = write_run(folder / f"{split}.trec", ranked_lists(given, split, params), given.name)
-            ignored = ", identical ids left out" if params.ignore_identical_ids else ""
+            ignored = ", identical ids excluded" if params.ignore_identical_ids else ""
             print(f"{given.name}: {split}, {queries:,} queries, {documents:,} documents{ignored}")
 
 

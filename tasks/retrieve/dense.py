@@ -1,4 +1,4 @@
-"""The run of a bi-encoder: queries encoded, the whole corpus searched exactly."""
+"""The run of a bi-encoder: encode the queries and search the whole corpus exactly."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,9 +21,9 @@ from tasks.retrieve.params import Retrieve
 def dense_run(
     encoder: Path, embeddings: Path, tokens: Path, split: str, params: Retrieve, index: Path | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The best `params.depth` documents of every query of `split`: schema RANKED, by query, then rank; a part at a time.
+    """The best `params.depth` documents for every query of `split`: schema RANKED, by query, then rank; a part at a time.
 
-    Searched exactly, or through the faiss index of folder `index` where that holds one.
+    The search is exact, or uses the faiss index in folder `index` if there is one.
     """
     queries = open_tokens(tokens / "queries" / split)
     if not len(queries):

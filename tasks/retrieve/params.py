@@ -8,12 +8,12 @@ from tasks.core.stage.params import Params
 
 
 class Retrieve(Params):
-    """How deep a run goes, and what it holds."""
+    """How deep a run goes, and what it contains."""
 
     depth: int = Field(1000, ge=1, description="depth of a run, in ranks")
     ignore_identical_ids: bool = Field(
         False,
-        description="whether a document that has its query's id is left out of a run, as BEIR's code has it (ArguAna, Quora: queries "
-        "that are documents)",
+        description="whether a run excludes the document with its query's id, as BEIR's code does (ArguAna, Quora: queries that are "
+        "documents)",
     )
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the query encoding: bf16 where the hardware has it, else fp32")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="precision of query encoding: bf16 if the hardware has it, else fp32")

@@ -1,1 +1,1 @@
-"""Entry `search`: the documents that a trained model finds for one query. No stage: it makes no artifact."""
+"""Entry point `search`: show the documents that a trained model finds for one query. Not a stage: it makes no artifact."""

@@ -1,4 +1,4 @@
-"""Search a corpus from the shell, through the indexes that would be served."""
+"""Search a corpus from the shell, using the indexes that would be served."""
 
 import textwrap
 from argparse import ArgumentParser
@@ -14,11 +14,11 @@ from tasks.core.stage.errors import UserError, escaped
 from tasks.core.tables.ids import ordinals
 from tasks.search.lists import dense_list, fused_list, lexical_list
 
-WIDTH = 110  # of a printed text
+WIDTH = 110  # columns of printed text
 
 
 def shortened(text: str, most: int) -> str:
-    """At most `most` characters of `text`, ending at a word where words are that short; not every script has spaces."""
+    """At most `most` characters of `text`, cut at a word boundary if one is near; not every script has spaces."""
     text = " ".join(text.split())
     if len(text) <= most:
         return text
@@ -28,15 +28,15 @@ def shortened(text: str, most: int) -> str:
 
 
 def headline(rank: int, score: float, doc: str, title: str) -> str:
-    """The line above a text, in one line whatever the title holds."""
+    """The line above a text; always one line, whatever the title contains."""
     return f"{rank:>3}  {score:.4f}  {escaped(doc)}" + (f"  {escaped(' '.join(title.split()))}" if title and title != doc else "")
 
 
 def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
-    """Title and text of a few documents; of the corpus no more is read than all ids and the row groups they stand in."""
+    """Title and text of a few documents; reads all ids of the corpus, but only the row groups with these documents."""
     rows = ordinals(ids, path)
     if (rows < 0).any():
-        raise UserError(f"{path}: no document {ids[int(np.argmin(rows))]}; the index is of another corpus, run the pipeline")
+        raise UserError(f"{path}: no document {ids[int(np.argmin(rows))]}; the index is from another corpus, run the pipeline")
     with pq.ParquetFile(path) as file:
         ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
         groups = np.unique(np.searchsorted(ends, rows, side="right")).tolist()
@@ -45,15 +45,15 @@ def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
 
 
 def arguments() -> ArgumentParser:
-    """The command line: one --model, or the systems of a fusion and the fusions over them, the one to search with last."""
+    """The command line: one --model, or the systems of a fusion and the fusions over them; the last one is searched with."""
     known = parser(__doc__ or "", documents="documents.parquet of the corpus", tokens="token folder")
     known.add_argument("--query", required=True, help="what to search for")
     known.add_argument("--k", type=int, default=10, help="documents to show")
     known.add_argument("--model", nargs=3, action="append", default=[], metavar=("NAME", "ENCODER", "INDEX"), help="a model's folders")
-    known.add_argument("--lexical", type=Path, metavar="INDEX", help="folder of BM25's index, the system bm25")
+    known.add_argument("--lexical", type=Path, metavar="INDEX", help="folder of BM25's index, for the system bm25")
     known.add_argument("--fusion", nargs=2, action="append", default=[], metavar=("NAME", "RECORD"), help="fusion.json; after its parts")
-    known.add_argument("--depth", type=int, default=1000, help="ranks of a model's list that is fused")
-    known.add_argument("--lexical-depth", type=int, default=1000, help="ranks of BM25's")
+    known.add_argument("--depth", type=int, default=1000, help="ranks of a model's list that are fused")
+    known.add_argument("--lexical-depth", type=int, default=1000, help="ranks of BM25's list that are fused")
     return known
 
 
@@ -62,9 +62,9 @@ def main() -> None:
     args = known.parse_args()
     if len(args.model) != 1 and not args.fusion:
         known.error("expected one --model, or a --fusion")
-    query = args.query.encode(errors="surrogateescape").decode(errors="replace")  # a shell may pass bytes that are no UTF-8
+    query = args.query.encode(errors="surrogateescape").decode(errors="replace")  # a shell may pass bytes that are not UTF-8
     if not query.strip():
-        raise UserError("the query is empty; give some words")
+        raise UserError("the query is empty; enter some words")
     if args.k < 1:
         raise UserError(f"--k {args.k}: expected at least 1")
     depth = args.depth if args.fusion else args.k

@@ -1,4 +1,4 @@
-"""What a system finds for one query, as a ranked list: by a model's index, by BM25, or by a fusion of such lists."""
+"""The ranked list of a system for one query: from a model's index, from BM25, or from a fusion of such lists."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ from tasks.core.text.tokens import open_tokens
 
 
 def dense_list(query: str, tokens: Path, depth: int, *, encoder: Path, index: Path) -> Ranked:
-    """The `depth` best documents of a model's index; `tokens` says how texts are put to the model."""
+    """The `depth` best documents in a model's index; `tokens` says how texts are prepared for the model."""
     device = choose_device(read_runtime())
     documents, queries = open_tokens(tokens / "documents"), open_tokens(tokens / "queries" / "train")
     tower = query_tower(encoder, "fp32", device)
@@ -34,14 +34,14 @@ def dense_list(query: str, tokens: Path, depth: int, *, encoder: Path, index: Pa
 
 
 def lexical_list(query: str, index: Path, depth: int) -> Ranked:
-    """The `depth` best documents of BM25's index, with the word analysis that it was built with."""
+    """The `depth` best documents in BM25's index, with the word analysis it was built with."""
     opened, ids, analysis = load(index)
     terms = known(analyzer(**analysis)(query), opened.vocab_dict)
     return _ranked(next(iter(ranked([("query", terms)], opened, ids, depth))))
 
 
 def fused_list(lists: Mapping[str, Ranked], record: Path, depth: int) -> Ranked:
-    """The `depth` best documents of the two of `lists` that `record` (fusion.json) names, fused as it says."""
+    """The `depth` best documents of the two `lists` that `record` (fusion.json) names, fused as it says."""
     told = read_json(record)
     for part in ("first", "second"):
         if told[part] not in lists:

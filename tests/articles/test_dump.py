@@ -226,7 +226,7 @@ def test_the_same_articles_twice_are_refused(kind: str, one: str, other: str, tm
     (tmp_path / "a").mkdir()
     for name in (one, other):
         (tmp_path / name).touch()
-    with pytest.raises(UserError, match=re.escape(f"{tmp_path / other}: holds articles of {tmp_path / one} again; move one")) as refusal:
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path / other}: repeats articles of {tmp_path / one}; move one")) as refusal:
         article_files(parse_articles(f"{kind}:{tmp_path}"))
     assert "\n" not in str(refusal.value)
     (tmp_path / one).unlink()
@@ -244,7 +244,7 @@ def test_a_history_is_refused_by_its_name_and_by_its_pages(tmp_path: Path) -> No
     path = tmp_path / "w-pages-meta-history1.xml-p1p812.bz2"
     path.touch()
     for place in (tmp_path, path):
-        with pytest.raises(UserError, match=r"w-pages-meta-history1\.xml-p1p812\.bz2: holds every revision"):
+        with pytest.raises(UserError, match=r"w-pages-meta-history1\.xml-p1p812\.bz2: contains every revision"):
             article_files(parse_articles(f"dump:{place}"))
     two = page(1, "Ada", 0, ARTICLE).replace("<revision>", "<revision><text>An older text.</text></revision><revision>")
     (tmp_path / "a.xml").write_text(HEADER + two + FOOTER)
@@ -320,7 +320,7 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
         ("dump:", "expected dump:PATH"),
         ("zim:x", "unknown kind 'zim'"),
         (f"parquet:{tmp_path}", "found no"),
-        ("dump:nowhere", "nothing"),
+        ("dump:nowhere", "not found"),
     ):
         with pytest.raises(UserError, match=line):
             of(spec)

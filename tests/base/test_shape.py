@@ -1,4 +1,4 @@
-"""The source's shape or the parameters', heads drawn from the seed, and the stage's entry."""
+"""Shapes from the source or the parameters, heads drawn from the seed, and the stage's entry point."""
 
 import json
 import shutil
@@ -36,14 +36,14 @@ def _one_thread(_same_torch_everywhere: None) -> None:
         ),
     ],
 )
-def test_what_a_parameter_names_replaces_what_the_source_says(
+def test_parameters_override_the_sources_shape(
     params: dict[str, str], bare: Shape, default: Shape, tiny_encoder: Path, minilm: Path
 ) -> None:
     assert wanted_shape(tiny_encoder, Base(**params)) == bare
     assert wanted_shape(minilm, Base(**params)) == default
 
 
-def test_a_new_head_is_the_seeds_and_nothing_elses(tiny_encoder: Path) -> None:
+def test_a_new_head_depends_only_on_the_seed(tiny_encoder: Path) -> None:
     heads = []
     for number, seed in enumerate((1, 1, 2)):
         torch.manual_seed(number)
@@ -78,14 +78,14 @@ def test_the_stage_gives_the_same_bits_every_time(tiny_encoder: Path, tmp_path: 
     assert read_shape(out) == Shape("cls", "linear_norm", "dot")
     theirs, ours = AutoModel.from_pretrained(tiny_encoder).state_dict(), load_towers(out).document.transformer.state_dict()
     assert all(torch.equal(ours[name], value) for name, value in theirs.items() if "pooler" not in name)
-    text = "what the stage writes tokenises as the source does"
+    text = "what the stage writes tokenizes like the source"
     assert load_tokenizer(tmp_path / "0" / "tokenizer")(text).input_ids == load_tokenizer(tiny_encoder)(text).input_ids
 
 
-def test_a_saved_head_is_kept_or_taken_off(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_head_is_kept_or_removed(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(tmp_path / "first", tiny_encoder, monkeypatch, "{head: linear_norm, seed: 3}")
     second = run(tmp_path / "second", first, monkeypatch, "{head: linear_norm, seed: 4}")
-    assert folder_digest(second) == folder_digest(first)  # the seed draws only what is new
+    assert folder_digest(second) == folder_digest(first)  # the seed affects only a new head
     as_it_is = run(
         tmp_path / "as it is", tiny_encoder, monkeypatch, "{pooling: cls, head: none, similarity: cosine}", "--source", str(first)
     )
@@ -94,7 +94,7 @@ def test_a_saved_head_is_kept_or_taken_off(tiny_encoder: Path, tmp_path: Path, m
     assert read_shape(third).head == "none" and not (third / "2_Dense").exists()
 
 
-def test_texts_are_no_longer_than_the_model_has_positions(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_text_length_is_limited_to_the_models_positions(tiny_encoder: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_encoder, tmp_path / "m")
     config = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())
     for key in ("model_max_length", "max_length"):
@@ -113,7 +113,7 @@ def test_a_tokenizer_of_another_model_is_refused(tiny_encoder: Path, tmp_path: P
         fitted_tokenizer(tmp_path / "m", load_towers(tmp_path / "m"))
 
 
-def test_an_encoder_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_encoder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="encoder") as refused:
         run(tmp_path / "x", Path("nobody/has-such-a-model"), monkeypatch)
     assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Rows of touched shards taken from the store: only where their bits are what encoding the whole shard gives."""
+"""Rows of touched shards are reused only if the result equals a full encode of the shard, bit for bit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ def texts(count: int = ROWS, seed: int = 0) -> list[list[int]]:
 
 
 def encoder(rows: list[list[int]], asked: list[int], noise: Callable[[int], float] = lambda _: 0.0) -> Callable[[np.ndarray], np.ndarray]:
-    """An encoder by plain sums; `noise` of the number of rows in the call stands for a machine whose batches show in the bits."""
+    """An encoder by plain sums; `noise`, given the rows of a call, imitates a machine whose results depend on the batch."""
 
     def encode(wanted: np.ndarray) -> np.ndarray:
         asked.append(len(wanted))
@@ -35,7 +35,7 @@ def encoder(rows: list[list[int]], asked: list[int], noise: Callable[[int], floa
 
 
 def kept(folder: Path, rows: list[list[int]], cut: int, family: str = "f") -> ShardStore:
-    """A store with the rows before and behind `cut`, as two shards."""
+    """A store with the rows before and after `cut`, as two shards."""
     store = ShardStore(folder, 10**9)
     for name, first, end in (("1", 0, cut), ("2", cut, len(rows))):
         vectors = encoder(rows, [])(np.arange(first, end))
@@ -43,7 +43,7 @@ def kept(folder: Path, rows: list[list[int]], cut: int, family: str = "f") -> Sh
     return store
 
 
-def test_a_row_is_known_by_its_tokens_and_their_cuts() -> None:
+def test_row_digests_depend_on_tokens_and_row_boundaries() -> None:
     digests = row_digests(corpus([[1, 2], [3], [1], [2, 3], [3], [1, 2]]), 0, 6)
     assert len({tuple(row) for row in digests.tolist()}) == 4
     assert digests[0].tolist() == digests[5].tolist() and digests[1].tolist() == digests[4].tolist()
@@ -51,7 +51,7 @@ def test_a_row_is_known_by_its_tokens_and_their_cuts() -> None:
 
 
 @pytest.mark.parametrize("change", ["append", "spread", "change", "delete", "shuffle"])
-def test_only_what_is_new_is_encoded_and_the_shard_is_what_all_of_it_gives(change: str, tmp_path: Path) -> None:
+def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: str, tmp_path: Path) -> None:
     before, new = texts(), texts(3, seed=1)
     after = {
         "append": [*before, *new],
@@ -66,7 +66,7 @@ def test_only_what_is_new_is_encoded_and_the_shard_is_what_all_of_it_gives(chang
     assert asked == [encoded] == [PROBES + {"append": 3, "spread": 3, "change": 1}.get(change, 0)]
 
 
-def test_where_batches_show_in_the_bits_the_whole_shard_is_encoded(tmp_path: Path) -> None:
+def test_the_whole_shard_is_encoded_if_results_depend_on_the_batch(tmp_path: Path) -> None:
     before = texts()
     after, asked = [*before, *texts(3, seed=1)], list[int]()
     store = kept(tmp_path, before, 90)
@@ -77,7 +77,7 @@ def test_where_batches_show_in_the_bits_the_whole_shard_is_encoded(tmp_path: Pat
 
 
 @pytest.mark.parametrize("harm", ["vectors", "rows", "half a row", "gone", "other family"])
-def test_a_harmed_store_is_not_used(harm: str, tmp_path: Path) -> None:
+def test_a_corrupt_store_is_not_used(harm: str, tmp_path: Path) -> None:
     before = texts()
     after = [*before, *texts(3, seed=1)]
     store = kept(tmp_path, before, 90, "g" if harm == "other family" else "f")
@@ -98,7 +98,7 @@ def test_a_harmed_store_is_not_used(harm: str, tmp_path: Path) -> None:
     assert asked == [len(after)]
 
 
-def test_few_known_rows_are_not_worth_a_check(tmp_path: Path) -> None:
+def test_few_known_rows_are_encoded_without_a_check(tmp_path: Path) -> None:
     before, asked = texts(PROBES), list[int]()
     store = kept(tmp_path, before, 10)
     encode_touched(row_digests(corpus(before), 0, PROBES), known_rows(store, "f-"), store, encoder(before, asked))

@@ -1,4 +1,4 @@
-"""Where shards end, and the store of finished ones, against plain loops and by harm done to files."""
+"""Where shards end, and the store of finished ones, against plain loops and with corrupted files."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ MEAN = 16
 
 
 def shards_of(ids: list[str], passages: list[int] | None = None, mean: int = MEAN) -> list[tuple[str, ...]]:
-    """The documents of every shard; a document's passages never part."""
+    """The documents of every shard; a document's passages are never separated."""
     counts = [1] * len(ids) if passages is None else passages
     owners = np.repeat(np.arange(len(ids), dtype=np.int32), counts)
     cuts = boundaries(pa.array(ids, pa.string()), owners, mean)
@@ -32,7 +32,7 @@ def shards_of(ids: list[str], passages: list[int] | None = None, mean: int = MEA
 
 
 def names(count: int, prefix: str = "d") -> list[str]:
-    """Ids that a CRC of few bits does not find regular, as it does d0, d1, d2."""
+    """Ids whose CRCs look random in a few bits, unlike those of d0, d1, d2."""
     return [hashlib.md5(f"{prefix}{n}".encode()).hexdigest()[:8] for n in range(count)]
 
 
@@ -40,7 +40,7 @@ def ends(document: str, mean: int = MEAN) -> bool:
     return zlib.crc32(document.encode()) % mean == 0
 
 
-def test_a_shard_ends_where_the_id_says_so_or_at_four_times_the_mean() -> None:
+def test_a_shard_ends_by_document_id_or_at_four_times_the_mean() -> None:
     expected: list[list[str]] = [[]]
     for document in names(3000):
         if len(expected[-1]) == 4 * MEAN:
@@ -49,17 +49,17 @@ def test_a_shard_ends_where_the_id_says_so_or_at_four_times_the_mean() -> None:
         if ends(document):
             expected.append([])
     assert shards_of(names(3000)) == [tuple(part) for part in expected if part]
-    assert max(map(len, expected)) == 4 * MEAN  # it did come to that
+    assert max(map(len, expected)) == 4 * MEAN  # the cap did apply
 
 
-def test_chunks_of_ids_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_change_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = shards_of(names(500))
     monkeypatch.setattr(shards, "CHUNK", 7)
     assert shards_of(names(500)) == whole
 
 
 @pytest.mark.parametrize(("what", "touched"), [("append", 3), ("delete", 3), ("insert", 3), ("rename", 3)])
-def test_a_change_touches_the_shards_it_stands_in(what: str, touched: int) -> None:
+def test_a_change_touches_only_its_own_shards(what: str, touched: int) -> None:
     ids = names(4000)
     before = set(shards_of(ids))
     assert len(before) > 150
@@ -73,11 +73,11 @@ def test_a_change_touches_the_shards_it_stands_in(what: str, touched: int) -> No
             changed.insert(place, "new")
         else:
             changed[place] = "new"
-        # shards that are not as they were: what stands between two ends, and pieces that the cap cuts there
+        # changed shards: what is between two ends, and the pieces that the cap makes of it
         assert len(set(shards_of(changed)) - before) <= touched
 
 
-def test_passages_stay_together_and_a_document_longer_than_the_cap_stands_alone() -> None:
+def test_passages_stay_together_and_a_document_beyond_the_cap_is_its_own_shard() -> None:
     draw = np.random.default_rng(0)
     passages = draw.integers(1, 5, size=800).tolist()
     for place in (5, 6, 300, 799):
@@ -90,18 +90,18 @@ def test_passages_stay_together_and_a_document_longer_than_the_cap_stands_alone(
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_the_smallest_corpora(count: int) -> None:
+def test_tiny_corpora_have_valid_boundaries(count: int) -> None:
     owners = np.arange(count, dtype=np.int32)
     assert boundaries(pa.array(names(count), pa.string()), owners, 1 << 30).tolist() == sorted({0, count})
 
 
-def test_a_digest_knows_tokens_their_cuts_and_who_made_them() -> None:
+def test_a_shard_digest_depends_on_tokens_row_boundaries_and_maker() -> None:
     def tokens(*rows: list[int]) -> Tokens:
         offsets = np.cumsum([0, *map(len, rows)])
         return Tokens(np.concatenate(rows).astype(np.uint16), offsets, np.arange(len(rows), dtype=np.int32), Path(), 0, 8, "", "")
 
     same = shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "a")
-    assert shard_digest(tokens([9], [1, 2], [3, 4]), 1, 3, "a") == same  # wherever it stands
+    assert shard_digest(tokens([9], [1, 2], [3, 4]), 1, 3, "a") == same  # at any position
     others = [
         shard_digest(tokens([1, 2], [3, 4], [5]), 0, 2, "b"),
         shard_digest(tokens([1], [2, 3, 4]), 0, 2, "a"),
@@ -123,7 +123,7 @@ def fetched(store: ShardStore, digest: str, folder: Path) -> np.ndarray | None:
     return np.load(folder / "to")
 
 
-def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+def test_kept_shards_can_be_fetched(tmp_path: Path) -> None:
     store = ShardStore(tmp_path / "store", 10**6)
     assert fetched(store, "a", tmp_path) is None
     store.keep("a", vectors(1))
@@ -134,7 +134,7 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "no sum", "half a sum", "bytes for a sum"])
-def test_a_harmed_shard_is_not_used_and_can_be_kept_again(harm: str, tmp_path: Path) -> None:
+def test_a_corrupt_shard_is_not_used_and_can_be_kept_again(harm: str, tmp_path: Path) -> None:
     store = ShardStore(tmp_path / "store", 10**6)
     store.keep("a", vectors(1))
     shard, total = tmp_path / "store" / "a.npy", tmp_path / "store" / "a.sha256"
@@ -163,7 +163,7 @@ def kept(store: ShardStore) -> set[str]:
     return {file.stem for file in store.folder.glob("*.npy")}
 
 
-def test_the_least_recently_used_of_other_encodes_make_room(tmp_path: Path) -> None:
+def test_least_recently_used_shards_of_other_encodes_make_room(tmp_path: Path) -> None:
     earlier = ShardStore(tmp_path / "store", 10**6)
     for digest in "abcd":
         earlier.keep(digest, vectors(1))
@@ -191,32 +191,32 @@ def test_a_corpus_larger_than_the_store_keeps_its_first_shards(tmp_path: Path) -
     ShardStore(tmp_path / "store", 10**6).keep("old", vectors(1))
     assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 12
     assert kept(ShardStore(tmp_path / "store", 0)) == set(order[:5])
-    assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 7  # as many are left to do, every time
+    assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 7  # the same number remains every time
     assert encode_all(ShardStore(tmp_path / "store", 21_000)) == 7
 
 
 @pytest.mark.parametrize("limit", [0, 3999])
-def test_a_store_with_no_room_keeps_nothing_and_gives_nothing_up(limit: int, tmp_path: Path) -> None:
+def test_a_store_without_room_keeps_nothing_new_and_removes_nothing(limit: int, tmp_path: Path) -> None:
     ShardStore(tmp_path / "store", 10**6).keep("small", vectors(1, rows=1))
     store = ShardStore(tmp_path / "store", limit)
     store.keep("a", vectors(1))
     assert kept(store) == {"small"}
 
 
-def test_two_encodes_that_keep_the_same_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_encodes_may_keep_the_same_shard_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other, save = ShardStore(tmp_path / "store", 10**6), np.save
 
     def meanwhile(handle: object, value: np.ndarray) -> None:
         save(handle, value)
         monkeypatch.setattr(np, "save", save)
-        other.keep("a", vectors(1))  # takes the temporary file away
+        other.keep("a", vectors(1))  # removes the temporary file
 
     monkeypatch.setattr(np, "save", meanwhile)
     ShardStore(tmp_path / "store", 10**6).keep("a", vectors(1))
     assert np.array_equal(fetched(other, "a", tmp_path), vectors(1))
 
 
-def test_what_a_finished_encode_did_not_use_is_forgotten_at_once_or_when_nobody_used_it_for_long(tmp_path: Path) -> None:
+def test_forget_removes_unused_shards_of_the_family_and_old_ones_of_others(tmp_path: Path) -> None:
     store = ShardStore(tmp_path / "store", 10**6)
     for name in ("f-used", "f-left", "g-new", "g-old"):
         store.keep(name, vectors(1), b"rows")
@@ -229,8 +229,8 @@ def test_what_a_finished_encode_did_not_use_is_forgotten_at_once_or_when_nobody_
     ]
 
 
-def test_the_store_is_listed_seldom_and_others_shards_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once for every shard kept; what another encode keeps or removes meanwhile counts from the next listing on."""
+def test_the_store_is_listed_rarely_and_other_encodes_shards_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not listed for every kept shard; what another encode keeps or removes counts from the next listing on."""
     monkeypatch.setattr(shards, "LISTED", 8)
     listings, genuine = [0], Path.glob
 

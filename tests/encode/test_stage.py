@@ -1,4 +1,4 @@
-"""The stage: killed and resumed, grown, harmed; always what an undisturbed encode gives, bit for bit."""
+"""The stage, killed and resumed, with a grown corpus, or with corrupt files: it always equals an undisturbed encode, bit for bit."""
 
 import hashlib
 import shutil
@@ -74,7 +74,7 @@ class Project:
         return ["encode", "--tokens", "tokens", "--encoder", str(self.encoder), "--out", "out"]
 
     def run(self) -> tuple[str, int]:
-        """The digest of what came out, and how many shards were computed."""
+        """The digest of the output, and how many shards were computed."""
         computed = []
 
         def counted(*arguments: object) -> object:
@@ -159,7 +159,7 @@ def test_a_killed_encode_resumes_and_equals_an_undisturbed_one(precision: Precis
     assert 0 < kept < total
     assert made.run() == (whole, total - kept)
     assert not list(made.folder.glob(".*partial"))
-    assert made.run() == (whole, 0)  # DVC removes outs before a stage: all of it comes from the store
+    assert made.run() == (whole, 0)  # DVC removes outs before a stage, so everything comes from the store
 
 
 def test_a_failure_leaves_no_out_and_the_manifest_comes_last(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_failure_leaves_no_out_and_the_manifest_comes_last(project: Callable[.
     assert seen == [sorted({file.name for file in (made.folder / "out").iterdir()} - {"manifest.json"})]
 
 
-def test_a_harmed_shard_in_the_store_is_computed_again(project: Callable[..., Project]) -> None:
+def test_a_corrupt_shard_in_the_store_is_recomputed(project: Callable[..., Project]) -> None:
     made = project("p")
     whole, total = made.run()
     shard = sorted((made.folder / ".retemper" / "shards").glob("*.npy"))[0]
@@ -203,7 +203,7 @@ def changed(documents: Corpus, what: str) -> Corpus:
 
 
 @pytest.mark.parametrize("what", ["append", "delete", "text", "front"])
-def test_a_corpus_that_changed_encodes_only_the_shards_it_touched(what: str, project: Callable[..., Project]) -> None:
+def test_a_changed_corpus_encodes_only_touched_shards(what: str, project: Callable[..., Project]) -> None:
     made = project("grown")
     _, before = made.run()
     write_corpus(made.folder / "tokens", changed(corpus(), what))
@@ -213,7 +213,7 @@ def test_a_corpus_that_changed_encodes_only_the_shards_it_touched(what: str, pro
     assert total >= before > 8 and 1 <= computed <= 3
 
 
-def test_documents_spread_over_all_shards_cost_little_more_than_themselves(project: Callable[..., Project]) -> None:
+def test_new_documents_spread_over_all_shards_cost_little_more_than_themselves(project: Callable[..., Project]) -> None:
     documents, draw = corpus(300), np.random.default_rng(1)  # 600 passages
     names = list(documents)
     spread = {name: documents[name] for name in names if name not in names[::100]}  # 3 are deleted
@@ -232,20 +232,20 @@ def test_documents_spread_over_all_shards_cost_little_more_than_themselves(proje
     assert made["grown"].rows <= 6 + 32 * shards["fresh"]
 
 
-def test_another_corpus_leaves_the_shards_of_this_one(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_corpus_keeps_its_own_shards(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
     made = project("p")
     whole, total = made.run()
     with monkeypatch.context() as patch:  # as `retemper evaluate --data` does
         argv = [*made.argv(), "--corpus-name", "beir:other"]
         patch.setattr(made, "argv", lambda: argv)
         write_corpus(made.folder / "tokens", changed(corpus(), "front"))
-        assert made.run()[1] == total, "its shards are its own"
+        assert made.run()[1] == total, "it has its own shards"
         assert made.run()[1] == 0
     write_corpus(made.folder / "tokens", corpus())
     assert made.run() == (whole, 0)
 
 
-def test_what_the_corpus_no_longer_holds_leaves_no_trace(project: Callable[..., Project]) -> None:
+def test_a_deleted_document_leaves_no_trace(project: Callable[..., Project]) -> None:
     made, documents = project("p"), corpus()
     made.run()
     store = made.folder / ".retemper" / "shards"
@@ -270,7 +270,7 @@ def test_what_the_corpus_no_longer_holds_leaves_no_trace(project: Callable[..., 
 
 
 @pytest.mark.parametrize("change", ["weights", "dtype", "code", "threads"])
-def test_what_makes_other_vectors_finds_nothing_in_the_store(
+def test_changes_that_alter_vectors_reuse_no_shard(
     change: str, project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project("p")
@@ -289,7 +289,7 @@ def test_what_makes_other_vectors_finds_nothing_in_the_store(
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(3e38, "float32"), (1e6, "float16")])
-def test_vectors_that_are_not_finite_are_refused(
+def test_non_finite_vectors_are_refused(
     value: float, dtype: str, project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(tiny_encoder, tmp_path / "other")
@@ -303,7 +303,7 @@ def test_vectors_that_are_not_finite_are_refused(
     assert not (made.folder / "out").exists() and not list((made.folder / ".retemper").rglob("*.npy"))
 
 
-def test_one_document(project: Callable[..., Project]) -> None:
+def test_one_document_gives_one_shard(project: Callable[..., Project]) -> None:
     made = project("p", {"only": [[101, 2000, 102]]})
     assert made.run()[1] == 1
     assert open_embeddings(made.folder / "out").manifest.shards == [1]
@@ -312,7 +312,7 @@ def test_one_document(project: Callable[..., Project]) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (lambda out: (out / "manifest.json").unlink(), "manifest.json: not there"),
+        (lambda out: (out / "manifest.json").unlink(), "manifest.json: not found"),
         (lambda out: (out / "manifest.json").write_text("{}"), "invalid manifest"),
         (lambda out: (out / "manifest.json").write_text("[]"), "invalid manifest"),
         (lambda out: (out / "manifest.json").write_text((out / "manifest.json").read_text().replace('"rows": 120', '"rows": 121')), "121"),
@@ -321,7 +321,7 @@ def test_one_document(project: Callable[..., Project]) -> None:
         (lambda out: shutil.copyfile(out / "00000.npy", out / "00001.npy"), "00001.npy: unreadable shard"),
     ],
 )
-def test_a_harmed_folder_is_refused_in_one_line(harm: Callable[[Path], object], words: str, project: Callable[..., Project]) -> None:
+def test_a_corrupt_folder_is_refused_in_one_line(harm: Callable[[Path], object], words: str, project: Callable[..., Project]) -> None:
     made = project("p")
     made.run()
     harm(made.folder / "out")

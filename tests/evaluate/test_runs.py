@@ -1,4 +1,4 @@
-"""TREC runs: what is written is what trec_eval reads, in the same order; the stage's entry."""
+"""TREC runs: trec_eval reads our files in the same order; the stage's entry point."""
 
 import json
 import random
@@ -25,7 +25,7 @@ from tasks.evaluate.split import evaluate_split
 
 
 def ranked_with_ties(queries: int, seed: int) -> pa.Table:
-    """Random lists with many tied scores, tiny and huge ones among them, in trec_eval's order."""
+    """Random lists with many tied scores, some tiny or huge, in trec_eval's order."""
     draw = random.Random(seed)
     levels = [np.float32(x) for x in (1e-30, 0.1, 0.1 + 1e-8, 1 / 3, 1 / 3 + 1e-7, 7.0, 123456.789, 1e30, -2.5)]
     rows = []
@@ -63,7 +63,7 @@ def test_written_run_has_the_same_order_for_trec_eval(tmp_path: Path) -> None:
     assert read_trec_run(tmp_path / "run.trec") == lists
 
 
-def test_an_id_may_hold_a_space_that_is_not_ascii(tmp_path: Path) -> None:
+def test_an_id_may_contain_a_non_ascii_space(tmp_path: Path) -> None:
     (tmp_path / "qrels").write_text("q\u00a01 0 d\u3000one 1\r\n", encoding="utf-8")
     assert read_trec_qrels(tmp_path / "qrels") == {"q\u00a01": {"d\u3000one": 1}}
 
@@ -76,7 +76,7 @@ def test_blocks_keep_queries_whole(tmp_path: Path) -> None:
     assert [doc for block in blocks for docs in block.values() for doc in docs] == table["doc"].to_pylist()
 
 
-def test_malformed_files_are_named_by_line(tmp_path: Path) -> None:
+def test_malformed_files_are_reported_by_line(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q Q0 d 1 0.5 tag\nq Q0 d2 2 high tag\n")
     (tmp_path / "qrels").write_text("q 0 d 1\n\nq 0 d2\n")
     with pytest.raises(UserError, match=r"run:2: found the score 'high'"):
@@ -84,19 +84,19 @@ def test_malformed_files_are_named_by_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"qrels:3: found 3 fields, expected 4"):
         read_trec_qrels(tmp_path / "qrels")
     (tmp_path / "run").write_text("q Q0 d 1 0.5 tag\np Q0 d 1 0.5 tag\nq Q0 d 2 0.4 tag\n")
-    with pytest.raises(UserError, match=r"run:3: found document d of query q again, expected each once"):
+    with pytest.raises(UserError, match=r"run:3: found document d for query q again, expected each once"):
         read_trec_run(tmp_path / "run")
     (tmp_path / "run").write_text("q Q0 d 1 nan tag\n")
     with pytest.raises(UserError, match=r"run:1: found the score 'nan', expected a number"):
         read_trec_run(tmp_path / "run")
     (tmp_path / "qrels").write_text("q 0 d 1\nq 0 d 1\nq 0 d 2\n")
-    with pytest.raises(UserError, match=r"qrels:3: found grade 2 for q d, and 1 before; keep one of them"):
+    with pytest.raises(UserError, match=r"qrels:3: found grade 2 for q d, but 1 before; keep one of them"):
         read_trec_qrels(tmp_path / "qrels")
-    with pytest.raises(UserError, match="not there"):
+    with pytest.raises(UserError, match="not found"):
         evaluate_files(tmp_path / "run", tmp_path / "none", ["AP"], 1)
 
 
-def test_a_byte_order_mark_is_no_part_of_an_id(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_an_id(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q Q0 d 1 0.5 tag\n", encoding="utf-8-sig")
     (tmp_path / "qrels").write_text("q 0 d 1\n", encoding="utf-8-sig")
     assert read_trec_run(tmp_path / "run") == {"q": ["d"]}
@@ -121,7 +121,7 @@ def run(folder: Path, split: str, rows: list[tuple[str, str, int, float]]) -> No
     write_run(folder / "runs" / "bm25" / f"{split}.trec", table.to_batches(), "bm25")
 
 
-def test_stage(tmp_path: Path) -> None:
+def test_stage_writes_means_and_values_per_query(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "dev.parquet", [], QRELS)
     write(tmp_path / "qrels" / "test.parquet", [("q1", "a", 1), ("q2", "a", 2), ("q3", "b", 0), ("q4", "b", 1)], QRELS)
     run(tmp_path, "test", [("q1", "b", 1, 2.0), ("q1", "a", 2, 1.0), ("q3", "b", 1, 1.0)])
@@ -146,10 +146,10 @@ def test_stage_refuses_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "values" / "bm25").exists()
     write(tmp_path / "qrels" / "test.parquet", [("q3", "b", 1)], QRELS)
     done = stage(tmp_path)
-    assert (done.returncode, done.stderr) == (2, "retemper: runs/bm25/test.trec: not there; run the stage that makes it\n")
+    assert (done.returncode, done.stderr) == (2, "retemper: runs/bm25/test.trec: not found; run the stage that makes it\n")
 
 
-def test_each_split_has_its_own_least_grade(tmp_path: Path) -> None:
+def test_each_split_has_its_own_lowest_relevant_grade(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "dev.parquet", [("q1", "a", 1)], QRELS)
     write(tmp_path / "qrels" / "test.parquet", [("q2", "a", 1), ("q2", "b", 3), ("q3", "a", 1)], QRELS)
     run(tmp_path, "dev", [("q1", "a", 1, 1.0)])
@@ -158,16 +158,16 @@ def test_each_split_has_its_own_least_grade(tmp_path: Path) -> None:
         done = stage(tmp_path, relevance=relevance)
         assert done.returncode == 0, done.stderr
         metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
-        assert metrics == {"dev": {"RR@10": 1.0, "AP": 1.0}, "test": {"RR@10": 0.5, "AP": 0.5}}  # q3 has grade 1 alone, and is left out
+        assert metrics == {"dev": {"RR@10": 1.0, "AP": 1.0}, "test": {"RR@10": 0.5, "AP": 0.5}}  # q3 has only grade 1 and is excluded
 
 
-def test_a_split_is_not_lost_to_the_least_grade_in_silence(tmp_path: Path) -> None:
+def test_a_split_without_grades_high_enough_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "dev.parquet", [("q1", "a", 1)], QRELS)
     write(tmp_path / "qrels" / "test.parquet", [("q2", "b", 3)], QRELS)
     run(tmp_path, "test", [("q2", "b", 1, 1.0)])
     done = stage(tmp_path, relevance="2")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "evaluate.relevance: found 2 for dev, where the largest grade is 1" in done.stderr
+    assert "evaluate.relevance: found 2 for dev, whose highest grade is 1" in done.stderr
     assert "{dev: 1, test: 2}" in done.stderr
     assert not (tmp_path / "values" / "bm25").exists()
 
@@ -180,13 +180,13 @@ def test_a_split_is_not_lost_to_the_least_grade_in_silence(tmp_path: Path) -> No
         ({"test": 0}, "evaluate: relevance.test: found 0"),
     ],
 )
-def test_refused_grades(relevance: object, line: str) -> None:
+def test_invalid_grades_are_refused(relevance: object, line: str) -> None:
     with pytest.raises(UserError) as refused:
         validate(Evaluate, {"relevance": relevance}, "evaluate")
     assert str(refused.value).startswith(line)
 
 
-def test_measuring_does_without_torch(tmp_path: Path) -> None:
+def test_evaluate_does_not_import_torch(tmp_path: Path) -> None:
     write(tmp_path / "qrels" / "test.parquet", [("q1", "a", 1)], QRELS)
     run(tmp_path, "test", [("q1", "a", 1, 1.0)])
     (tmp_path / "params.yaml").write_text("evaluate: {}\n")

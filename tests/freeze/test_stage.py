@@ -1,4 +1,4 @@
-"""Plain `dvc repro` in a project with code of its own: it sees every edit, and no stage executes what its digest does not say."""
+"""Plain `dvc repro` in a project with its own code: it sees every edit, and no stage executes code that its digest does not cover."""
 
 import json
 import os
@@ -43,7 +43,7 @@ stages:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    package = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"  # core is this checkout's
+    package = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"  # core comes from this checkout
     for name, text in {"__init__": package, "one/__init__": "", "one/__main__": ENTRY, "one/later": "factor = 2\n"}.items():
         path = tmp_path / f"tasks/{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def test_dvc_repro_sees_edits_of_code_and_of_parameters(project: Path) -> None:
     digest = locked(project)["params"]["data/code.json"]["one"]
     assert digest == json.loads((project / "data/code.json").read_text())["one"]
 
-    (project / "tasks/one/later.py").write_text("# of no account\nfactor = 2\n")
+    (project / "tasks/one/later.py").write_text("# a comment\nfactor = 2\n")
     assert "Running stage 'one'" not in repro(project)[1]
     (project / "tasks/one/later.py").write_text("factor = 5\n")
     assert "Running stage 'one'" in repro(project)[1]
@@ -88,7 +88,7 @@ def test_dvc_repro_sees_edits_of_code_and_of_parameters(project: Path) -> None:
 
 
 def test_code_edited_while_a_stage_runs_is_not_executed(project: Path) -> None:
-    """It imports a module late, long after its digest was taken."""
+    """The stage imports a module long after its digest was taken."""
     (project / "hold").touch()
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     process = subprocess.Popen([sys.executable, "-m", "dvc", "repro"], cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
@@ -103,7 +103,7 @@ def test_code_edited_while_a_stage_runs_is_not_executed(project: Path) -> None:
     assert (project / "data/one").read_text() == "-6"
 
 
-def test_a_digest_that_is_not_of_this_code_is_refused(project: Path) -> None:
+def test_a_digest_of_other_code_is_refused(project: Path) -> None:
     assert repro(project)[0] == 0
     (project / "tasks/one/later.py").write_text("factor = 7\n")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "DVC_STAGE": "one"}
@@ -111,5 +111,5 @@ def test_a_digest_that_is_not_of_this_code_is_refused(project: Path) -> None:
         [sys.executable, "-m", "tasks.one", "data/one"], cwd=project, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("retemper: data/code.json: not the digest of the code of one"), done.stderr
+    assert done.stderr.startswith("retemper: data/code.json: does not match the current code of one"), done.stderr
     assert (project / "data/one").read_text() == "6"

@@ -1,4 +1,4 @@
-"""`python -m tasks.fuse`: what is chosen is the best on dev by a plain loop, test is not read for it, and what is odd is refused."""
+"""`python -m tasks.fuse`: the choice is the best on dev by a plain loop, test is not read for it, and bad input is refused."""
 
 import json
 import random
@@ -53,7 +53,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *more: str, method: str = "linear", res
 
 
 def drawn(seed: int, queries: list[str]) -> Lists:
-    """Random lists; every seventh query has none, as BM25 finds nothing for some."""
+    """Random lists; every seventh query has none, because BM25 finds nothing for some."""
     draw = random.Random(seed)
     levels = [0.25, 0.5, 1.0, 3.0]
     return {q: {f"d{d}": draw.choice(levels) for d in draw.sample(range(30), 12)} for n, q in enumerate(queries) if (n + seed) % 7}
@@ -71,7 +71,7 @@ def example() -> None:
 
 
 def by_plain_loop(split: str, method: Any, setting: float) -> dict[str, list[str]]:
-    """The fused lists of a split, from files that are read line by line."""
+    """The fused lists of a split, from files read line by line."""
     lists: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for name in ("bm25", "star"):
         for row in Path(f"runs/{name}/{split}.trec").read_text().splitlines():
@@ -101,15 +101,15 @@ def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any
         assert point["RR@10"] == pytest.approx(total / len(counted))
     best = max(point["RR@10"] for point in record["grid"])
     assert record[what] == next(point[what] for point in record["grid"] if point["RR@10"] == pytest.approx(best, abs=1e-12))
-    assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the grid has something to choose"
+    assert len({round(point["RR@10"], 9) for point in record["grid"]}) > 1, "the settings in the grid differ"
     for split in ("dev", "test"):
         assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, record[what])
     means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in counted}, parse(["RR@10"], 2), Path("dev.parquet"))
-    assert means["RR@10"] == pytest.approx(best)  # what evaluate will say
+    assert means["RR@10"] == pytest.approx(best)  # what evaluate will compute
 
 
-def test_test_is_not_read_for_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dev is won by the second system alone, test by the first alone."""
+def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the second system is good on dev, and only the first on test."""
     for split, good in (("dev", "star"), ("test", "bm25")):
         names = [f"{split}{n}" for n in range(5)]
         right, wrong = {q: {"a": 9.0, "b": 1.0, "c": 0.0} for q in names}, {q: {"b": 9.0, "c": 8.0, "a": 0.0} for q in names}
@@ -117,14 +117,14 @@ def test_test_is_not_read_for_the_choice(monkeypatch: pytest.MonkeyPatch) -> Non
         write(split, names, first=lists["bm25"], second=lists["star"], relevant=[(q, "a", 1) for q in names])
     record = run(monkeypatch)
     assert record["weight"] == 0
-    assert all(docs[0] == "b" for _, docs in read_run(Path("runs/hybrid/test.trec"))), "test has the weight that dev has chosen"
+    assert all(docs[0] == "b" for _, docs in read_run(Path("runs/hybrid/test.trec"))), "test uses the weight chosen on dev"
     for path in ("runs/bm25/test.trec", "runs/star/test.trec", "qrels/test.parquet", "queries/test.parquet"):
         Path(path).unlink()
     module, params = import_module("tasks.fuse.__main__"), Fuse(first="bm25", second="star")
     assert module.choose(Path("runs/bm25"), Path("runs/star"), params, queries=Path("queries"), qrels=Path("qrels")) == record
 
 
-def test_of_equals_the_first_of_the_grid() -> None:
+def test_ties_go_to_the_first_setting_in_the_grid() -> None:
     assert chosen({0.0: 0.5, 0.5: 0.7, 1.0: 0.7}) == 0.5
     assert chosen({0.0: 0.3, 0.5: 0.1 + 0.2}) == 0.0
 
@@ -141,17 +141,17 @@ def test_without_dev_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert run(monkeypatch, method="rrf")["k"] == 60
 
 
-def test_a_setting_that_is_given_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_setting_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     example()
     record = run(monkeypatch) | {"weight": 0.85}
     Path("chosen.json").write_text(json.dumps(record))
     assert run(monkeypatch, "--chosen=chosen.json") == record
     assert dict(read_run(Path("runs/hybrid/dev.trec"))) == by_plain_loop("dev", "linear", 0.85)
-    with pytest.raises(UserError, match=r"chosen.json: not of fuse.hybrid as params.yaml has it now"):
+    with pytest.raises(UserError, match=r"chosen.json: does not match fuse.hybrid of the current params.yaml"):
         run(monkeypatch, "--chosen=chosen.json", method="rrf")
 
 
-def test_one_query_and_an_empty_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_query_and_an_empty_run_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     write("dev", ["q"], first={}, second={"q": {"a": 1.0}}, relevant=[("q", "a", 1)])
     write("test", ["p"], first={}, second={}, relevant=[("p", "a", 1)])
     record = run(monkeypatch)
@@ -167,7 +167,7 @@ def test_one_query_and_an_empty_run(monkeypatch: pytest.MonkeyPatch) -> None:
         ("dev0 Q0 d1 1 -inf bm25", "found the score '-inf'"),
         ("dev0 Q0 d1 1 high bm25", "found the score 'high'"),
         ("dev0 Q0 d1 1 bm25", "found 5 fields, expected 6"),
-        ("stranger Q0 d1 1 2.0 bm25", "query 'stranger' is not in the corpus, or not in its order"),
+        ("stranger Q0 d1 1 2.0 bm25", "query 'stranger' is not in the corpus or is out of order"),
     ],
 )
 def test_a_run_that_cannot_be_fused_is_refused_in_one_line(line: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_a_run_that_cannot_be_fused_is_refused_in_one_line(line: str, words: str
     assert "\n" not in str(refused.value) and not Path("runs/hybrid").exists()
 
 
-def test_entries_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     example()
     with pytest.raises(UserError, match=r"fuse.hybrid.method: found 'mean'"):
         run(monkeypatch, method="mean")

@@ -1,4 +1,4 @@
-"""A source prepared in this process, and what came of it as plain Python values."""
+"""A source prepared in this process, and the result as plain Python values."""
 
 import json
 from collections import Counter
@@ -65,7 +65,7 @@ def prepare(tmp_path: Path) -> Prepares:
 
 @pytest.fixture
 def put(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
-    """Write files, by relative name, below a source folder; returns that folder."""
+    """Write files, by relative name, to a source folder; returns that folder."""
 
     def write(files: dict[str, str | bytes]) -> Path:
         for name, content in files.items():

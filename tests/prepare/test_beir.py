@@ -1,4 +1,4 @@
-"""BEIR folders: what is read, and one line for each thing that can be wrong with one."""
+"""BEIR folders: what is read, and a one-line error for everything that can be wrong."""
 
 import gzip
 import re
@@ -61,7 +61,7 @@ def windows(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
 
 
 def bare(files: dict[str, str | bytes]) -> dict[str, str | bytes]:
-    """No header, no line end at the end."""
+    """No header, no line end after the last line."""
     return {name: str(text).removeprefix("query-id\tcorpus-id\tscore\n").removesuffix("\n") for name, text in files.items()}
 
 
@@ -92,11 +92,14 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"corpus.jsonl": '{"_id": "a b", "text": "c"}\n'},
         r"corpus.jsonl:1: found document id 'a b', expected one without",
     ),
-    "doubled document": (
+    "duplicate document": (
         {"corpus.jsonl": CORPUS + '{"_id": "1", "text": "x"}\n'},
-        r"corpus.jsonl:5: document id '1' came before, at .*:2;",
+        r"corpus.jsonl:5: document id '1' is already used at .*:2;",
     ),
-    "doubled query": ({"queries.jsonl": QUERIES + '{"_id": "q9", "text": "x"}\n'}, r"queries.jsonl:5: query id 'q9' came before, at .*:4;"),
+    "duplicate query": (
+        {"queries.jsonl": QUERIES + '{"_id": "q9", "text": "x"}\n'},
+        r"queries.jsonl:5: query id 'q9' is already used at .*:4;",
+    ),
     "empty document": (
         {"corpus.jsonl": CORPUS + '{"_id": "e", "title": " ", "text": "\\n"}\n'},
         r"corpus.jsonl:5: document e has an empty title",
@@ -107,18 +110,18 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "half a character": (
         {"corpus.jsonl": CORPUS + '{"_id": "e", "text": "a\\ud800"}\n'},
-        r"corpus.jsonl:5: the text holds half a character",
+        r"corpus.jsonl:5: the text contains half a character",
     ),
     "Latin 1": (
         {"corpus.jsonl": CORPUS.encode() + '{"_id": "e", "text": "ä"}\n'.encode("latin1")},
         r"corpus.jsonl:5: not UTF-8 at byte 23 of the line",
     ),
-    "broken gzip": ({"corpus.jsonl": GZ[:-2000]}, r"corpus.jsonl:\d{4}: the gzip file breaks off"),
-    "damaged gzip": ({"corpus.jsonl": GZ[:4000] + b"x" * 100 + GZ[4100:]}, r"corpus.jsonl:\d+: "),
+    "truncated gzip": ({"corpus.jsonl": GZ[:-2000]}, r"corpus.jsonl:\d{4}: the gzip file is truncated"),
+    "corrupt gzip": ({"corpus.jsonl": GZ[:4000] + b"x" * 100 + GZ[4100:]}, r"corpus.jsonl:\d+: "),
     "empty corpus": ({"corpus.jsonl": ""}, r"no document"),
-    "no corpus": ({"corpus.jsonl": None}, r"corpus.jsonl: not there, expected corpus.jsonl \(or .gz\)"),
-    "no queries": ({"queries.jsonl": None}, r"queries.jsonl: not there"),
-    "two corpora": ({"corpus.jsonl.gz": GZ}, r"corpus.jsonl: corpus.jsonl.gz stands beside it"),
+    "no corpus": ({"corpus.jsonl": None}, r"corpus.jsonl: not found, expected corpus.jsonl \(or .gz\)"),
+    "no queries": ({"queries.jsonl": None}, r"queries.jsonl: not found"),
+    "two corpora": ({"corpus.jsonl.gz": GZ}, r"corpus.jsonl: corpus.jsonl.gz exists too"),
     "unknown document": (
         {"qrels/train.tsv": "q1\td2\t1\nq1\tnope\t1\n7\tno\t1"},
         r"train.tsv:2: document 'nope' is not in .*\(2 such lines\); .*=drop",
@@ -132,7 +135,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "four columns": ({"qrels/train.tsv": "q1\t0\td2\t1\n"}, r"train.tsv:1: found 4 columns"),
     "commas": (
         {"qrels/train.tsv": "query-id,corpus-id,score\nq1,d2,1\n"},
-        r"train.tsv:1: found commas and no tab .*expected 3 separated by tabs",
+        r"train.tsv:1: found commas and no tabs .*expected 3 separated by tabs",
     ),
     "nothing relevant": (
         {"qrels/train.tsv": "q1\td2\t0\n7\td2\t-1\n"},
@@ -142,10 +145,10 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"qrels/train.tsv": "q1\td2\t1\n7\t1\t1\nq1\td2\t2\n"},
         r"train.tsv:3: query 'q1' and document 'd2' have grade 2 here and 1 at .*:1;",
     ),
-    "unknown split": ({"qrels/all.tsv": "q1\td2\t1\n"}, r"all.tsv: found qrels of no known split"),
-    "split twice": ({"qrels/dev.tsv": "q1\td2\t1\n"}, r"validation.tsv: dev.tsv stands beside it"),
+    "unknown split": ({"qrels/all.tsv": "q1\td2\t1\n"}, r"all.tsv: found qrels of an unknown split"),
+    "split twice": ({"qrels/dev.tsv": "q1\td2\t1\n"}, r"validation.tsv: dev.tsv exists too"),
     "headers only": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\n", "qrels/validation.tsv": ""}, r"source has no qrels"),
-    "no qrels": ({"qrels/train.tsv": None, "qrels/validation.tsv": None}, r"qrels: no qrels there"),
+    "no qrels": ({"qrels/train.tsv": None, "qrels/validation.tsv": None}, r"qrels: found no qrels"),
 }
 
 
@@ -159,7 +162,7 @@ def test_refuses(prepare: Any, put: Any, wrong: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_drops_what_it_is_told_to_drop(prepare: Any, put: Any) -> None:
+def test_drops_what_the_parameters_allow(prepare: Any, put: Any) -> None:
     change = {
         "corpus.jsonl": CORPUS + '{"_id": "e", "title": "", "text": " "}\n',
         "queries.jsonl": QUERIES + '{"_id": "silent", "text": ""}\n',

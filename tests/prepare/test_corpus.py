@@ -1,4 +1,4 @@
-"""The writer: bounded memory, row groups that do not depend on the source's, the set of ids against Python's."""
+"""The writer: bounded memory, row groups independent of the source's blocks, the set of ids against Python's."""
 
 import random
 import tracemalloc
@@ -21,7 +21,7 @@ LARGE = 200_000
 
 
 def generated(documents: int, width: int = 150) -> Source:
-    """A corpus that never stands in memory: 1,000 judged queries among 20,000."""
+    """A corpus that is never all in memory: 1,000 judged queries among 20,000."""
 
     def texts() -> Iterator[Document]:
         return (Document(At("documents", i + 1), f"document-{i}", "", f"{i:0{width}}") for i in range(documents))
@@ -36,7 +36,7 @@ def generated(documents: int, width: int = 150) -> Source:
 
 
 def peak(documents: int, folder: Path) -> int:
-    """Bytes at most that Python had allocated while the corpus was written."""
+    """The peak of bytes allocated by Python while writing the corpus."""
     folder.mkdir()
     tracemalloc.start()
     write_corpus(generated(documents), Prepare(), folder)
@@ -45,16 +45,16 @@ def peak(documents: int, folder: Path) -> int:
     return most
 
 
-def test_memory_grows_by_the_ids_alone(tmp_path: Path) -> None:
-    peak(1000, tmp_path / "first")  # what pyarrow imports at its first use does not count
+def test_memory_grows_only_with_the_ids(tmp_path: Path) -> None:
+    peak(1000, tmp_path / "first")  # pyarrow's imports on first use do not count
     large, small = peak(LARGE, tmp_path / "large"), peak(LARGE // 10, tmp_path / "small")
     assert pq.ParquetFile(tmp_path / "large" / "documents.parquet").metadata.num_rows == LARGE
-    # 8 bytes an id, kept and sorted once and compared: 32 bytes a document at most, where the texts alone would be 200
+    # 8 bytes an id, kept, sorted once, and compared: at most 32 bytes a document; the texts alone would be 200
     assert large - small < 32 * LARGE * 0.9, f"{large:,} against {small:,} bytes"
 
 
 def judged_peak(judgements: int, folder: Path) -> int:
-    """The same of a corpus of 1,000 documents with so many judgements, the first of them said twice."""
+    """The same for a corpus of 1,000 documents and `judgements` judgments, the first of them given twice."""
 
     def qrels() -> Iterator[Qrel]:
         return (
@@ -73,14 +73,14 @@ def judged_peak(judgements: int, folder: Path) -> int:
     return most
 
 
-def test_judgements_are_never_python_objects_all_at_once(tmp_path: Path) -> None:
+def test_judgments_are_never_all_python_objects_at_once(tmp_path: Path) -> None:
     judged_peak(1000, tmp_path / "first")
     small, large = judged_peak(10_000, tmp_path / "small"), judged_peak(50_000, tmp_path / "large")
-    assert large - small < 90 * 40_000, f"{(large - small) / 40_000:.0f} bytes a judgement, where two columns as strings are 150"
+    assert large - small < 90 * 40_000, f"{(large - small) / 40_000:.0f} bytes a judgment; two columns as strings take 150"
 
 
-def test_equal_tables_are_equal_files(prepare: Any) -> None:
-    """Queries arrive in one stream of all splits, or in one per split: the row groups are the same."""
+def test_equal_tables_give_equal_files(prepare: Any) -> None:
+    """Row groups are the same whether queries come in one stream for all splits or in one per split."""
     source = generated(9000)
     once, again = prepare(source), prepare(source)
     judged = {row[0] for row in once.qrels["test"]}
@@ -90,7 +90,7 @@ def test_equal_tables_are_equal_files(prepare: Any) -> None:
         assert len(contents) == 1, name
 
 
-def test_order_is_the_sources(prepare: Any) -> None:
+def test_records_keep_source_order(prepare: Any) -> None:
     got = prepare(generated(9000, width=1))
     assert [row[0] for row in got.documents] == [f"document-{i}" for i in range(9000)]
     assert [row[0] for row in got.queries["test"]] == [f"query-{i * 20}" for i in range(1000)]
@@ -105,12 +105,12 @@ def test_a_late_duplicate_names_both_lines(prepare: Any) -> None:
         yield from source.documents()
         yield extra
 
-    with pytest.raises(UserError, match=r"documents:20001: document id 'document-3' came before, at documents:4;"):
+    with pytest.raises(UserError, match=r"documents:20001: document id 'document-3' is already used at documents:4;"):
         prepare(Source(documents, source.queries, source.qrels))
 
 
-def test_a_collision_of_hashes_is_no_duplicate(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With hashes of few values the second pass over the ids themselves decides."""
+def test_a_hash_collision_is_not_a_duplicate(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few hash values, the second pass over the ids themselves decides."""
     from tasks.prepare import corpus, ids
 
     real = ids.hashes

@@ -1,4 +1,4 @@
-"""CSV and TSV with a header, and what `prepare` says of any source: no rows of splits that are not there, plurals."""
+"""CSV and TSV with a header, and what `prepare` prints about any source: no rows for missing splits, plurals."""
 
 import gzip
 from typing import Any
@@ -31,7 +31,7 @@ def test_reads_a_folder(files: dict[str, str | bytes], prepare: Any, put: Any) -
     assert got.qrels == {"train": [("q1", "d2", 1), ("7", "1", 2)], "dev": [("q1", "1", 1)], "test": []}
 
 
-def test_a_cell_longer_than_the_csv_module_allows_by_itself(prepare: Any, put: Any) -> None:
+def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, put: Any) -> None:
     rows = "id,text\nd2," + "x " * 100_000 + "\n1,b\n"
     got = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
     assert len(got.documents[0][2]) == 200_000
@@ -40,45 +40,43 @@ def test_a_cell_longer_than_the_csv_module_allows_by_itself(prepare: Any, put: A
 @pytest.mark.parametrize(
     ("files", "line"),
     [
-        ({"corpus.csv": "id,text\nd2,a,b\n"}, r"corpus\.csv:2: found 3 cells, expected 2 as in its header \(id, text\)"),
+        ({"corpus.csv": "id,text\nd2,a,b\n"}, r"corpus\.csv:2: found 3 cells, expected 2 as in the header \(id, text\)"),
         ({"corpus.csv": 'id,text\nd2,a\n1,"b\nmore\n'}, r"corpus\.csv:3: invalid CSV in the row that begins here"),
         ({"corpus.csv": "id;text\nd2;a\n"}, r"corpus\.csv:1: found columns id;text, expected .*id.* in a header separated by commas"),
         ({"corpus.csv": ""}, r"corpus\.csv: empty, expected a header \(id, title, text\)"),
         ({"qrels/train.csv": "query,doc,grade\nq1,d2,high\n"}, r"train\.csv:2: found grade 'high', expected an integer"),
-        ({"qrels/other.csv": "query,doc,grade\n"}, r"other\.csv: found qrels of no known split, expected train\.csv"),
+        ({"qrels/other.csv": "query,doc,grade\n"}, r"other\.csv: found qrels of an unknown split, expected train\.csv"),
         ({"queries.csv": b"id,text\nq1,\xff\n"}, r"queries\.csv:2: not UTF-8"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(files: dict[str, str | bytes], line: str, prepare: Any, put: Any) -> None:
+def test_an_error_names_file_and_line(files: dict[str, str | bytes], line: str, prepare: Any, put: Any) -> None:
     folder = put(FILES | files)
     with pytest.raises(UserError, match=line) as refused:
         prepare(f"csv:{folder}")
     assert "\n" not in str(refused.value)
 
 
-def test_two_forms_of_one_table_and_none(put: Any) -> None:
-    with pytest.raises(UserError, match=r"corpus\.tsv stands beside it"):
+def test_duplicate_tables_and_missing_qrels_are_refused(put: Any) -> None:
+    with pytest.raises(UserError, match=r"corpus\.tsv exists too"):
         csv_layout(put(FILES | {"corpus.tsv": "id\ttext\n"}))
-    with pytest.raises(UserError, match=r"no qrels there, expected train\.csv, dev\.csv or test\.csv \(query,doc,grade; or \.tsv\)"):
+    with pytest.raises(UserError, match=r"found no qrels, expected train\.csv, dev\.csv, or test\.csv \(query,doc,grade; or \.tsv\)"):
         folder = put({})
         for file in (folder / "qrels").iterdir():
             file.unlink()
         csv_layout(folder)
 
 
-def test_an_unknown_kind_says_how_to_convert() -> None:
+def test_an_unknown_kind_says_how_to_convert_the_data() -> None:
     with pytest.raises(UserError, match=r"unknown kind 'xlsx', expected .*csv:PATH.*; other data: export it as CSV \(corpus\.csv: id,"):
         parse_dataset("xlsx:data.xlsx")
 
 
-def test_what_is_told_of_a_source(prepare: Any, put: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_omit_missing_splits_and_use_plurals(prepare: Any, put: Any, capsys: pytest.CaptureFixture[str]) -> None:
     files = FILES | {"corpus.csv": "id,text\nd2,a\n1,b\nd4,\nd5,\n", "queries.csv": "id,text\nq1,first\n7,seventh\n8,\n"}
     got = prepare(f"csv:{put(files)}", empty_texts="drop")
     lines = table(got.stats).splitlines()
-    assert [line.split()[0] for line in lines[2:4]] == ["train", "dev"], "no row of a split that is not there"
+    assert [line.split()[0] for line in lines[2:4]] == ["train", "dev"], "no row for a missing split"
     assert lines[4:] == ["dropped: 2 documents without text", "dropped: 1 query without text"]
-    assert not got.counts and got.official == [] and "official" not in capsys.readouterr().err, (
-        "nothing is told of negatives that are not there"
-    )
+    assert not got.counts and got.official == [] and "official" not in capsys.readouterr().err, "nothing is printed about missing negatives"
     assert counted(1, "qrels of an unknown document") == "1 qrel of an unknown document"
     assert counted(1200, "qrels of an unknown document") == "1,200 qrels of an unknown document"

@@ -1,4 +1,4 @@
-"""The embedded default: the rules on a few articles by hand, the real data by plain counting."""
+"""The embedded default: its rules on a few articles by hand, and the real data by plain counting."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ ARTICLES = {
 }
 
 
-def test_rules_by_hand(prepare: Any) -> None:
+def test_rules_on_articles_by_hand(prepare: Any) -> None:
     articles = {title: {"title": title, "description": d, "extract": e, "topic": "x"} for title, (d, e) in ARTICLES.items()}
     got = prepare(demo.build(Path("file.json"), articles))
     assert [row[0] for row in got.documents] == [t.replace(" ", "_") for t in ARTICLES if t != "Unwritten"]
@@ -48,7 +48,7 @@ def test_rules_by_hand(prepare: Any) -> None:
     assert got.stats["dropped"] == {"descriptions of more than 5 articles": 1, "descriptions that say nothing": 3}
 
 
-def test_the_real_data(prepare: Any) -> None:
+def test_real_data_equals_plain_counting(prepare: Any) -> None:
     got = prepare("demo")
     articles = json.loads(demo_file().read_text(encoding="utf-8"))
     shared = Counter(" ".join(article["description"].lower().split()) for article in articles.values())
@@ -63,7 +63,7 @@ def test_the_real_data(prepare: Any) -> None:
     assert sum(shared[text] for texts in queries.values() for text in texts) == sum(map(len, got.qrels.values()))
 
 
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_version_of_the_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     monkeypatch.setattr(demo, "demo_file", lambda: tmp_path / "other.json")
     with pytest.raises(UserError, match=r"other.json: found SHA-256 44136fa355b3\.\.\., expected 05ed445d555b.*pip install"):

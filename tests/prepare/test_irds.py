@@ -1,4 +1,4 @@
-"""ir_datasets: its ids and splits, read from a dataset registered here; offline is one line."""
+"""ir_datasets: ids and splits, read from a dataset registered here; a failed download is one line."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ class Bare(NamedTuple):
 
 
 class Local(Download):  # type: ignore[misc]
-    """A file that is there."""
+    """A local file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -39,7 +39,7 @@ class Local(Download):  # type: ignore[misc]
         return self.file.open("rb")
 
 
-class Away(Local):
+class Unavailable(Local):
     def stream(self) -> Any:
         raise ConnectionError("no name\nresolved")
 
@@ -80,7 +80,7 @@ def test_children_are_splits(prepare: Any, register: Any) -> None:
     assert alone.queries == {"train": [], "dev": [("3", "third", [])], "test": []}
 
 
-def test_the_small_dev_set_is_taken_before_the_full_one(prepare: Any, register: Any) -> None:
+def test_the_small_dev_set_wins_over_the_full_one(prepare: Any, register: Any) -> None:
     register("mine", docs=DOCS)
     register("mine/dev", docs=DOCS, queries="3\tthird\n4\tfourth\n", qrels="3 0 d1 1\n4 0 d2 1\n")
     register("mine/dev/small", docs=DOCS, queries="3\tthird\n", qrels="3 0 d1 1\n")
@@ -88,14 +88,14 @@ def test_the_small_dev_set_is_taken_before_the_full_one(prepare: Any, register: 
     assert len(prepare("irds:mine/dev").queries["dev"]) == 2
 
 
-def test_a_judged_dataset_of_no_split_is_a_test_set(prepare: Any, register: Any) -> None:
+def test_a_judged_dataset_without_a_split_is_a_test_set(prepare: Any, register: Any) -> None:
     register("plain", doc_type=Bare, docs="d1\tone\n", queries="1\tfirst\n", qrels="1 0 d1 1\n")
     got = prepare("irds:plain")
     assert got.documents == [("d1", "", "default one")]
     assert got.queries["test"] == [("1", "first", [])]
 
 
-def test_refuses(prepare: Any, register: Any) -> None:
+def test_unusable_datasets_are_refused(prepare: Any, register: Any) -> None:
     with pytest.raises(UserError, match=r"irds:nobody/knows: unknown to ir_datasets"):
         prepare("irds:nobody/knows")
     register("unjudged", docs=DOCS, queries="1\tfirst\n")
@@ -104,6 +104,6 @@ def test_refuses(prepare: Any, register: Any) -> None:
     register("wordless", queries="1\tfirst\n", qrels="1 0 d1 1\n")
     with pytest.raises(UserError, match=r"irds:wordless: has no documents"):
         prepare("irds:wordless")
-    register("far", kind=Away, docs=DOCS, queries="1\tfirst\n", qrels="1 0 d1 1\n")
+    register("far", kind=Unavailable, docs=DOCS, queries="1\tfirst\n", qrels="1 0 d1 1\n")
     with pytest.raises(UserError, match=r"irds:far.*could not read it \(ConnectionError: no name resolved\); go online once"):
         prepare("irds:far")

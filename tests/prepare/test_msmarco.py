@@ -1,4 +1,4 @@
-"""MS MARCO's files: passages, documents, TREC qrels, ready negatives out of order."""
+"""MS MARCO's files: passages, documents, TREC qrels, unordered ready-made negatives."""
 
 import gzip
 import random
@@ -76,13 +76,13 @@ def test_triples_equal_a_plain_loop(prepare: Any, put: Any, depth: int) -> None:
     assert got.counts["that are known positives"] == sum(doc in qrels.get(query, ()) for query, _, doc in triples)
 
 
-def test_top_1000_ranks_by_appearance(prepare: Any, put: Any) -> None:
+def test_top_1000_negatives_are_ranked_in_file_order(prepare: Any, put: Any) -> None:
     lines = ["101\t9\tfirst\tx", "101\t3\tfirst\tpositive", "102\t2\tsecond\ty", "101\t0\tfirst\tz", "103\t1\tthird\tw"]
     got = prepare(f"msmarco:{put({**FILES, 'top1000.train.txt': chr(10).join(lines)})}")
     assert got.official == [("102", "2", 1, 0.0), ("101", "9", 1, 0.0), ("101", "0", 2, 0.0)]
 
 
-def test_negatives_outside_the_collection(prepare: Any, put: Any) -> None:
+def test_negatives_outside_the_collection_are_refused_or_dropped(prepare: Any, put: Any) -> None:
     folder = put({**FILES, "qidpidtriples.train.small.tsv": "101\t3\t1\n101\t3\t77\n"})
     with pytest.raises(UserError, match=r"qidpidtriples.train.small.tsv:2: document '77' is not in the dataset"):
         prepare(f"msmarco:{folder}")
@@ -92,26 +92,26 @@ def test_negatives_outside_the_collection(prepare: Any, put: Any) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
-    "packed": ({"collection.tsv": None, "collection.tar.gz": b"x"}, r"collection.tsv: not there.*unpack it: tar -xzf .*collection.tar.gz"),
+    "packed": ({"collection.tsv": None, "collection.tar.gz": b"x"}, r"collection.tsv: not found.*unpack it: tar -xzf .*collection.tar.gz"),
     "no queries": (
         {"queries.train.tsv": None},
-        r"queries.train.tsv: not there, expected queries.train.tsv or msmarco-doctrain-queries.tsv",
+        r"queries.train.tsv: not found, expected queries.train.tsv or msmarco-doctrain-queries.tsv",
     ),
     "no qrels": (
         {"qrels.train.tsv": None, "qrels.dev.small.tsv": None, "qrels.dev.tsv": None, "2020qrels-pass.txt": None},
-        r"no qrels there",
+        r"found no qrels",
     ),
-    "two test sets": ({"2019qrels-pass.txt": "1 0 1 1\n"}, r"2019qrels-pass.txt: 2020qrels-pass.txt stands beside it"),
-    "passages and documents": ({"msmarco-docs.tsv": "D\tu\tt\tb\n"}, r"collection.tsv: msmarco-docs.tsv stands beside it"),
+    "two test sets": ({"2019qrels-pass.txt": "1 0 1 1\n"}, r"2019qrels-pass.txt: 2020qrels-pass.txt exists too"),
+    "passages and documents": ({"msmarco-docs.tsv": "D\tu\tt\tb\n"}, r"collection.tsv: msmarco-docs.tsv exists too"),
     "three columns": (
         {"qrels.train.tsv": "101\t3\t1\n"},
         r"qrels.train.tsv:1: found 3 columns .*expected 4 \(query id, 0, document id, grade\)",
     ),
     "no tab": (
         {"collection.tsv": "1 a passage, with a comma\n"},
-        r"collection.tsv:1: found commas and no tab .*expected 2 .*\(passage id, passage\)",
+        r"collection.tsv:1: found commas and no tabs .*expected 2 .*\(passage id, passage\)",
     ),
-    "a tab too many": ({"queries.train.tsv": "101\tfirst\tmore\n"}, r"queries.train.tsv:1: found 3 columns"),
+    "an extra tab": ({"queries.train.tsv": "101\tfirst\tmore\n"}, r"queries.train.tsv:1: found 3 columns"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Parquet folders of other hands, Hugging Face datasets saved on disk, and our own form read back."""
+"""Parquet folders from elsewhere, Hugging Face datasets saved on disk, and our own format read back."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ def put_shards(folder: Path) -> None:
 
 
 def put_saved(folder: Path) -> None:
-    """Datasets saved on disk, in shards, with rows chosen by select()."""
+    """Datasets saved on disk in shards, with rows chosen by select()."""
     turned = {name: [*reversed(values), values[0]] for name, values in DOCUMENTS.items()}
     Dataset.from_dict(turned).select([2, 1, 0]).save_to_disk(str(folder / "corpus"), num_shards=2)
     DatasetDict({"queries": Dataset.from_dict(QUERIES)}).save_to_disk(str(folder / "queries"))
@@ -54,7 +54,7 @@ def put_saved(folder: Path) -> None:
 
 
 def put_saved_together(folder: Path) -> None:
-    """One DatasetDict of corpus and queries, qrels in a folder of their own."""
+    """One DatasetDict of corpus and queries; qrels in their own folder."""
     DatasetDict({"corpus": Dataset.from_dict(DOCUMENTS), "queries": Dataset.from_dict(QUERIES)}).save_to_disk(str(folder))
     DatasetDict({"train": Dataset.from_dict(TRAIN), "test": Dataset.from_dict(TEST)}).save_to_disk(str(folder / "qrels"))
 
@@ -67,13 +67,13 @@ def put_by_split(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [put_plain, put_shards, put_saved, put_saved_together, put_by_split])
-def test_forms(prepare: Any, tmp_path: Path, put: Any) -> None:
+def test_every_layout_gives_the_same_tables(prepare: Any, tmp_path: Path, put: Any) -> None:
     put(tmp_path / "in")
     got = prepare(f"parquet:{tmp_path / 'in'}")
     assert (got.documents, got.queries, got.qrels) == EXPECTED
 
 
-def test_our_own_form_read_back_is_the_same_bytes(prepare: Any, tmp_path: Path) -> None:
+def test_our_own_format_read_back_gives_the_same_bytes(prepare: Any, tmp_path: Path) -> None:
     put_plain(tmp_path / "in")
     put_table(tmp_path / "in" / "queries.parquet", {**QUERIES, "answers": [["x", "y"], None, []]})
     first = prepare(f"parquet:{tmp_path / 'in'}")
@@ -95,9 +95,9 @@ def test_a_file_of_many_batches(prepare: Any, tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
-    "no documents": ("corpus.parquet", None, r"documents.parquet: not there, expected it, or documents/ with Parquet shards"),
-    "no queries": ("queries.parquet", None, r"queries.parquet: not there"),
-    "no Parquet": ("corpus.parquet", b"PAR1 or what", r"corpus.parquet: not a readable Parquet file"),
+    "no documents": ("corpus.parquet", None, r"documents.parquet: not found, expected it, or documents/ with Parquet shards"),
+    "no queries": ("queries.parquet", None, r"queries.parquet: not found"),
+    "no Parquet": ("corpus.parquet", b"PAR1 or what", r"corpus.parquet: cannot be read as Parquet"),
     "other columns": ("queries.parquet", {"name": ["1"], "text": ["x"]}, r"queries.parquet: found columns name, text, expected _id or id"),
     "answers as one string": ("queries.parquet", {**QUERIES, "answers": ["Paris", "x", "y"]}, r"queries.parquet:1: found answers 'Paris'"),
     "answers as SQuAD has them": (
@@ -110,9 +110,9 @@ WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
     "NaN": ("qrels/test.parquet", {**TEST, "score": [1.0, float("nan")]}, r"test.parquet:2: found grade nan"),
     "too large": ("qrels/test.parquet", {**TEST, "score": [1, 2**31]}, r"test.parquet:2: found grade 2147483648"),
     "a float as id": ("qrels/test.parquet", {**TEST, "query-id": [2.0, 2.5]}, r"test.parquet:1: found id 2.0"),
-    "qrels of no split": ("qrels/all.parquet", TEST, r"found qrels of no known split"),
-    "doubled corpus": ("corpus/a.parquet", DOCUMENTS, r"corpus.parquet: the folder corpus/ stands beside it"),
-    "queries of one split": ("queries/train.parquet", QUERIES, r"queries: no queries of split test"),
+    "qrels of no split": ("qrels/all.parquet", TEST, r"found qrels of an unknown split"),
+    "duplicate corpus": ("corpus/a.parquet", DOCUMENTS, r"corpus.parquet: the folder corpus/ exists too"),
+    "queries of one split": ("queries/train.parquet", QUERIES, r"queries: no queries for split test"),
 }
 
 
@@ -134,24 +134,24 @@ def test_refuses(prepare: Any, tmp_path: Path, wrong: str) -> None:
     assert re.search(message, str(error.value)), str(error.value)
 
 
-def test_a_saved_dataset_without_its_data(prepare: Any, tmp_path: Path) -> None:
+def test_a_saved_dataset_without_its_data_is_refused(prepare: Any, tmp_path: Path) -> None:
     put_saved(tmp_path / "in")
     next((tmp_path / "in" / "corpus").glob("*.arrow")).unlink()
-    with pytest.raises(UserError, match=r"data-0000\d-of-00002.arrow: not there"):
+    with pytest.raises(UserError, match=r"data-0000\d-of-00002.arrow: not found"):
         prepare(f"parquet:{tmp_path / 'in'}")
 
 
-def test_a_saved_dataset_that_was_cut_short(prepare: Any, tmp_path: Path) -> None:
+def test_a_truncated_saved_dataset_is_refused(prepare: Any, tmp_path: Path) -> None:
     put_saved(tmp_path / "in")
     file = next((tmp_path / "in" / "corpus").glob("*.arrow"))
-    file.write_bytes(file.read_bytes()[:-60])  # Arrow says this as an OSError
-    with pytest.raises(UserError, match=r"-of-00002.arrow: not a readable Arrow file of UTF-8 texts behind row 0 \("):
+    file.write_bytes(file.read_bytes()[:-60])  # Arrow reports this as an OSError
+    with pytest.raises(UserError, match=r"-of-00002.arrow: cannot be read as Arrow with UTF-8 texts after row 0 \("):
         prepare(f"parquet:{tmp_path / 'in'}")
 
 
-def test_an_empty_folder(prepare: Any, tmp_path: Path) -> None:
+def test_a_folder_without_tables_is_refused(prepare: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    with pytest.raises(UserError, match=r"in: found an empty folder, expected a folder with documents, queries and qrels"):
+    with pytest.raises(UserError, match=r"in: found an empty folder, expected a folder with documents, queries, and qrels"):
         prepare(f"parquet:{tmp_path / 'in'}")
     (tmp_path / "in" / "README").touch()
     with pytest.raises(UserError, match=r"in: no Parquet or Arrow file, expected documents"):

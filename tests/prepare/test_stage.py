@@ -1,4 +1,4 @@
-"""The entry: outs that are whole or absent, the same bytes every time, one line and status 2 for a mistake."""
+"""The entry point: outs are complete or absent and always the same bytes; an error is one line and status 2."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def project(tmp_path: Path, tiny_corpus: Any) -> Path:
     return tmp_path
 
 
-def test_source_of_params_gives_the_same_bytes_each_time(project: Path, tiny_corpus: Any) -> None:
+def test_source_from_params_gives_the_same_bytes_each_time(project: Path, tiny_corpus: Any) -> None:
     digests = []
     for seed in ("1", "2"):
         done = run(project, seed=seed)
@@ -42,17 +42,14 @@ def test_source_of_params_gives_the_same_bytes_each_time(project: Path, tiny_cor
     assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives"]
 
 
-def test_source_of_the_command_line_stands_before_params(project: Path) -> None:
+def test_source_option_overrides_params(project: Path) -> None:
     done = run(project, "--source", "beir:nowhere")
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr.startswith("retemper: nowhere: found nothing there, expected a BEIR folder with corpus.jsonl")
-        and done.stderr.count("\n") == 1
-    )
+    assert done.stderr.startswith("retemper: nowhere: not found, expected a BEIR folder with corpus.jsonl") and done.stderr.count("\n") == 1
 
 
-def test_a_late_mistake_leaves_no_out(project: Path, tmp_path: Path) -> None:
-    """The doubled line comes after 20,000 good ones, the bad negatives after a whole good corpus."""
+def test_a_late_error_leaves_no_out(project: Path, tmp_path: Path) -> None:
+    """The bad negative comes after a complete corpus of 20,000 good documents."""
     folder = tmp_path / "msmarco"
     folder.mkdir()
     (folder / "collection.tsv").write_text("".join(f"{i}\tpassage {i}\n" for i in range(20_000)))
@@ -65,7 +62,7 @@ def test_a_late_mistake_leaves_no_out(project: Path, tmp_path: Path) -> None:
     assert last.startswith("retemper: msmarco/qidpidtriples.train.full.tsv:2: document 'x' is not in the dataset; add it")
     assert "Traceback" not in done.stderr
     assert not [path for path in (project / "data").rglob("*") if path.is_file()]
-    assert run(project, "--source", "msmarco:msmarco", outs=OUTS[:2]).returncode == 0, "negatives that nobody wants are not read"
+    assert run(project, "--source", "msmarco:msmarco", outs=OUTS[:2]).returncode == 0, "negatives are not read without --official"
     assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives"]
 
 
@@ -73,4 +70,4 @@ def test_an_unknown_key_is_refused(project: Path) -> None:
     (project / "params.yaml").write_text("dataset: {source: demo}\nprepare: {unknown_document: drop}\n")
     done = run(project)
     assert done.returncode == 2
-    assert "params.yaml: prepare.unknown_document: unknown key; known are unknown_documents" in done.stderr
+    assert "params.yaml: prepare.unknown_document: unknown key, expected one of unknown_documents" in done.stderr

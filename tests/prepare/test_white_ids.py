@@ -1,4 +1,4 @@
-"""Ids with white space: refused with their number and the way out, or kept as they are."""
+"""Ids with white space: refused with their count and the fix, or kept as they are."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ FILES = {
 }
 
 
-def test_they_are_refused_with_their_number_and_the_way_out(prepare: Any, put: Any) -> None:
+def test_white_ids_are_refused_with_their_count_and_the_fix(prepare: Any, put: Any) -> None:
     line = r"corpus.jsonl:1: found document id 'doc 1', expected one without white space, .* \(3 such document ids\); .*prepare.ids=escape$"
     with pytest.raises(UserError, match=line):
         prepare(f"beir:{put(FILES)}")
@@ -35,7 +35,7 @@ def test_they_are_refused_with_their_number_and_the_way_out(prepare: Any, put: A
         prepare(f"beir:{put({**FILES, **qrels, 'corpus.jsonl': documents})}")
 
 
-def test_they_are_kept_and_counted(prepare: Any, put: Any) -> None:
+def test_white_ids_are_kept_and_counted_with_ids_escape(prepare: Any, put: Any) -> None:
     got = prepare(f"beir:{put(FILES)}", ids="escape")
     assert [row[0] for row in got.documents] == ["doc 1", "doc 2", "d3", "two\ttabs"]
     assert [row[0] for row in got.queries["train"]] == ["query 1"]
@@ -44,13 +44,13 @@ def test_they_are_kept_and_counted(prepare: Any, put: Any) -> None:
     assert "ids with white space, percent-encoded in TREC files: 3 documents, 1 query\n" in f"{table(got.stats)}\n"
 
 
-def test_official_negatives_with_white_space(prepare: Any, put: Any) -> None:
+def test_official_negatives_keep_white_ids(prepare: Any, put: Any) -> None:
     source: Source = read(parse_dataset(f"beir:{put(FILES)}"))
     at = At(Path("negatives"), 1)
     negatives = [Negative(at, "query 1", doc) for doc in ("two\ttabs", "doc 1", "doc 2", "d3")]
     got = prepare(replace(source, negatives=lambda: iter(negatives)), ids="escape")
-    assert [row[1] for row in got.official] == ["two\ttabs", "doc 2", "d3"], "less the positive"
+    assert [row[1] for row in got.official] == ["two\ttabs", "doc 2", "d3"], "without the positive"
 
 
-def test_a_pair_is_not_taken_for_another() -> None:
+def test_different_pairs_have_different_ids() -> None:
     assert len(set(pairs(["a", "a\tb", "1 a"], ["b\tc", "c", ""]))) == 3

@@ -1,4 +1,4 @@
-"""The stage from files to table, page and tests: with one system or twenty, with and without dev, hostile texts, twice the same."""
+"""The stage from files to table, page, and tests: one to twenty systems, with or without dev, hostile texts, the same result twice."""
 
 import json
 import random
@@ -88,7 +88,7 @@ def report(monkeypatch: pytest.MonkeyPatch, out: str = "report") -> str:
 
 
 class Elements(HTMLParser):
-    """Names of all elements, and what would be fetched; open elements must be closed in order."""
+    """Names of all elements, and everything that would be fetched; open elements must be closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def self_contained(page: str) -> list[str]:
     return elements.names
 
 
-def test_whole(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_report(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, level in (("alpha", 0.8), ("bm25", 0.5), ("zeta", 0.52), ("init", 0.2)):
         make_system(project, name, level, ("dev", "test"))
     train = project / "curves" / "alpha" / "plots" / "metrics" / "train"
@@ -143,7 +143,7 @@ def test_whole(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         "init",
         "zeta",
         "alpha",
-    ]  # params' order, not the alphabet's
+    ]  # in the order of params.yaml, not alphabetical
     assert rows[3][:2] == ["alpha", "*"]
     means = {name: json.loads((project / "metrics" / f"{name}.json").read_text()) for name in ("bm25", "alpha")}
     assert f"{means['alpha']['test']['AP']:.4f}" in rows[3]
@@ -159,7 +159,7 @@ def test_whole(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawings of its width, nothing beyond their edges; tables as cards whose cells say what they are; recipes in full."""
+    """Charts have its width and nothing beyond their edges, tables become cards with labeled cells, recipes are complete."""
     for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
         make_system(project, name, level, ("dev", "test"))
     page = report(monkeypatch)
@@ -177,7 +177,7 @@ def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: 
     assert "line-clamp" not in page
 
 
-def test_dev_chooses_though_test_says_otherwise(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_system_is_chosen_on_dev_not_test(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_system(project, "bm25", 0.5, ("dev", "test"))
     make_system(project, "init", 0.4, ("dev", "test"))
     metrics = json.loads((project / "metrics" / "init.json").read_text())
@@ -186,8 +186,8 @@ def test_dev_chooses_though_test_says_otherwise(project: Path, monkeypatch: pyte
     assert json.loads((project / "report" / "significance.json").read_text())["best"]["system"] == "bm25"
 
 
-def test_of_equal_systems_the_simpler_one_is_the_best(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the rule that promotes models too: `alpha` stands before `zeta`, which it starts from."""
+def test_ties_go_to_the_simpler_system(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rule promotes models: `alpha` is listed before `zeta`, which it starts from."""
     for name in ("alpha", "zeta"):
         make_system(project, name, 0.5, ("dev", "test"))
         values = pq.read_table(project / "values" / "zeta" / "dev.parquet") if name == "zeta" else None
@@ -210,7 +210,7 @@ def test_of_equal_systems_the_simpler_one_is_the_best(project: Path, monkeypatch
     ("splits", "shown", "chosen_on"), [(("dev",), "dev", "dev"), (("test",), "test", "test"), (("dev", "test"), "test", "dev")]
 )
 @pytest.mark.parametrize("names", [("bm25",), ("init",), ("bm25", "init")])
-def test_few_systems_and_splits(
+def test_reports_of_few_systems_and_splits(
     project: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...], shown: str, chosen_on: str, names: tuple[str, ...]
 ) -> None:
     for level, name in enumerate(names, 1):
@@ -223,7 +223,7 @@ def test_few_systems_and_splits(
 
 
 @pytest.mark.parametrize(("relevance", "rank"), [("1", 2), ("2", None), ("{dev: 2}", None), ("{test: 2}", 2)])
-def test_examples_know_the_grade_that_evaluate_took(
+def test_examples_use_the_relevance_grade_of_evaluate(
     project: Path, monkeypatch: pytest.MonkeyPatch, relevance: str, rank: int | None
 ) -> None:
     (project / "params.yaml").write_text(f"{PARAMS}evaluate: {{relevance: {relevance}}}\n")
@@ -235,7 +235,7 @@ def test_examples_know_the_grade_that_evaluate_took(
     assert ("relevant at rank 2" in page, "relevant not found" in page) == (rank == 2, rank is None)
 
 
-def test_figures_of_short_runs_are_marked_and_absent_baselines_named(
+def test_short_runs_and_missing_baselines_are_reported(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rest = "rerank: {few: {run: bm25, reranker: r, depth: 9}, ten: {run: bm25, reranker: r, depth: 10}}\nrescore: {default: {run: bm25}}\n"
@@ -244,13 +244,13 @@ def test_figures_of_short_runs_are_marked_and_absent_baselines_named(
         make_system(project, name, 0.5, ("dev", "test"))
     page = report(monkeypatch)
     printed = capsys.readouterr().out.splitlines()
-    line = "few has 9 ranks, which cuts its RR@10 short"
+    line = "few has only 9 ranks, which lowers its RR@10"
     assert [told for told in printed if "ranks" in told] == [line] and f"{line}." in page
     assert [told for told in printed if "baselines" in told] == ["baselines not in the table: wramup"]
     assert {model.model_fields["depth"].default for model in (Rerank, Rescore)} == {DEPTH}
 
 
-def test_twenty_systems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_twenty_systems_stays_small(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_system(project, "bm25", 0.5, ("dev", "test"))
     for place in range(19):
         name = f"round_with_a_long_name_{place}"
@@ -264,7 +264,7 @@ def test_twenty_systems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(page) < 500_000
 
 
-def test_what_a_fusion_has_chosen_is_shown_with_its_grid(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["bm25", "alpha", "mixed", "rrf", "blind"]
     for level, name in enumerate(names):
         make_system(project, name, 0.2 + level / 10, ("dev", "test"))
@@ -283,12 +283,12 @@ def test_what_a_fusion_has_chosen_is_shown_with_its_grid(project: Path, monkeypa
     assert "weight 0.35 of bm25, not chosen: there are no judged dev queries" in page
 
 
-def test_mistakes_in_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_line_and_leave_no_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="found no JSON file"):
         report(monkeypatch)
     make_system(project, "bm25", 0.5, ("test",))
     make_system(project, "init", 0.5, ("test",), count=39)
-    with pytest.raises(UserError, match="init and bm25 have other test queries"):
+    with pytest.raises(UserError, match="init and bm25 have different test queries"):
         report(monkeypatch)
     (project / "params.yaml").write_text(PARAMS.replace("metric: AP", "metric: nDCG@10"))
     with pytest.raises(UserError, match=r"report.metric: found 'nDCG@10', expected one of evaluate.measures: AP, RR@10"):
@@ -296,7 +296,7 @@ def test_mistakes_in_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not (project / "report").exists()
 
 
-def test_first_ranks(tmp_path: Path) -> None:
+def test_first_document_and_first_relevant_rank(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a Q0 x 1 3 t\na Q0 y 2 2 t\na Q0 z 3 1 t\nb Q0 x 1 1 t\nc Q0 x 1 1 t\n")
     found = ranked_first(tmp_path / "run", {"a": ["z", "y"], "b": ["y"], "d": ["x"]})
     assert found == {"a": ("x", 2), "b": ("x", None)}
@@ -306,7 +306,7 @@ def test_first_ranks(tmp_path: Path) -> None:
     assert cut("short") == "short"
 
 
-def test_curves(tmp_path: Path) -> None:
+def test_curves_skip_non_finite_values_and_are_thinned(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("step\tloss\n0\t1.5\n1\tinf\n2\t\n3\t0.5\n")
     (tmp_path / "b.tsv").write_text("timestamp\tstep\tloss\n99\t7\t0.25\n")
     (tmp_path / "c.tsv").write_text("")
@@ -334,7 +334,7 @@ def test_a_recipe_names_the_pretraining_under_it() -> None:
     assert recipe("b", sections) == "from a"
 
 
-def test_new_orders_of_runs_have_recipes_and_stand_after_their_models() -> None:
+def test_reordered_runs_have_recipes_and_follow_their_models() -> None:
     sections = {
         "rounds": {"a": {"init": "base"}},
         "adore": {"q": {"round": "a"}},
@@ -348,19 +348,19 @@ def test_new_orders_of_runs_have_recipes_and_stand_after_their_models() -> None:
     assert ordered({"b", "r", "q", "a", "bm25", "h", "x"}, sections) == ["bm25", "a", "q", "h", "r", "b", "x"]
 
 
-def test_what_all_rounds_share_is_said_once() -> None:
+def test_settings_shared_by_all_rounds_are_listed_once() -> None:
     rounds: dict[str, dict[str, object]] = {name: {"init": "base", "lr": 1e-5, "steps": 7, "loss": "nll"} for name in "abcd"}
     rounds["d"] |= {"loss": "ranknet"}
     sections = {"rounds": {"init": {"init": "base", "steps": 0}, **rounds}, "adore": {"q": {"round": "a", "lr": 1e-5}}}
     assert in_common(sections) == "lr 1e-05, steps 7"
     assert recipe("a", sections) == "from base, loss nll"
     assert recipe("init", sections) == "from base, steps 0"
-    assert recipe("q", sections) == "round a, lr 1e-05", "no round: it says its own"
+    assert recipe("q", sections) == "round a, lr 1e-05", "not a round: it lists its own settings"
     del rounds["b"], sections["rounds"]["b"]
-    assert in_common(sections) == "", "of few rounds each says all"
+    assert in_common(sections) == "", "few rounds list all their settings"
 
 
-def test_a_source_is_named_without_its_folders() -> None:
+def test_a_source_is_shown_without_its_folders() -> None:
     assert source("beir:/a/b/scifact/") == "beir:scifact"
     assert source("irds:beir/scifact") == "irds:beir/scifact"
     assert source("demo") == "demo"

@@ -1,4 +1,4 @@
-"""The paired t-test, its interval, and Holm's correction against formulas written out."""
+"""The paired t-test, its interval, and Holm's correction, against the written-out formulas."""
 
 import math
 import random
@@ -41,13 +41,13 @@ def test_paired_t_test_equals_the_formula(seed: int) -> None:
     assert tail((mean_interval(np.array(first), 0.1)[1] - own_mean) / own_error, count - 1) == pytest.approx(0.05, abs=1e-7)
 
 
-def test_worked_by_hand() -> None:
+def test_paired_t_test_worked_by_hand() -> None:
     # Differences 1, 2, 3: mean 2, standard deviation 1, error 1 / sqrt 3, t = 2 sqrt 3 = 3.464102 with 2 degrees of freedom.
     # With 2 degrees P(|T| > t) = 1 - t / sqrt(t^2 + 2) = 1 - 3.464102 / 3.741657 = 0.074180.
     assert paired_t_test(np.array([1.0, 3.0, 5.0]), np.array([0.0, 1.0, 2.0]), 0.05)[0] == pytest.approx(0.074180, abs=1e-6)
 
 
-def test_without_variance() -> None:
+def test_paired_t_test_without_variance() -> None:
     same = np.array([0.1, 0.7, 0.3])
     assert paired_t_test(same, same, 0.05) == (1.0, 0.0, 0.0)
     assert paired_t_test(np.array([1.0, 1.0]), np.array([0.5, 0.5]), 0.05) == (0.0, 0.5, 0.5)

@@ -1,4 +1,4 @@
-"""Which system the best one is compared with."""
+"""The system that the best one is compared with."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def test_the_best_is_compared_with_the_first_baseline() -> None:
     assert rival_of(system("star", [1, 1]), system("bm25", [0, 1]), system("warmup", [1, 0.5])) == "bm25"
 
 
-def test_a_baseline_that_is_the_best_is_compared_with_the_next_system_that_ranks_differently() -> None:
+def test_a_baseline_that_is_best_is_compared_with_the_next_different_system() -> None:
     bm25, copy, worse = system("bm25", [1, 1]), system("hybrid", [1, 1]), system("star", [0, 1])
     assert rival_of(bm25, copy, worse) == "star"
     assert rival_of(bm25, copy) == "hybrid"

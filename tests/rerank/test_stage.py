@@ -1,4 +1,4 @@
-"""A reranked run is the run's best in the order of the model's own scores; what it took stands apart."""
+"""A reranked run is the best of the run, ordered by the model's own scores; the latency is in its own file."""
 
 import json
 import shutil
@@ -15,7 +15,9 @@ from tasks.core.stage.files import partial
 from tasks.core.stage.frozen import freeze_parameters
 
 
-def test_the_best_of_a_run_in_a_new_order(tiny_corpus: Any, tiny_reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_of_a_run_is_reordered_by_model_scores(
+    tiny_corpus: Any, tiny_reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
     (tmp_path / "run").mkdir()
     lists = {q: list(tiny_corpus.documents)[n : n + 9] for n, q in enumerate(tiny_corpus.queries["dev"])}
@@ -34,8 +36,8 @@ def test_the_best_of_a_run_in_a_new_order(tiny_corpus: Any, tiny_reranker: Path,
         rerank, "corpus_texts", lambda *arguments, kept=rerank.corpus_texts: places.append(arguments[2]) or kept(*arguments)
     )
     rerank.main()
-    assert places[0].parent.parent == partial(Path("out")), "where the next attempt removes what a kill has left"
-    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["dev.trec"], "a split without a run has none"
+    assert places[0].parent.parent == partial(Path("out")), "where the next attempt cleans up after a kill"
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["dev.trec"], "a split without a run gets none"
     found = [line.split() for line in (tmp_path / "out" / "dev.trec").read_text().splitlines()]
     model, tokenizer = (
         AutoModelForSequenceClassification.from_pretrained(tiny_reranker).eval(),

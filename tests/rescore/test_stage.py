@@ -1,4 +1,4 @@
-"""A rescored run is the run's best in the order of the vectors' own products, a document by its best passage."""
+"""A rescored run is the best of the run, ordered by the vectors' own products; a document counts by its best passage."""
 
 import json
 import sys
@@ -32,7 +32,9 @@ def write_tokens(folder: Path, name: str, rows: list[list[int]], owners: list[in
 
 
 @pytest.mark.parametrize("block", [1, 1024])
-def test_the_best_of_a_run_in_a_new_order(block: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_of_a_run_is_reordered_by_vector_products(
+    block: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = import_module("tasks.rescore.__main__")
     monkeypatch.setattr(entry, "BLOCK", block)
     draw = np.random.default_rng(0)
@@ -41,7 +43,7 @@ def test_the_best_of_a_run_in_a_new_order(block: int, tiny_encoder: Path, tmp_pa
     write_tokens(tmp_path / "documents", "d", [[1]] * len(OWNERS), OWNERS)
     write_tokens(tmp_path / "queries" / "test", "q", tokens, [0, 1, 2])
     (tmp_path / "vectors").mkdir()
-    for number, part in enumerate(np.split(vectors, [4, 5])):  # document 2 lies in three shards
+    for number, part in enumerate(np.split(vectors, [4, 5])):  # document 2 is in three shards
         np.save(tmp_path / "vectors" / f"{number:05}.npy", part)
     write_manifest(tmp_path / "vectors", Manifest(10, 128, "float32", [4, 1, 5], "", "", 8, ""), tmp_path / "documents")
     lists = {"q2": ["d5", "d0", "d2", "d3"], "q0": ["d1", "d2"]}
@@ -64,14 +66,14 @@ def test_the_best_of_a_run_in_a_new_order(block: int, tiny_encoder: Path, tmp_pa
         best = {doc: max(float(vector @ vectors[row]) for row, owner in enumerate(OWNERS) if owner == int(doc[1])) for doc in docs[:3]}
         order = sorted(best.items(), key=lambda pair: -pair[1])
         wanted += [(query, "Q0", doc, rank, pytest.approx(score, abs=1e-3), "m") for rank, (doc, score) in enumerate(order, 1)]
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["test.trec"], "a split without a run has none"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["test.trec"], "a split without a run gets none"
     found = [line.split() for line in (tmp_path / "out" / "test.trec").read_text().splitlines()]
     assert [(query, q0, doc, int(rank), float(score), tag) for query, q0, doc, rank, score, tag in found] == wanted
     assert json.loads((tmp_path / "latency.json").read_text())["test"]["milliseconds a query"] > 0
 
 
 def test_a_long_run_is_not_held_as_python_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A string a pair, a float and their tuples were 350 bytes; columns of Arrow's are a tenth, and outside Python."""
+    """A string, a float, and their tuple per pair took 350 bytes; Arrow columns take a tenth, outside Python."""
     entry = import_module("tasks.rescore.__main__")
     queries, depth = 300, 200
     with (tmp_path / "test.trec").open("w") as handle:

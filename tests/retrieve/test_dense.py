@@ -1,4 +1,4 @@
-"""The run of an encoder equals a ranking by plain Python, from token and embedding folders that other code reads too."""
+"""The run of an encoder equals a ranking by plain Python, from the token and embedding folders that other code reads."""
 
 import sys
 from importlib import import_module
@@ -24,7 +24,7 @@ from tasks.tokenize.store import write_tokens
 
 @pytest.fixture(scope="module", params=[1, 4], ids=["FirstP", "MaxP"])
 def project(request: pytest.FixtureRequest, tiny_corpus: Any, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny corpus tokenised and encoded as the stages do, its documents as one passage or as up to four."""
+    """The tiny corpus, tokenized and encoded as the stages do, with documents as one passage or as up to four."""
     folder, tokenizer = tmp_path_factory.mktemp("dense"), load_tokenizer(tiny_encoder)
     texts = {d: text for d, (_, text) in tiny_corpus.documents.items()}
     for name, rows in {"documents": texts, "queries/dev": tiny_corpus.queries["dev"], "queries/test": {}}.items():
@@ -49,7 +49,9 @@ def project(request: pytest.FixtureRequest, tiny_corpus: Any, tiny_encoder: Path
 
 
 @pytest.mark.parametrize("depth", [1, 10, 1000])
-def test_equals_brute_force(depth: int, project: Path, tiny_corpus: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_run_equals_brute_force(
+    depth: int, project: Path, tiny_corpus: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(project)
     run = dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", Retrieve(depth=depth, precision="fp32"))
     table = pa.Table.from_batches(run, RANKED)
@@ -70,7 +72,7 @@ def test_equals_brute_force(depth: int, project: Path, tiny_corpus: Any, tiny_en
     assert [tuple(row.values()) for row in table.to_pylist()] == expected
 
 
-def test_an_index_folder_is_searched_where_it_holds_an_index(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_folder_is_searched_if_it_contains_an_index(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     params = Retrieve(depth=5, precision="fp32")
 
@@ -89,7 +91,7 @@ def test_an_index_folder_is_searched_where_it_holds_an_index(project: Path, tiny
     assert found["doc"].to_pylist() != exact["doc"].to_pylist() and found.num_rows == exact.num_rows
 
 
-def test_a_split_without_queries(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_without_queries_gives_an_empty_run(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     table = pa.Table.from_batches(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "test", Retrieve()), RANKED)
     assert table.num_rows == 0 and table.schema.equals(RANKED)

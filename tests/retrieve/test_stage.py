@@ -1,4 +1,4 @@
-"""The stage's entry: runs of candidates, with or without a query's own document; which splits there are runs of."""
+"""The stage's entry point: runs from candidates, with or without a query's own document; which splits get a run."""
 
 import subprocess
 import sys
@@ -31,17 +31,17 @@ def write(path: Path, rows: list[tuple[object, ...]], schema: pa.Schema) -> None
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Two queries of test, of which BM25 finds documents for one, and none of dev."""
+    """Two test queries, one of them with documents from BM25, and no dev queries."""
     for split, queries in {"dev": [], "test": ["a", "b"]}.items():
         write(tmp_path / "queries" / f"{split}.parquet", [(query, "words", []) for query in queries], QUERIES)
     write(tmp_path / "candidates" / "test.parquet", LISTS, RANKED)
     return tmp_path
 
 
-def test_runs_of_the_splits_that_have_queries(project: Path) -> None:
+def test_only_splits_with_queries_get_a_run(project: Path) -> None:
     done = stage(project, "--candidates", "candidates", "--queries", "queries")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "bm25: dev has no queries and is left out\nbm25: test, 2 queries, 2 documents\n"
+    assert done.stdout == "bm25: dev has no queries, skipped\nbm25: test, 2 queries, 2 documents\n"
     assert [path.name for path in (project / "runs" / "bm25").iterdir()] == ["test.trec"]
     assert (project / "runs" / "bm25" / "test.trec").read_text() == "a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n"
     write(project / "candidates" / "test.parquet", [], RANKED)
@@ -49,18 +49,18 @@ def test_runs_of_the_splits_that_have_queries(project: Path) -> None:
     assert (project / "runs" / "bm25" / "test.trec").read_text() == "", "queries that find nothing are still measured"
 
 
-def test_identical_ids_are_left_out_where_asked(project: Path) -> None:
+def test_identical_ids_are_excluded_on_request(project: Path) -> None:
     found = []
     for arguments, params in (([], ""), (["--ignore-identical-ids"], ""), ([], OWN), (["--no-ignore-identical-ids"], OWN)):
         done = stage(project, "--candidates", "candidates", "--queries", "queries", *arguments, params=params)
         assert done.returncode == 0, done.stderr
-        assert ("identical ids left out" in done.stdout) == ("a Q0 a" not in (project / "runs" / "bm25" / "test.trec").read_text())
+        assert ("identical ids excluded" in done.stdout) == ("a Q0 a" not in (project / "runs" / "bm25" / "test.trec").read_text())
         found.append((project / "runs" / "bm25" / "test.trec").read_text())
     whole, less = "a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n", "a Q0 b 1 1 bm25\n"
     assert found == [whole, less, less, whole]
 
 
-def test_as_many_others_are_searched_where_identical_ids_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_keep_their_depth_when_identical_ids_are_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks.retrieve import dense
 
     def dense_run(*arguments: Retrieve) -> list[pa.RecordBatch]:
@@ -77,13 +77,13 @@ def test_as_many_others_are_searched_where_identical_ids_are_left_out(monkeypatc
         assert "".join(found["doc"].to_pylist()) == expected
 
 
-def test_a_system_is_of_candidates_or_of_an_encoder(project: Path) -> None:
+def test_a_system_needs_either_candidates_or_an_encoder(project: Path) -> None:
     dense = ("--encoder", "e", "--embeddings", "v", "--tokens", "t")
     for arguments in ((), ("--candidates", "candidates"), ("--candidates", "candidates", "--queries", "queries", *dense)):
         assert "expected either --candidates and --queries, or --encoder" in stage(project, *arguments).stderr
     assert not (project / "runs").exists()
 
 
-def test_the_lexical_way_does_without_torch() -> None:
+def test_candidates_do_not_import_torch() -> None:
     code = "import sys, tasks.retrieve.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

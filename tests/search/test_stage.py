@@ -1,4 +1,4 @@
-"""`python -m tasks.search`: the best documents with their text, through the index that would be served."""
+"""`python -m tasks.search`: the best documents with their text, from the index that would be served."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) ->
 
 @pytest.mark.parametrize(
     ("text", "k"),
-    [("Chancellor of Germany", 5), ("a query of far more than eight tokens that is cut short", 1), ("x", 1000), ("\udcff", 2)],
+    [("Chancellor of Germany", 5), ("a query of far more than eight tokens that is truncated", 1), ("x", 1000), ("\udcff", 2)],
 )
 def test_prints_the_best_documents_with_their_texts(
     text: str,
@@ -96,35 +96,35 @@ def test_prints_the_best_documents_with_their_texts(
 @pytest.mark.parametrize(
     ("query", "more", "words"), [("", (), "the query is empty"), (" \t\n", (), "the query is empty"), ("x", ("--k=0",), "--k 0")]
 )
-def test_a_mistake_is_refused(
+def test_invalid_queries_and_counts_are_refused(
     query: str, more: tuple[str, ...], words: str, project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match=words):
         run(project, monkeypatch, argv(tiny_encoder, query, *more))
 
 
-def test_a_corpus_that_is_not_the_indexs(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_index_of_another_corpus_is_refused(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     batch = next(read_batches(project / "documents.parquet", DOCUMENTS)).slice(0, 2)
     write_table(tmp_path / "few.parquet", DOCUMENTS, [batch])
     arguments = [*argv(tiny_encoder, "x"), f"--documents={tmp_path / 'few.parquet'}"]
-    with pytest.raises(UserError, match=r"few.parquet: no document d\d+; the index is of another corpus"):
+    with pytest.raises(UserError, match=r"few.parquet: no document d\d+; the index is from another corpus"):
         run(project, monkeypatch, arguments)
 
 
-def test_an_empty_query_ends_the_process_with_one_line_and_status_2(project: Path, tiny_encoder: Path) -> None:
+def test_an_empty_query_is_a_one_line_error_with_status_2(project: Path, tiny_encoder: Path) -> None:
     command = [sys.executable, "-m", "tasks.search", *argv(tiny_encoder, "")]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "retemper: the query is empty; give some words\n"
+    assert done.stderr == "retemper: the query is empty; enter some words\n"
 
 
-def test_a_long_text_is_cut_in_any_script() -> None:
+def test_a_long_text_is_shortened_in_any_script() -> None:
     assert shortened("two  words\n", 20) == "two words"
     assert shortened("some words and then some more", 20) == "some words and ..."
     assert shortened("語" * 400, 330) == "語" * 327 + " ..."
 
 
-def test_a_document_that_was_written_to_redraw_the_terminal(
+def test_control_characters_in_a_document_are_escaped(
     tiny_encoder: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batches = list(read_batches(project / "documents.parquet", DOCUMENTS))
@@ -146,10 +146,10 @@ def test_a_document_that_was_written_to_redraw_the_terminal(
     assert headline(1, 0.5, "a\x1bb", "c\n\x1bd") == r"  1  0.5000  a\x1bb  c \x1bd"
 
 
-def test_a_fusion_is_of_the_lists_of_its_systems(
+def test_a_fusion_combines_the_lists_of_its_systems(
     project: Path, tiny_corpus: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Min-max by hand, from what the parts print: all documents of the model, those of BM25 that share a word with the query."""
+    """Min-max by hand, from what the parts print: all documents for the model; for BM25, those that share a word with the query."""
     terms, texts = analyzer("english", "english"), [text for _, text in tiny_corpus.documents.values()]
     postings = build(texts, terms, BM25(), tmp_path)
     save(project / "bm25", postings, pa.chunked_array([list(tiny_corpus.documents)]), BM25())

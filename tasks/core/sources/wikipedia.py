@@ -1,11 +1,11 @@
-"""Where the articles of a pre-training come from, resolved to files and versions; likewise tasks.core.sources.datasets for data sets.
+"""Where the articles of a pre-training come from, resolved to files and versions; tasks.core.sources.datasets does this for datasets.
 
     SPEC   demo | dump:PATH | parquet:PATH | jsonl:PATH
 
-demo: the Wikipedia leads that the embedded default carries. dump: MediaWiki XML, .xml or .xml.bz2, multistream or not, whole
-or in parts (.xml-p1p41242.bz2). parquet: tables with id, title, text, as Hugging Face's wikipedia. jsonl: {"id", "title",
-"text"} a line, as wikiextractor writes. A PATH is a file, or a folder with such files anywhere below it, none of them the
-same articles again as far as their names tell.
+demo: the Wikipedia leads in the embedded default. dump: MediaWiki XML, .xml or .xml.bz2, multistream or not, whole or in
+parts (.xml-p1p41242.bz2). parquet: tables with id, title, text, like Hugging Face's wikipedia. jsonl: one {"id", "title",
+"text"} per line, as wikiextractor writes it. A PATH is a file, or a folder with such files anywhere below it; no two may
+contain the same articles, as far as their names tell.
 """
 
 import re
@@ -21,7 +21,7 @@ from tasks.core.stage.errors import Unavailable, UserError
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
 DUMP = re.compile(r"\.xml(-p\d+p\d+)?(\.bz2)?$")  # a split dump's parts are named by their first and last page: .xml-p1p41242.bz2
 DATE = re.compile(r"-(\d{8}|\d{4}-\d\d-\d\d|latest)(?=-)")  # enwiki-20260301-pages-articles.xml, enwiki-2026-03-01-p10p52.xml
-CONTENT = re.compile(  # what a dump's name tells: which pages, and which part of them (pages-articles-multistream3.xml-p1p2.bz2)
+CONTENT = re.compile(  # a dump's name: which pages, and which part of them (pages-articles-multistream3.xml-p1p2.bz2)
     r"(.*?)(?:-multistream)?((?:(?<=articles)|(?<=current)|(?<=multistream))\d+)?(-p\d+p\d+)?\.xml(-p\d+p\d+)?(?:\.bz2)?"
 )
 HISTORY = "-meta-history"
@@ -66,7 +66,7 @@ KNOWN: dict[Kind, tuple[Callable[[str], bool], str]] = {
 
 
 def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
-    """Every file that the articles are read from, in the order in which they are read."""
+    """Every file that the articles are read from, in reading order."""
     if spec.kind == "demo":
         return (demo_file(),)
     if spec.path.is_file():
@@ -74,24 +74,24 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
         return (spec.path,)
     known, names = KNOWN[spec.kind]
     if not spec.path.is_dir():
-        raise Unavailable(f"{spec.path}: nothing there, expected a file or a folder with {names}; fix the path of articles.source")
+        raise Unavailable(f"{spec.path}: not found, expected a file or a folder with {names}; fix the path of articles.source")
     files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and known(f.name)))
     if not files:
-        kind = UserError if any(spec.path.iterdir()) else Unavailable  # an empty folder is where a disk is mounted that is away
+        kind = UserError if any(spec.path.iterdir()) else Unavailable  # an empty folder may be the mount point of an unavailable disk
         raise kind(f"{spec.path}: found no {names}; fix the path of articles.source")
     refuse_again(files, spec.kind)
     return files
 
 
 def refuse_history(file: Path) -> None:
-    """UserError where a file's name says that it holds every revision of its pages."""
+    """UserError if a file's name says that it contains every revision of its pages."""
     if HISTORY in file.name:
-        raise UserError(f"{file}: holds every revision of its pages, expected pages-articles alone; move it away or name another file")
+        raise UserError(f"{file}: contains every revision of its pages, expected only pages-articles; move it away or name another file")
 
 
 def refuse_again(files: Iterable[Path], kind: Kind) -> None:
-    """UserError where two names stand for the same articles: packed and plain, multistream and not, a whole dump and a part of it,
-    two dates of a wiki (whose parts begin and end at other pages).
+    """UserError if two names mean the same articles: packed and plain, multistream and not, a whole dump and a part of it, or two
+    dates of one wiki (whose parts begin and end at different pages).
     """
     seen: dict[str, dict[str, Path]] = {}
     dates: dict[str, tuple[str, Path]] = {}
@@ -101,13 +101,13 @@ def refuse_again(files: Iterable[Path], kind: Kind) -> None:
         parts, (first, earlier) = seen.setdefault(pages, {}), dates.setdefault(pages, (date, file))
         same = parts.get(part) or parts.get("") or (None if part else next(iter(parts.values()), None))
         if other := same if first == date else earlier:
-            raise UserError(f"{file}: holds articles of {other} again; move one of them away, or name a single file in articles.source")
+            raise UserError(f"{file}: repeats articles of {other}; move one of them away, or name a single file in articles.source")
         parts[part] = file
 
 
 def content(file: Path, kind: Kind) -> tuple[str, str, str]:
-    """Which articles a file holds, of which date, and which part of them ("": all), by its name; a dump's folder tells nothing, its
-    name has the wiki.
+    """Which articles a file contains, of which date, and which part of them ("": all), by its name. A dump's folder does not count;
+    its name includes the wiki.
     """
     if kind == "dump" and (found := CONTENT.fullmatch(DATE.sub("", file.name, count=1))):
         date = DATE.search(file.name)

@@ -1,1 +1,1 @@
-"""What every stage is made of: entry, errors, files, parameters, progress, devices."""
+"""What every stage uses: entry point, errors, files, parameters, progress, devices."""

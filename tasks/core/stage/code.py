@@ -1,9 +1,9 @@
 """The digest of a stage's code, and the frozen copy of the code that the stage executes.
 
-A digest is of the syntax trees of all that `python -m tasks.STAGE` can import: its entry and whatever that imports, directly or
-not. Comments, docstrings, formatting, the annotations of functions and the words of messages are left out, so an edit of these
-re-runs nothing; so are the modules of NEUTRAL. Other files of a package (a page's template) count by their bytes. The same
-code has the same digest under every version of Python.
+A digest covers the syntax trees of everything that `python -m tasks.STAGE` can import: its entry point and all direct and
+indirect imports. Comments, docstrings, formatting, function annotations, and the text of messages are excluded, so editing them
+re-runs nothing; the modules of NEUTRAL are excluded too. Other files of a package (a page's template) count by their bytes. The
+same code has the same digest under every version of Python.
 """
 
 import ast
@@ -21,34 +21,34 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_text
 
 PACKAGE = "tasks"
-SNAPSHOT = "RETEMPER_CODE"  # environment: the folder that holds the frozen copy which a stage executes
-KEPT = 8  # frozen copies of a project that are kept; the oldest go first
-# Modules that cannot change an artifact, each with its reason. tests/test_invalidations.py alters them and compares the bytes.
+SNAPSHOT = "RETEMPER_CODE"  # environment: the folder of the frozen copy that a stage executes
+KEPT = 8  # frozen copies kept per project; the oldest are removed first
+# Modules that cannot change an artifact, and why. tests/test_invalidations.py alters them and compares the bytes.
 NEUTRAL = {
-    "tasks.core.stage.code": "says what code a stage is, and computes nothing for it",
+    "tasks.core.stage.code": "identifies a stage's code, and computes nothing for it",
     "tasks.core.stage.entry": "starts and ends a stage",
-    "tasks.core.stage.errors": "words of errors: a stage that fails has no artifact",
-    "tasks.core.stage.progress": "what is shown while a stage works",
+    "tasks.core.stage.errors": "text of errors: a stage that fails has no artifact",
+    "tasks.core.stage.progress": "what is shown while a stage runs",
 }
-# Calls whose literal words are shown and never kept (what is raised is one more), and keywords that hold nothing else.
+# Calls whose literal text is shown but never stored (raised exceptions are too), and keywords that contain nothing else.
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
-MEMORY = Path(".retemper/modules.json")  # what was read of a module's source, by its bytes: parsing them all takes a second
+MEMORY = Path(".retemper/modules.json")  # results of reading modules, keyed by their bytes: parsing all of them takes a second
 
 
 class Module(NamedTuple):
-    """A module's digest (empty where it holds nothing that could change an artifact) and the modules of ours that it names."""
+    """A module's digest (empty if nothing in it can change an artifact) and which of our modules it names."""
 
     digest: str
     imports: tuple[str, ...]
 
 
 class Reader:
-    """Reads the code below `root`. What it knows of a module is remembered by the module's bytes, in `memory` too if there is one."""
+    """Reads the code below `root`. Results are cached by a module's bytes, and stored in `memory` if given."""
 
     def __init__(self, root: Path, memory: Path | None = None) -> None:
         self.root, self._memory = root, memory
-        self._own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # what another version of this file found counts for nothing
+        self._own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # results of another version of this file do not count
         known = _read_json(memory) if memory else {}
         self._before = known.get("modules", {}) if known.get("by") == self._own else {}
         self._modules: dict[str, Module] = {}
@@ -71,7 +71,7 @@ class Reader:
         return total.hexdigest()
 
     def closure(self, stage: str) -> dict[Path, str]:
-        """Digests of the files that can change what a stage makes: modules that it imports, and other files beside them."""
+        """Digests of the files that can change a stage's output: modules that it imports, and other files next to them."""
         waiting = [self.root / PACKAGE / stage / "__main__.py"]
         found: dict[Path, str] = {}
         seen: set[Path] = set()
@@ -116,7 +116,7 @@ class Reader:
 
 
 def read_module(text: bytes, package: str) -> Module:
-    """What the source of a module in `package` says."""
+    """The `Module` for the source of a module in `package`."""
     tree = ast.parse(text)
     canonical = [part for part in map(_canonical, _body(tree.body)) if part]
     digest = hashlib.sha256("\n".join(canonical).encode()).hexdigest() if canonical else ""
@@ -132,13 +132,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def module_file(root: Path, name: str) -> Path | None:
-    """The source file of a dotted module below `root`, None where there is none."""
+    """The source file of a dotted module below `root`, or None."""
     path = root.joinpath(*name.split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Every module of ours that is named in an import, wherever it is in the file."""
+    """Every one of our modules named in an import, anywhere in the file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == PACKAGE)
@@ -151,7 +151,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _body(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements without docstrings and other lone strings, and without what only a type checker reads."""
+    """The statements, without docstrings and other lone strings and without code for type checkers only."""
     return [node for node in body if not (_is_text(node) or _is_for_types(node))]
 
 
@@ -164,9 +164,9 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def _canonical(value: object, words: bool = True) -> str:
-    """A syntax tree as text, the same under every version of Python: fields that are empty or only for type checkers are left out.
+    """A syntax tree as text, the same under every version of Python: empty fields and those only for type checkers are omitted.
 
-    Without `words`, literal text counts for nothing.
+    Without `words`, literal text is ignored.
     """
     if isinstance(value, list):
         return "[" + ",".join(_canonical(part, words) for part in value) + "]"
@@ -198,14 +198,14 @@ def _name(function: ast.expr) -> str:
 
 
 def _goes_to_a_file(call: ast.Call) -> bool:
-    """Whether a `print` writes anywhere but to the terminal."""
+    """Whether a `print` writes to anything but the terminal."""
     return any(keyword.arg == "file" and ast.unparse(keyword.value) not in ("sys.stderr", "sys.stdout") for keyword in call.keywords)
 
 
 def freeze_code(project: Path, kept: int = KEPT) -> Path:
-    """A frozen copy of `project`/tasks in `project`/.retemper/code, named by its content: the folder to import `tasks` from.
+    """A frozen copy of `project`/tasks in `project`/.retemper/code, named by its content; returns the folder to import `tasks` from.
 
-    One that is there is used again. Older ones are removed, but for the last `kept`.
+    An existing copy is reused. All but the last `kept` copies are removed.
     """
     sources = {path.relative_to(project).as_posix(): path.read_bytes() for path in _sources(project / PACKAGE)}
     total = hashlib.sha256()
@@ -222,7 +222,7 @@ def freeze_code(project: Path, kept: int = KEPT) -> Path:
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 (temporary / name).write_bytes(content)
             temporary.rename(folder)
-        except FileExistsError:  # made by another process meanwhile
+        except FileExistsError:  # another process made it meanwhile
             pass
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -238,19 +238,19 @@ def _sources(package: Path) -> list[Path]:
 
 
 def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
-    """Whether a frozen copy is there and whole."""
+    """Whether a frozen copy exists and is complete."""
     there = {path.relative_to(folder).as_posix() for path in _sources(folder / PACKAGE)} if folder.is_dir() else set()
     return there == set(sources) and all((folder / name).read_bytes() == content for name, content in sources.items())
 
 
 def frozen_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Environment in which `python -m tasks.STAGE`, and every process that it starts, imports the copy in `folder` and nothing else."""
+    """Environment in which `python -m tasks.STAGE`, and every process it starts, imports only the copy in `folder`."""
     path = os.pathsep.join(filter(None, [str(folder.absolute()), inherited.get("PYTHONPATH", "")]))
     return {SNAPSHOT: str(folder.absolute()), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 def own_stage() -> str:
-    """The stage that this process is, as `python -m tasks.STAGE`; empty where it is another program."""
+    """The stage that this process runs, as `python -m tasks.STAGE`; empty if it runs another program."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     name = spec.name if spec else ""
     return name.split(".")[1] if name.startswith(f"{PACKAGE}.") and name.endswith(".__main__") else ""

@@ -1,4 +1,4 @@
-"""Where and in what arithmetic tensors are computed: the one place that chooses device, threads and dtype."""
+"""Where and in which arithmetic tensors are computed: the only place that chooses device, threads, and dtype."""
 
 import ctypes
 import os
@@ -16,46 +16,48 @@ from tasks.core.stage.params import Params, read_yaml, validate
 
 Precision = Literal["bf16", "fp32"]
 RUNTIME_FILE = Path("runtime.yaml")
-RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage notes threads, device and arithmetic
+RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage records threads, device, and arithmetic
 Module = TypeVar("Module", bound=nn.Module)
 
 
 class Runtime(Params):
-    """What must not change a result: the content of runtime.yaml, which DVC does not track and need not exist."""
+    """Settings that must not change a result: the content of runtime.yaml, which is optional and not tracked by DVC."""
 
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto takes the first GPU, else the CPU")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto uses the first GPU, else the CPU")
     threads: int | None = Field(None, ge=1, description="CPU threads; none: one per core. Another count may change last bits")
-    slots: int = Field(1, ge=1, description="stages that need a device at once, where there is no GPU; give each its share of threads")
+    slots: int = Field(1, ge=1, description="how many stages that need a device run at once without a GPU; give each its share of threads")
     checkpoint_seconds: float = Field(
         30.0,
         ge=0,
-        description="between two checkpoints of a training, or 20 times what one takes; a kill costs at most this. 0: after every step",
+        description="between two checkpoints of a training, or 20 times what one takes if longer; a kill loses at most this. 0: every step",
     )
     graph_tokens: int = Field(
         16384,
         ge=0,
         description="tokens of a training step whose activations stay in memory (fp32, texts of 64 tokens: about 3 GiB for "
-        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); those beyond are encoded twice",
+        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); the rest are encoded twice",
     )
-    shard_store_gib: float = Field(8.0, ge=0, description="disk kept for finished embedding shards, GiB; the least recently used go first")
-    shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode used for so many days are removed")
+    shard_store_gib: float = Field(
+        8.0, ge=0, description="disk for finished embedding shards, GiB; the least recently used are removed first"
+    )
+    shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode has used for this many days are removed")
 
 
 def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:
-    """The runtime file, or its defaults where there is none."""
+    """The runtime file, or the defaults if there is none."""
     return validate(Runtime, read_yaml(path), str(path)) if path.exists() else Runtime()
 
 
 def choose_device(runtime: Runtime) -> torch.device:
-    """The device that `runtime` asks for, ready for reproducible work; UserError where it is not there."""
+    """The device that `runtime` asks for, set up for reproducible work; UserError if it does not exist."""
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
     name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
     device = torch.device(name)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products are reproducible only with it
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")  # CUDA's attention is so only where it may not just warn
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; nothing reads one unwritten
-    torch.set_float32_matmul_precision("highest")  # some environments turn TF32 on, whose products have 10 bits
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products need it to be reproducible
+    torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")  # on CUDA, a warning alone leaves attention nondeterministic
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # slow, and nothing reads unwritten memory
+    torch.set_float32_matmul_precision("highest")  # some environments enable TF32, whose products have 10 bits
     if device.type == "cpu":
         keep_memory()
     if device.type == "cuda":
@@ -67,9 +69,9 @@ def choose_device(runtime: Runtime) -> torch.device:
 
 
 def record(device: torch.device) -> None:
-    """Note what this stage's bits may depend on, once, in the file that RECORD names; no digest holds it, and no stage reads it."""
+    """Record what this stage's bits may depend on, once, in the file that RECORD names; no digest covers it, and no stage reads it."""
     place = os.environ.get(RECORD)
-    if not place or Path(place).exists():  # else a worker's, of fewer threads
+    if not place or Path(place).exists():  # if it exists, this may be a worker with fewer threads
         return
     native = compute_dtype(device, "bf16") == torch.bfloat16
     facts = {
@@ -78,14 +80,14 @@ def record(device: torch.device) -> None:
         "instructions": _instructions(),
         "bf16": "native" if native else "as fp32",
     }
-    with suppress(OSError):  # a full disk: the stage itself will say so
+    with suppress(OSError):  # a full disk: the stage itself will report it
         write_json(Path(place), facts)
 
 
 def keep_memory() -> bool:
-    """Tell this process's malloc to keep the memory of freed tensors of up to 32 MiB for the next ones. False where it cannot (glibc can).
+    """Make this process's malloc keep the memory of freed tensors of up to 32 MiB for later ones. False if it cannot (glibc can).
 
-    By its own rules it gives memory back to the system after nearly every layer; fresh pages are 7 to 10 % of encoding on a CPU.
+    By default it returns memory to the system after nearly every layer; fresh pages take 7 to 10 % of the time of encoding on a CPU.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
@@ -93,7 +95,7 @@ def keep_memory() -> bool:
 
 
 def hardware(device: torch.device) -> str:
-    """What the bits of a result may depend on: the kind of GPU; or that it is a CPU, its instructions and its number of threads."""
+    """What the bits of a result may depend on: the kind of GPU, or for a CPU, its instructions and number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu, {_instructions()}, {torch.get_num_threads()} threads"
@@ -105,8 +107,8 @@ def _instructions() -> str:
 
 
 def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
-    """Move a module, in place, and its weights to `dtype`. Buffers keep theirs: rotary frequencies in bf16 turn by half a
-    radian at 500 tokens.
+    """Move a module, in place, and convert its weights to `dtype`. Buffers keep their type: rotary frequencies in bf16 are off by
+    half a radian at 500 tokens.
     """
     module.to(device)
     for weight in module.parameters():
@@ -115,20 +117,20 @@ def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
 
 
 def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:
-    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU what fills it.
+    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU, what fills it.
 
-    With `gradients` a batch's activations stay in memory.
+    With `gradients`, a batch's activations stay in memory.
     """
-    if device.type == "cpu":  # fp32: what its caches hold; bf16: training casts and reorders weights once a batch
+    if device.type == "cpu":  # fp32: what fits in its caches; bf16: training casts and reorders weights once per batch
         return 8192 if dtype == torch.bfloat16 else 2048
     return 16384 if gradients else 65536
 
 
 def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:
-    """bfloat16 where `precision` asks for it and the hardware multiplies matrices in it, else float32.
+    """bfloat16 if `precision` asks for it and the hardware multiplies matrices in it, else float32.
 
-    On a CPU without such units bf16 products run many times slower than fp32 ones (50 x on AVX2), so there
-    fp32 is used, which is also the more exact. Results are the same bit for bit on the same kind of hardware only.
+    On a CPU without such units, bf16 products are many times slower than fp32 ones (50 x on AVX2), so fp32 is used, which is
+    also more exact. Results are the same, bit for bit, only on the same kind of hardware.
     """
     if precision == "fp32":
         return torch.float32

@@ -1,4 +1,4 @@
-"""Random draws as pure functions of their key: data order, sampling and dropout never depend on a worker's state."""
+"""Random draws as pure functions of their key: data order, sampling, and dropout never depend on a worker's state."""
 
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ def draw_seed(*key: int) -> int:
     return state >> 1
 
 
-@lru_cache(maxsize=2)  # drawn once an epoch: a corpus of millions would cost every step a permutation
+@lru_cache(maxsize=2)  # drawn once per epoch, not once per step: a corpus may have millions
 def epoch_order(total: int, seed: int, epoch: int) -> Ints:
     """The order of 0..total-1 in an epoch, [total], read-only."""
     order: Ints = np.random.default_rng(draw_seed(seed, 1, epoch)).permutation(total)
@@ -28,9 +28,9 @@ def epoch_order(total: int, seed: int, epoch: int) -> Ints:
 
 
 def batch_places(total: int, size: int, seed: int, step: int) -> Ints:
-    """Which of 0..total-1 are the batch of step `step`, [size]: a new permutation each epoch, the next one where an epoch ends.
+    """Which of 0..total-1 make up the batch of step `step`, [size]: each epoch is a new permutation.
 
-    The last batch of an epoch is so filled from the next, and every batch is full.
+    The last batch of an epoch is filled from the next one, so every batch is full.
     """
     epoch, place = np.divmod(np.arange(step * size, (step + 1) * size), total)
     return np.concatenate([epoch_order(total, seed, e)[place[epoch == e]] for e in np.unique(epoch).tolist()])

@@ -1,4 +1,4 @@
-"""How a stage begins: tied to its parent's life, offline where it can be, with a quiet log."""
+"""How a stage starts: it dies with its parent, stays offline if it can, and logs little."""
 
 import ctypes
 import gc
@@ -18,22 +18,22 @@ from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import FROZEN
 
 PR_SET_PDEATHSIG = 1
-STAGE = "DVC_STAGE"  # set by DVC: the name of the stage that it runs
+STAGE = "DVC_STAGE"  # set by DVC: the name of the stage it runs
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
-SECONDS = "RETEMPER_SECONDS"  # names a file: how long the stage's own work took, start-up and caching apart
+SECONDS = "RETEMPER_SECONDS"  # names a file: how long the stage's own work took, without startup and caching
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 
 @contextmanager
 def stage() -> Iterator[None]:
-    """Run a stage's entry: no telemetry, no orphan (Linux: the stage dies with its parent), user errors and Ctrl-C in one line."""
-    gc.freeze()  # what was imported stays: no collection looks through it again, while models are imported and later
+    """Run a stage's entry point: no telemetry, no orphans (Linux: the stage dies with its parent), user errors and Ctrl-C as one line."""
+    gc.freeze()  # imported objects stay, so no later collection has to scan them
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.environ.get(TETHER) and os.getsid(os.getppid()) != os.getsid(0):
-            raise SystemExit(143)  # our parent was killed while we imported: another run may be at our outs already
+            raise SystemExit(143)  # our parent was killed during our imports: another run may already be writing our outs
     try:
         with one_line_errors():
             execute_frozen()
@@ -45,7 +45,7 @@ def stage() -> Iterator[None]:
             changed = [str(path) for path, stamp in read.items() if _stamp(path) != stamp]
             changed += [str(path) for path, stamp in sources.items() if not path.exists() or file_stamp(path) != stamp]
             if changed:
-                raise UserError(f"{', '.join(changed)}: changed while {os.environ.get(STAGE)} ran; what it made is not kept, run again")
+                raise UserError(f"{', '.join(changed)}: changed while {os.environ.get(STAGE)} ran; its output was discarded, run again")
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
@@ -53,14 +53,14 @@ def stage() -> Iterator[None]:
 
 def _note_seconds(seconds: float) -> None:
     if place := os.environ.get(SECONDS):
-        with suppress(OSError):  # a full disk: it costs a figure, not the stage
+        with suppress(OSError):  # a full disk costs this figure, not the stage
             Path(place).write_text(f"{seconds:.3f}\n", encoding="utf-8")
 
 
 def read_sources(path: str | None) -> dict[Path, list[int]]:
-    """Stamps of the files outside the project that this stage may read, as the flow wrote them (flows/parameters/sources.py).
+    """Stamps of the files outside the project that this stage may read, as written by the flow (flows/parameters/sources.py).
 
-    UserError where they are no longer those whose digest this stage depends on.
+    UserError if they are no longer the ones whose digest this stage depends on.
     """
     if not path:
         return {}
@@ -71,7 +71,7 @@ def read_sources(path: str | None) -> dict[Path, list[int]]:
 
 
 def stamps(words: Sequence[str]) -> dict[Path, object]:
-    """What tells a change of each path below data/ that a command line names and that is there: DVC has removed a stage's outs before."""
+    """A stamp of each existing path below data/ that a command line names; outs do not exist, because DVC has removed them."""
     return {path: _stamp(path) for path in map(Path, words) if path.parts[:1] == (FROZEN.parts[0],) and path.exists()}
 
 
@@ -82,24 +82,22 @@ def _stamp(path: Path) -> object:
 
 
 def execute_frozen() -> None:
-    """Where plain `dvc repro` runs this stage from the working tree, begin again from a frozen copy of the code: by exec, once.
+    """If plain `dvc repro` runs this stage from the working tree, restart it, by one exec, from a frozen copy of the code.
 
-    UserError where the code is not the one whose digest is in data/code.json.
+    UserError if data/code.json has the digest of other code.
     """
     stage = own_stage()
     if SNAPSHOT in os.environ or STAGE not in os.environ or not stage or not Path(PACKAGE).is_dir():
         return
     code = freeze_code(Path())
     if read_json(CODE).get(stage) != Reader(code).stage_digest(stage):
-        raise UserError(
-            f"{CODE}: not the digest of the code of {stage} as it is now; run dvc repro again (its stage freeze writes the file)"
-        )
+        raise UserError(f"{CODE}: does not match the current code of {stage}; run dvc repro again (its stage freeze writes the file)")
     os.environ.update(frozen_environment(code, os.environ))
     os.execv(sys.executable, [sys.executable, "-m", f"{PACKAGE}.{stage}", *sys.argv[1:]])
 
 
 def parser(description: str, **paths: str) -> ArgumentParser:
-    """A stage's command line: one required `--name PATH` for each keyword, whose value is its help text."""
+    """A stage's command line: one required `--name PATH` for each keyword; its value is the help text."""
     arguments = ArgumentParser(description=description)
     for name, text in paths.items():
         arguments.add_argument(f"--{name.replace('_', '-')}", type=Path, required=True, help=text)

@@ -1,4 +1,4 @@
-"""The exceptions that are the user's to fix, and how a process ends with one: a line for people, a record for its caller."""
+"""Exceptions that the user can fix, and how a process ends with one: a line for people, a record for its caller."""
 
 import errno
 import json
@@ -13,43 +13,43 @@ FULL = "No space left on device"
 REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give access"),
-    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "move what is there"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "move what is in the way"),
 }
-# Rust (safetensors, tokenizers), faiss, NumPy and SQLite say it in words of their own; NumPy's `tofile` keeps no errno.
+# Rust (safetensors, tokenizers), faiss, NumPy, and SQLite word it differently; NumPy's `tofile` keeps no errno.
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
 OUT_OF_MEMORY = re.compile(r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?")
-CREDENTIALS = re.compile(  # user:password of a URL, up to the last @: a password may hold / and @ itself
+CREDENTIALS = re.compile(  # user:password of a URL, up to the last @: a password may contain / and @
     r"""(?<=://)(?:[^\s/?\#@'"]*:(?:(?!://)[^\s'"])*@|[^\s/?\#'"]+@)"""
 )
-SIGNATURES = re.compile(  # of a query or a fragment
+SIGNATURES = re.compile(  # in a query or a fragment
     r"(?i)([?&;#][\w.%-]*(?:token|key|secret|signature|sig|pass(?!age)|pwd|auth(?!or)|credential|jwt|session)[\w.%-]*=)[^\s&'\"]+"
 )
-# Codes that a terminal obeys: all controls but tab and newline (C0, DEL, C1), what turns the direction of writing, and lone surrogates,
-# which cannot be printed at all.
+# Terminal control codes: all controls but tab and newline (C0, DEL, C1), changes of text direction, and lone surrogates, which cannot be
+# printed at all.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-PROBLEM = "RETEMPER_PROBLEM"  # environment: the file into which a process that fails writes its problems, for its caller
-USER_ERROR = 2  # exit status of a user's mistake
+PROBLEM = "RETEMPER_PROBLEM"  # environment: the file to which a failing process writes its problems, for its caller
+USER_ERROR = 2  # exit status of a user error
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why something failed, as data. `message` is the whole line; the fields behind it are empty where an error gives them only there."""
+    """Why something failed, as data. `message` is the whole line; the other fields are empty if an error gives only the line."""
 
-    kind: str  # of the exceptions below; `stage`: one that ended by itself, `pipeline`: a run that did
+    kind: str  # of the exceptions below; `stage`: a stage that exited by itself, `pipeline`: a run that did
     message: str
     status: int = USER_ERROR
-    where: str = ""  # file, line, parameter or option
+    where: str = ""  # file, line, parameter, or option
     found: str = ""
     expected: str = ""
     remedy: str = ""
 
 
 class UserError(Exception):
-    """A mistake of the user's. The message is one line: where, what was found, what was expected, how to fix it.
+    """An error that the user can fix. The message is one line: where, what was found, what was expected, how to fix it.
 
-    Either the line as it is, or its parts: `UserError(where="a.tsv:7", found="2 columns", expected="3", remedy="add the tab")`.
+    Pass either the whole line or its parts: `UserError(where="a.tsv:7", found="2 columns", expected="3", remedy="add the tab")`.
     """
 
     kind = "user"
@@ -61,50 +61,50 @@ class UserError(Exception):
 
     @property
     def problem(self) -> Problem:
-        """As data, without passwords."""
+        """The error as data, without passwords."""
         message, *parts = (printable(" ".join(text.split())) for text in (str(self), self.where, self.found, self.expected, self.remedy))
         return Problem(self.kind, message, USER_ERROR, *parts)
 
 
 class Invalid(UserError):
-    """A value or a file that is there and not of the form it must have."""
+    """A value or file that exists but has the wrong form."""
 
     kind = "invalid"
 
 
 class Missing(UserError):
-    """A key, file or section that must be there."""
+    """A required key, file, or section is missing."""
 
     kind = "missing"
 
 
 class Corrupt(UserError):
-    """A file that we wrote and that has changed since: a manifest, digest or checksum does not fit."""
+    """A file that we wrote has changed since: a manifest, digest, or checksum does not match."""
 
     kind = "corrupt"
 
 
 class Unavailable(UserError):
-    """What should be read is not on this machine at the moment, or not yet: what is known of it still holds."""
+    """An input is currently not on this machine, or not yet; what is known about it is still valid."""
 
     kind = "unavailable"
 
 
 class DiskError(UserError):
-    """A disk that is full, or that refuses."""
+    """A disk is full or denies access."""
 
     kind = "disk"
 
 
 class MemoryFull(UserError):
-    """A GPU whose memory is full."""
+    """A GPU's memory is full."""
 
     kind = "memory"
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a user's mistake, or a full or forbidden disk, into one line on stderr, a record for the caller, and exit status 2."""
+    """Turn a user error, or a full or forbidden disk, into one line on stderr, a record for the caller, and exit status 2."""
     try:
         yield
     except UserError as error:
@@ -124,7 +124,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def report(problems: Sequence[Problem]) -> None:
-    """Write `problems` into the file that PROBLEM names, if any. The caller has made it, so that a full disk has room for it."""
+    """Write `problems` to the file that PROBLEM names, if any. The caller created it, so a full disk has room for it."""
     if path := os.environ.get(PROBLEM):
         with suppress(OSError):
             file = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -136,7 +136,7 @@ def report(problems: Sequence[Problem]) -> None:
 
 
 def disk_fault(error: BaseException | None) -> str:
-    """What the disk refused, as one line for the user; empty for any other error. Libraries wrap it, so causes are searched."""
+    """A disk error as one line for the user; empty for any other error. Libraries wrap it, so causes are searched."""
     if error is None:
         return ""
     place, reason, remedy = "disk", "", ""
@@ -150,31 +150,31 @@ def disk_fault(error: BaseException | None) -> str:
 
 
 def memory_fault(error: BaseException | None) -> str:
-    """That a GPU's memory is full, as one line for the user; empty for any other error. Known by PyTorch's words."""
+    """A full GPU memory as one line for the user; empty for any other error. Detected by PyTorch's message."""
     if error is None:
         return ""
     found = OUT_OF_MEMORY.search(str(error))
     if not found:
         return memory_fault(error.__cause__ or error.__context__)
     return (
-        f"{found[0]}: lower batch_tokens of this stage (params.yaml) or graph_tokens (runtime.yaml), or end what else is on the GPU; "
-        "a training goes on from its last checkpoint"
+        f"{found[0]}: lower batch_tokens of this stage (params.yaml) or graph_tokens (runtime.yaml), or stop other processes on the GPU; "
+        "a training resumes from its last checkpoint"
     )
 
 
 def redacted(text: str) -> str:
-    """`text` without the passwords and tokens of its URLs, for lines that are printed or kept."""
+    """`text` without the passwords and tokens in its URLs, for lines that are printed or stored."""
     return SIGNATURES.sub(r"\1***", CREDENTIALS.sub("***@", text))
 
 
 def escaped(text: str) -> str:
-    """`text` with its control characters written out (`\\x1b`), so that a title or an id cannot redraw a terminal or forge a log's line.
+    """`text` with its control characters written out (`\\x1b`), so that a title or an id cannot redraw a terminal or forge a log line.
 
-    Tabs and newlines stay: whoever prints one line from data takes them out.
+    Tabs and newlines stay; whoever prints data as one line must remove them.
     """
     return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def printable(text: str) -> str:
-    """`text` as every line is shown or logged: no secrets of URLs, no control characters."""
+    """`text` as it may be shown or logged: no secrets from URLs, no control characters."""
     return escaped(redacted(text))

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under a temporary name, flushed to disk, renamed. Digests."""
+"""Files that are complete or absent: written under a temporary name, flushed to disk, renamed. Digests."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from tasks.core.stage.errors import UserError
 
 
 def partial(path: Path) -> Path:
-    """The name under which `path` is written until it is complete; one per path, so a kill leaves at most one."""
+    """The name that `path` has until it is complete; one per path, so a kill leaves at most one."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -42,7 +42,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield temporary
         for file in sorted(temporary.rglob("*")):
             if file.is_file():
-                file.chmod(0o644)  # safetensors writes for its owner only, and a cache is a team's
+                file.chmod(0o644)  # safetensors makes files private, but a team shares the cache
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
         if path.exists():
@@ -53,7 +53,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) to `path`, whole or not at all."""
+    """Write `text` (UTF-8) to `path`, completely or not at all."""
     with new_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -64,17 +64,17 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file; UserError where it is missing or not JSON."""
+    """The value of a JSON file; UserError if it is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: not there; run the stage that makes it") from None
+        raise UserError(f"{path}: not found; run the stage that makes it") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); remove it and run again") from None
 
 
 def file_stamp(path: Path) -> list[int]:
-    """Size, mtime, ctime (both in ns) and inode of a file: what tells that it was changed or replaced, without reading it."""
+    """Size, mtime, ctime (both in ns), and inode of a file: they show whether it was changed or replaced, without reading it."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 

@@ -1,7 +1,7 @@
-"""What a run reads as it was when the run began: parameters, the digests of code, and the code itself.
+"""Freeze the inputs of a run when it starts: parameters, code digests, and the code itself.
 
 `freeze` writes data/params.json (params.yaml as JSON) and data/code.json ({stage: digest of its code}), which the stages of
-dvc.yaml depend on, and makes the frozen copy of tasks/ that they execute. An edit meanwhile counts for the next run.
+dvc.yaml depend on, and makes the frozen copy of tasks/ that they execute. Edits during a run count for the next one.
 """
 
 import json
@@ -15,9 +15,9 @@ CODE = Path("data/code.json")
 
 
 def freeze(project: Path = Path()) -> Path | None:
-    """Freeze parameters and code of `project`; the folder to import `tasks` from, None where the project has no code of its own.
+    """Freeze parameters and code of `project`; returns the folder to import `tasks` from, None if the project has no code of its own.
 
-    A file is written only where its content changes. UserError where params.yaml cannot be read.
+    A file is written only if its content changes. UserError if params.yaml cannot be read.
     """
     freeze_parameters(project)
     if not (project / PACKAGE).is_dir():
@@ -28,7 +28,7 @@ def freeze(project: Path = Path()) -> Path | None:
 
 
 def freeze_parameters(project: Path = Path()) -> None:
-    """Write data/params.json alone. UserError where params.yaml cannot be read."""
+    """Write only data/params.json. UserError if params.yaml cannot be read."""
     _update(project / FROZEN, read_yaml(project / "params.yaml"))
 
 

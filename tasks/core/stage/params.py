@@ -1,4 +1,4 @@
-"""Parameters as frozen records: a section of params.yaml becomes a pydantic model that knows every key."""
+"""Parameters as frozen records: each section of params.yaml is parsed by a pydantic model that knows every key."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Params(BaseModel):
 
 
 P = TypeVar("P", bound=Params)
-PARAMETERS = "RETEMPER_PARAMS"  # environment: the file of parameters that a stage reads in place of FROZEN
+PARAMETERS = "RETEMPER_PARAMS"  # environment: the parameter file that a stage reads instead of FROZEN
 FROZEN = Path("data/params.json")  # params.yaml as it was when the run began (tasks.core.stage.frozen)
 TrainingTokens = Annotated[
     int | None,
@@ -38,19 +38,19 @@ InferenceTokens = Annotated[
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML 1.2 mapping (`1e-05` is a number); UserError where the file is missing, malformed, nested without end or a bomb of aliases."""
+    """A YAML 1.2 mapping (`1e-05` is a number); UserError if the file is missing, malformed, nested too deeply, or an alias bomb."""
     text = _text_of(path)
     with yaml_errors(str(path)):
         value = parse_yaml(text)
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise UserError(f"{path}: found a {type(value).__name__}, expected a mapping of sections")
+        raise UserError(f"{path}: found a {type(value).__name__}, expected a mapping of sections; fix the file")
     return value
 
 
 def refuse_yaml_bomb(path: Path) -> None:
-    """UserError where DVC, which is to read `path`, would run out of memory or stack; a missing file is fine."""
+    """UserError if `path` would make DVC run out of memory or stack; a missing file is fine."""
     if path.exists():
         text = _text_of(path)
         with yaml_errors(str(path)):
@@ -59,7 +59,7 @@ def refuse_yaml_bomb(path: Path) -> None:
 
 @contextmanager
 def yaml_errors(where: str) -> Iterator[None]:
-    """What a YAML reader refuses as one line, with the line number where it is known."""
+    """Turn a YAML reader's errors into one line, with the line number if known."""
     try:
         yield
     except MarkedYAMLError as error:
@@ -73,7 +73,7 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{path}: not there; run retemper in the project's folder") from None
+        raise UserError(f"{path}: not found; run retemper in the project's folder") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
 
@@ -81,7 +81,7 @@ def _text_of(path: Path) -> str:
 def validate(model: type[P], value: object, where: str, *, section: str = "") -> P:
     """`value`, from `section` of `where`, as a record of type `model`.
 
-    UserError naming `where`, the key, what was found and what was expected.
+    UserError naming `where`, the key, what was found, and what was expected.
     """
     if not isinstance(value, dict):
         place = f"{where}: {section}" if section else where
@@ -93,7 +93,7 @@ def validate(model: type[P], value: object, where: str, *, section: str = "") ->
         key = f"{where}: {'.'.join(filter(None, (section, *map(str, first['loc']))))}"
         if first["type"] == "extra_forbidden":
             known = ", ".join(_known(model, first["loc"][:-1]))
-            raise Invalid(f"{key}: unknown key; known are {known}", where=key, expected=known) from None
+            raise Invalid(f"{key}: unknown key, expected one of {known}", where=key, expected=known) from None
         if first["type"] == "missing":
             raise Missing(f"{key}: missing; add it", where=key, remedy="add it") from None
         found, wish = repr(first["input"]), f"{first['msg'][0].lower()}{first['msg'][1:]}"
@@ -101,7 +101,7 @@ def validate(model: type[P], value: object, where: str, *, section: str = "") ->
 
 
 def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
-    """The keys that a record nested in `model` may have: `place` leads to it through fields and dicts of records."""
+    """The keys that a record nested in `model` may have; `place` is the path to it through fields and dicts of records."""
     found: Any = model
     for key in place:
         fields = getattr(found, "model_fields", {})
@@ -110,12 +110,12 @@ def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
 
 
 def frozen_parameters() -> Path:
-    """The file of parameters that this stage reads: FROZEN, or what a run beside the project's own names in PARAMETERS."""
+    """The parameter file that this stage reads: FROZEN, or the one that a separate run names in PARAMETERS."""
     return Path(os.environ.get(PARAMETERS, FROZEN))
 
 
 def read_parameters(path: Path | None = None) -> dict[str, Any]:
-    """All sections of the frozen parameters; of another file where `path` says so. UserError where it is missing or malformed."""
+    """All sections of the frozen parameters, or of the file `path` if given. UserError if it is missing or malformed."""
     path = path or frozen_parameters()
     if path.suffix != ".json":
         return read_yaml(path)
@@ -126,7 +126,7 @@ def read_parameters(path: Path | None = None) -> dict[str, Any]:
 
 
 def load(model: type[P], section: str, path: Path | None = None) -> P:
-    """Section `section` (dotted: `rounds.star`) of the parameters, as they were when the run began, as a record of type `model`."""
+    """Section `section` (dotted: `rounds.star`) of the parameters, as of the start of the run, as a record of type `model`."""
     value: Any = read_parameters(path)
     place = path or "params.yaml"
     for key in section.split("."):

@@ -1,4 +1,4 @@
-"""Work shared out among processes: its results come in its own order, so their number changes nothing."""
+"""Distribute work among processes; results keep the order of the work, so the number of processes changes nothing."""
 
 import ctypes
 import multiprocessing
@@ -15,7 +15,7 @@ from typing import TypeVar
 from tasks.core.stage.entry import PR_SET_PDEATHSIG
 from tasks.core.stage.errors import UserError
 
-AHEAD = 3  # pieces of work in flight for each process: memory is bounded by it
+AHEAD = 3  # pieces of work in flight per process; this bounds memory
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
@@ -26,10 +26,10 @@ def cores() -> int:
 
 
 def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int) -> Iterator[Result]:
-    """`function` of each piece of `work`, in order, by as many processes; one piece alone needs none.
+    """`function` of each piece of `work`, in order, computed by `processes` processes; a single piece starts none.
 
-    `function`, which must be a module's own (or a partial of one), pieces and results pass between processes. UserError where
-    one of them is killed.
+    `function`, pieces, and results pass between processes, so `function` must be at module level (or a partial of such a function).
+    UserError if a process is killed.
     """
     rest = iter(work)
     first = list(islice(rest, 2))
@@ -49,15 +49,15 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise UserError(
-                f"a worker was ended by the system, most likely for memory; close other programs, or let fewer than {processes} cores work "
-                "(taskset -c 0 retemper run), and run again"
+                f"a worker was killed by the system, most likely for lack of memory; close other programs, or use fewer than {processes} "
+                "cores (taskset -c 0 retemper run), and run again"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _tie(parent: int) -> None:
-    """A worker ends with the stage, even where that is killed."""
+    """Make a worker end with its stage, even if the stage is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

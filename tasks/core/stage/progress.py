@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and ETA on a terminal, a quiet line now and then in a log."""
+"""Progress of long work: a bar with rate and ETA on a terminal, an occasional line in a log."""
 
 import os
 import sys
@@ -8,15 +8,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 LOG_SECONDS = 30.0
-LIVE = "RETEMPER_LIVE"  # set by a flow whose own output is a terminal: it shows lines that begin with \r, and keeps them out of logs
+LIVE = "RETEMPER_LIVE"  # set by a flow that runs on a terminal: it shows lines that begin with \r, and keeps them out of logs
 LIVE_SECONDS = 0.5
 
 
 class Progress:
-    """Counts done work of `total` units (None: unknown) and tells it on stderr.
+    """Counts completed work of `total` units (None: unknown) and reports it on stderr.
 
-    On a terminal the line is redrawn ten times a second at most; elsewhere a line comes every LOG_SECONDS. Where LIVE is
-    set, passing lines (`\\r...\\n`) come between those.
+    On a terminal, the line is redrawn at most ten times a second; elsewhere, there is a line every LOG_SECONDS. If LIVE is
+    set, transient lines (`\\r...\\n`) come in between.
     """
 
     def __init__(self, what: str, total: int | None, unit: str = "") -> None:
@@ -32,7 +32,7 @@ class Progress:
         self.resumed += count
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Count `count` more units; `note` (a loss, say) is shown behind the rate."""
+        """Count `count` more units; `note` (a loss, for example) is shown after the rate."""
         self.done += count
         now = time.monotonic()
         if now - self.told >= (0.1 if self.terminal else LOG_SECONDS):
@@ -43,7 +43,7 @@ class Progress:
             print(f"\r{self._line(now, note)}", file=sys.stderr, flush=True)
 
     def close(self, note: str = "") -> None:
-        """Tell the final count and rate."""
+        """Report the final count and rate."""
         self._tell(time.monotonic(), note, end="\n")
 
     def _tell(self, now: float, note: str, end: str) -> None:
@@ -59,7 +59,7 @@ class Progress:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "") -> Iterator[T]:
-    """Yield from `items`, telling progress."""
+    """Yield from `items` and report progress."""
     progress = Progress(what, total, unit)
     for item in items:
         yield item

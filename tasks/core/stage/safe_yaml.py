@@ -1,8 +1,8 @@
-"""YAML 1.2 that was written to harm its reader is refused before memory grows: aliases within aliases, and nesting without end.
+"""Refuse malicious YAML 1.2 before memory grows: aliases within aliases, and excessive nesting.
 
-A few hundred bytes of aliases (`b: &b [*a, *a]; c: &c [*b, *b] ...`) stand for billions of values to everything that walks them,
-merge keys (`<<`) even while they are read; each level of nesting takes stack, and libyaml (ruamel.yaml's and DVC's fast reader) ends
-in a segmentation fault.
+A few hundred bytes of aliases (`b: &b [*a, *a]; c: &c [*b, *b] ...`) expand to billions of values for any code that walks them, and
+merge keys (`<<`) expand even while they are read. Each level of nesting takes stack, and libyaml (ruamel.yaml's and DVC's fast reader)
+ends in a segmentation fault.
 """
 
 import re
@@ -16,16 +16,16 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 MOST_LEVELS = 100  # a parameter file has four
 MOST_VALUES = 100_000  # that aliases may add; a parameter file has a few hundred in all
 INDENT = re.compile(r"^[ \t]*", re.MULTILINE)
-OPENERS = re.compile(rf"(?:[\[{{]\s*){{{MOST_LEVELS + 1},}}")  # one after the other: ruamel.yaml scans 1,000 of them in 5 s
+OPENERS = re.compile(rf"(?:[\[{{]\s*){{{MOST_LEVELS + 1},}}")  # in a row: ruamel.yaml needs 5 s to scan 1,000 of them
 INDICATORS = re.compile(r"[-?:][ \t]")
 
 
 class Refused(MarkedYAMLError):
-    """Too deep, or too much behind aliases. `problem` says which, for a line of text."""
+    """Nested too deeply, or aliases expand to too much. `problem` says which, in one line."""
 
 
 class LimitedComposer(Composer):
-    """ruamel.yaml's, with a bound on levels while nodes are made, and on what aliases add before anything is built from them."""
+    """ruamel.yaml's composer, with a limit on levels while nodes are made, and on alias expansion before values are built."""
 
     level = 0
 
@@ -46,13 +46,13 @@ class LimitedComposer(Composer):
 
 
 def refuse_expansion(root: Node) -> None:
-    """Refused where the aliases of a node graph stand for more than MOST_VALUES values, or one for what it is part of itself."""
-    sizes: dict[int, int | None] = {}  # None: on the way down to here
+    """Raise Refused if the aliases of a node graph add more than MOST_VALUES values, or if one is inside its own anchor."""
+    sizes: dict[int, int | None] = {}  # None: an ancestor of the current node
 
     def size(node: Node) -> int:
         known = sizes.get(id(node), 0)
         if known is None:
-            raise Refused(problem="an alias (*name) stands within its own anchor (&name)", problem_mark=node.start_mark)
+            raise Refused(problem="an alias (*name) is within its own anchor (&name)", problem_mark=node.start_mark)
         if known:
             return known
         sizes[id(node)] = None
@@ -63,11 +63,11 @@ def refuse_expansion(root: Node) -> None:
 
     total = size(root)
     if total - len(sizes) > MOST_VALUES:
-        raise Refused(problem=f"its aliases (*name) stand for {total:,} values; write them out", problem_mark=root.start_mark)
+        raise Refused(problem=f"its aliases (*name) expand to {total:,} values; write them out", problem_mark=root.start_mark)
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML 1.2 document; ruamel.yaml's YAMLError (Refused is one) or ValueError where there is none."""
+    """The value of a YAML 1.2 document; ruamel.yaml's YAMLError (Refused is one) or ValueError if it is invalid."""
     if found := OPENERS.search(text):
         line = text.count("\n", 0, found.start())
         raise Refused(problem=f"nested deeper than {MOST_LEVELS} levels", problem_mark=FileMark("", found.start(), line, 0))
@@ -77,12 +77,12 @@ def parse_yaml(text: str) -> Any:
 
 
 def refuse_bomb(text: str) -> None:
-    """Refused where another reader of `text` (DVC, libyaml) would be harmed by it; what else is wrong with it is for that reader to say.
+    """Raise Refused if `text` would crash another reader (DVC, libyaml); that reader reports any other error.
 
-    Nearly every file is let through by its counts alone, which bound its depth from above (those readers fail at 250 and more):
-    pure Python reads 1,000 lines a second.
+    Nearly every file passes by its counts alone, which are an upper bound on its depth (those readers fail at 250 and more); pure
+    Python reads only 1,000 lines a second.
     """
-    openers = text.count("[") + text.count("{") - text.count("${")  # the last opens nothing, in valid YAML
+    openers = text.count("[") + text.count("{") - text.count("${")  # in valid YAML, "${" opens nothing
     indent = max(map(len, INDENT.findall(text)), default=0)
     inline = max((len(INDICATORS.findall(line)) for line in text.splitlines()), default=0)
     if openers + 2 * indent + inline > 2 * MOST_LEVELS or ("&" in text and "*" in text):

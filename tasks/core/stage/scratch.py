@@ -1,4 +1,4 @@
-"""Unfinished work that survives a kill: an ignored folder under the project, keyed by a digest of what the work is made of."""
+"""Unfinished work that survives a kill: an ignored folder in the project, keyed by a digest of the work's inputs."""
 
 import hashlib
 import json
@@ -13,16 +13,16 @@ from tasks.core.stage.files import file_digest, folder_digest, write_text
 
 ROOT = Path(".retemper")
 FINISHED = "finished"
-KEPT = 4  # unfinished works of one kind that are kept; the oldest go first
+KEPT = 4  # unfinished works kept per kind; the oldest are removed first
 
 
 def work_digest(*parts: object) -> str:
-    """One digest of all that a work depends on: paths count by content (files and folders), the rest by its JSON."""
+    """One digest of everything a work depends on: paths count by content (files and folders), the rest by its JSON."""
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, Path):
             if not part.exists():
-                raise UserError(f"{part}: not there; run the stage that makes it")
+                raise UserError(f"{part}: not found; run the stage that makes it")
             text = folder_digest(part) if part.is_dir() else file_digest(part)
         else:
             text = json.dumps(part, sort_keys=True, default=str)
@@ -31,12 +31,12 @@ def work_digest(*parts: object) -> str:
 
 
 def code_digest(stage: str) -> str:
-    """Digest of a stage's code (that of data/code.json) and of the libraries that compute: work begun by others is not resumed."""
+    """Digest of a stage's code (as in data/code.json) and of the libraries that compute; work begun with others is not resumed."""
     return work_digest([version("torch"), version("transformers")], Reader(Path(tasks.__file__).parents[1]).stage_digest(stage))
 
 
 def scratch_folder(kind: str, digest: str) -> Path:
-    """The folder of one unfinished work, made if it is not there; old ones of the same kind are removed."""
+    """The folder of one unfinished work, created if missing; old ones of the same kind are removed."""
     folder = ROOT / "scratch" / kind / digest[:32]
     folder.mkdir(parents=True, exist_ok=True)
     remove_finished(folder)
@@ -47,12 +47,12 @@ def scratch_folder(kind: str, digest: str) -> Path:
 
 
 def seal(path: Path) -> None:
-    """Say that a finished piece of work is whole, by its digest beside it: a machine that loses its power may cut or empty any file."""
+    """Mark a finished piece of work as complete, with a digest next to it: a power failure may truncate or empty any file."""
     write_text(_mark(path), file_digest(path))
 
 
 def sealed(path: Path) -> bool:
-    """Whether a piece is there and as it was when it was sealed; else it is to be made again."""
+    """Whether a piece exists and is unchanged since it was sealed; otherwise it must be made again."""
     mark = _mark(path)
     return path.exists() and mark.exists() and mark.read_bytes() == file_digest(path).encode()
 
@@ -62,12 +62,12 @@ def _mark(path: Path) -> Path:
 
 
 def finish(folder: Path) -> None:
-    """Say that a work is done. It is kept until its outs are safe, for a kill may come while DVC takes them in."""
+    """Mark a work as done. It is kept until its outs are safe, because a kill may come while DVC caches them."""
     (folder / FINISHED).touch()
 
 
 def remove_finished(but: Path | None = None) -> None:
-    """Remove works that are done: all of them (DVC has their outs), or those of the same kind as `but`, and not that one."""
+    """Remove finished works: all of them (DVC has their outs), or only those of the same kind as `but`, except `but` itself."""
     for mark in list((but.parent if but else ROOT / "scratch").glob(f"*/{FINISHED}" if but else f"*/*/{FINISHED}")):
         if mark.parent != but:
             shutil.rmtree(mark.parent, ignore_errors=True)

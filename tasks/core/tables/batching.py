@@ -1,4 +1,4 @@
-"""Rows in batches of a bounded size: joined where they come in crumbs, cut where they are long."""
+"""Rows in batches of bounded size: small batches are joined, large ones are split."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 JOINED_BYTES = 2**26
-TEXT_BYTES = 2**24  # of text at once: what a tokenizer makes of it takes some 20 times as much
+TEXT_BYTES = 2**24  # of text at a time; a tokenizer's output takes about 20 times as much
 
 
 def joined(parts: Iterable[pa.RecordBatch | pa.Table], rows: int, size: int = JOINED_BYTES) -> Iterator[pa.Table]:
-    """`parts`, in order, as tables that end with the part that fills `rows` rows or `size` bytes."""
+    """`parts`, in order, joined into tables; each ends with the part that reaches `rows` rows or `size` bytes."""
     held, count, total = list[pa.Table](), 0, 0
     for part in parts:
         held.append(part if isinstance(part, pa.Table) else pa.Table.from_batches([part]))
@@ -24,7 +24,7 @@ def joined(parts: Iterable[pa.RecordBatch | pa.Table], rows: int, size: int = JO
 
 
 def cut(batch: pa.RecordBatch, columns: list[str], size: int = TEXT_BYTES) -> Iterator[pa.RecordBatch]:
-    """The rows of `batch`, in order, `size` bytes of text in `columns` at a time; a row that has more stands alone."""
+    """The rows of `batch`, in order, with at most `size` bytes of text in `columns` at a time; a longer row comes alone."""
     lengths = sum(pc.binary_length(batch[name]).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for name in columns)
     ends = np.cumsum(lengths)
     start = 0

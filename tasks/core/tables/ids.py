@@ -1,4 +1,4 @@
-"""Ids of documents and queries: their tables, and the ordinals behind them."""
+"""Ids of documents and queries: their tables and ordinals."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ def read_ids(path: Path) -> pa.Array:
 
 
 def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
-    """The ordinal of each id of `needed` in the ids of a Parquet file, -1 where it is not there; ids are read a part at a time."""
+    """The ordinal of each id of `needed` among the ids of a Parquet file, -1 if missing; ids are read a part at a time."""
     unique = needed.dictionary_encode().unify_dictionaries()
     if not unique.num_chunks:
         return np.empty(0, dtype=np.int64)
@@ -41,7 +41,7 @@ def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
 
 @dataclass(frozen=True)
 class StoredIds:
-    """The `id` column of a Parquet file, left there: of a corpus's ids only those that are asked for are held."""
+    """The `id` column of a Parquet file, read on demand: only the requested ids of a corpus are in memory."""
 
     path: Path
 
@@ -53,7 +53,7 @@ class StoredIds:
         return self.take(pa.array(np.arange(start, min(start + count, len(self)))))
 
     def take(self, wanted: pa.Array) -> pa.Array:
-        """The ids at the ordinals `wanted`, in their order; only the row groups that these stand in are read."""
+        """The ids at the ordinals `wanted`, in their order; reads only the row groups that contain them."""
         unique, places = np.unique(wanted.to_numpy(zero_copy_only=False).astype(np.int64), return_inverse=True)
         parts = [pa.array([], pa.string())]
         with pq.ParquetFile(self.path) as file:

@@ -1,6 +1,6 @@
-"""Documents by query, as trainings read them: judgements and tables of negatives as lists of ordinals.
+"""Documents by query, as training reads them: judgments and tables of negatives as lists of ordinals.
 
-A table of negatives (schema RANKED) is read GROUP rows at a time and its lists stay on disk: memory does not grow with it.
+A table of negatives (schema RANKED) is read GROUP rows at a time and its lists stay on disk, so memory does not grow with it.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ from tasks.core.tables.parquet import count_rows, read_batches, read_table
 from tasks.core.tables.schemas import QRELS, RANKED
 
 Floats = npt.NDArray[np.float32]
-GROUP = 2**22  # rows; all ids of the corpus pass by once a group
+GROUP = 2**22  # rows; all ids of the corpus are read once per group
 
 
 @dataclass(frozen=True)
 class DocumentLists:
-    """A list of documents for each query, flat: query q has values[offsets[q]:offsets[q + 1]], and `scores` alike, where there are any."""
+    """A list of documents for each query, flat: query q has values[offsets[q]:offsets[q + 1]]; `scores`, if any, are parallel."""
 
     offsets: Ints
     values: npt.NDArray[Any]  # ordinals of documents
@@ -50,14 +50,14 @@ def _offsets(counts: Ints) -> Ints:
 
 
 def known_pairs(table: pa.Table, queries: Path, documents: Path) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """Ordinals of query and document of the rows of `table` whose ids both stand in the Parquet files, and which rows these are."""
+    """Query and document ordinals of the rows of `table` whose ids are both in the Parquet files, and a mask of these rows."""
     q, d = ordinals(table["query"], queries), ordinals(table["doc"], documents)
     known = (q >= 0) & (d >= 0)
     return q[known], d[known], known
 
 
 def relevant_pairs(qrels: Path, queries: Path, documents: Path) -> tuple[Ints, Ints]:
-    """Ordinals of query and document of every judgement of a grade above 0, in the order of the file."""
+    """Query and document ordinals of every judgment with a grade above 0, in file order."""
     judged = read_table(qrels, QRELS)
     return known_pairs(judged.filter(pc.greater(judged["grade"], 0)), queries, documents)[:2]
 
@@ -88,7 +88,7 @@ def _members(first: Ints, beside: Ints, same: Ints) -> tuple[Ints, Ints]:
 
 
 def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:
-    """The rows of a table of negatives whose rank lies in `window`, in order, about GROUP of them at a time."""
+    """The rows of a table of negatives with a rank in `window`, in order, about GROUP at a time."""
     held: list[pa.RecordBatch] = []
     for batch in read_batches(path, RANKED):
         held.append(batch.filter(pc.and_(pc.greater_equal(batch["rank"], window[0]), pc.less_equal(batch["rank"], window[1]))))
@@ -100,16 +100,16 @@ def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:
 
 
 def ranked_lists(path: Path, queries: Path, documents: Path, window: tuple[int, int], folder: Path) -> DocumentLists:
-    """The negatives of every query whose rank lies in `window`, best first; UserError for a table out of order.
+    """The negatives of every query with a rank in `window`, best first; UserError if the table is out of order.
 
-    They are mapped from two files in `folder` that have no name, so nothing is left of them however this process ends.
+    They are mapped from two unnamed files in `folder`, so nothing is left behind however this process ends.
     """
     counts, last = np.zeros(count_rows(queries), dtype=np.int64), 0
     with TemporaryFile(dir=folder) as values, TemporaryFile(dir=folder) as scores:
         for table in ranked_groups(path, window):
             q, d, known = known_pairs(table, queries, documents)
             if (np.diff(q, prepend=last) < 0).any():
-                raise UserError(f"{path}: its queries do not stand in the order of the training queries; run the stage that makes it again")
+                raise UserError(f"{path}: its queries are not in the order of the training queries; re-run the stage that makes it")
             last = int(q[-1]) if len(q) else last
             counts += np.bincount(q, minlength=len(counts))
             values.write(d.astype(np.int32).tobytes())

@@ -1,4 +1,4 @@
-"""Measures: names in the notation of ir_measures, values per query, means."""
+"""Measures: names in the notation of ir_measures, values per query, and means."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ Values = dict[str, float]  # measure's name -> value
 
 
 def parse(names: Sequence[str], relevance: int) -> dict[str, ir_measures.Measure]:
-    """Measures by the names they were given; binary ones count grades >= `relevance` unless the name says otherwise.
+    """Measures by the names given; binary ones count grades >= `relevance` unless the name says otherwise.
 
-    ValueError naming the measure that is unknown or that no installed provider computes.
+    ValueError naming a measure that is unknown or that no installed provider computes.
     """
     parsed: dict[str, ir_measures.Measure] = {}
     for name in names:
@@ -24,24 +24,24 @@ def parse(names: Sequence[str], relevance: int) -> dict[str, ir_measures.Measure
             if not ir_measures.DefaultPipeline.supports(measure):
                 raise ValueError("no installed provider computes it")
             if not list(ir_measures.evaluator([measure], {"q": {"d": relevance}}).iter_calc({"q": {"other": 1.0}})):
-                raise ValueError("it has no value for a query that finds nothing")
+                raise ValueError("it has no value for a query without results")
         except (ValueError, NameError, AssertionError, SyntaxError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{name!r} is no measure ({error}); expected names like nDCG@10, RR@10, R@100, AP (see ir-measur.es)"
+                f"{name!r} is not a valid measure ({error}); expected names like nDCG@10, RR@10, R@100, AP (see ir-measur.es)"
             ) from None
         if measure in parsed.values():
-            raise ValueError(f"{name!r} stands there twice; name each measure once")
+            raise ValueError(f"{name!r} is listed twice; name each measure once")
         parsed[name] = measure
     return parsed
 
 
 def cutoff(name: str) -> int:
-    """The ranks that a measure is taken over, 100 for R@100; 0 for one that takes the whole run."""
+    """How many ranks a measure uses: 100 for R@100; 0 if it uses the whole run."""
     return int(ir_measures.parse_measure(name).params.get("cutoff", 0))
 
 
 def read_qrels(table: pa.Table, relevance: int) -> Qrels:
-    """The judgments (schema QRELS) of every query that has a document of grade >= `relevance`: the queries that means are over."""
+    """The judgments (schema QRELS) of every query with a document of grade >= `relevance`; means are over these queries."""
     qrels: Qrels = {}
     for query, doc, grade in zip(*(table[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
         qrels.setdefault(query, {})[doc] = grade
@@ -50,7 +50,7 @@ def read_qrels(table: pa.Table, relevance: int) -> Qrels:
 
 def per_query(measures: Mapping[str, ir_measures.Measure], qrels: Qrels, rankings: Mapping[str, Sequence[str]]) -> dict[str, Values]:
     """Values of every query in `qrels`; `rankings` are document ids, best first. A query without a ranking counts 0."""
-    # ir_measures' providers break ties of scores in different ways, so they get falling ranks in place of scores.
+    # ir_measures' providers break ties between scores differently, so they get descending ranks instead of scores.
     run = {query: {doc: float(-rank) for rank, doc in enumerate(docs)} for query, docs in rankings.items() if query in qrels and docs}
     values: dict[str, Values] = {query: {} for query in qrels}
     if qrels:
@@ -61,12 +61,12 @@ def per_query(measures: Mapping[str, ir_measures.Measure], qrels: Qrels, ranking
 
 
 def means(names: Iterable[str], values: Mapping[str, Values]) -> Values:
-    """The mean of every measure over all queries in `values`, of which there is at least one."""
+    """The mean of every measure over all queries in `values`, which must not be empty."""
     return {name: math.fsum(row[name] for row in values.values()) / len(values) for name in names}
 
 
 def value_tables(names: Sequence[str], values: Mapping[str, Values]) -> Iterator[pa.Table]:
-    """`values` as one table, by query id: a string column `query` and a float64 column for each measure."""
+    """`values` as one table, sorted by query id: a string column `query` and a float64 column for each measure."""
     queries = sorted(values)
     columns = {"query": pa.array(queries, pa.string())}
     yield pa.table(columns | {name: pa.array([values[query][name] for query in queries], pa.float64()) for name in names})

@@ -1,4 +1,4 @@
-"""Parquet in and out, a batch at a time; a file is whole or absent."""
+"""Read and write Parquet, a batch at a time; a file is complete or absent."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,11 +11,11 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 
 BATCH_ROWS = 8192
-UNREADABLE = (pa.ArrowException, UnicodeDecodeError, OSError)  # Arrow tells of damage as one or the other, an OSError without a number
+UNREADABLE = (pa.ArrowException, UnicodeDecodeError, OSError)  # Arrow reports corruption as any of these; the OSError has no errno
 
 
 def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
-    """Write `batches` of `schema` to a Parquet file as they come; returns the number of rows."""
+    """Write `batches` of `schema` to a Parquet file as they arrive; returns the number of rows."""
     rows = 0
     with new_file(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
         for batch in batches:
@@ -25,36 +25,36 @@ def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch 
 
 
 def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file of `schema`, BATCH_ROWS at a time; UserError where it is missing or another table."""
+    """The rows of a Parquet file of `schema`, BATCH_ROWS at a time; UserError if it is missing or has another schema."""
     try:
         with pq.ParquetFile(path) as file:
             if not file.schema_arrow.equals(schema):
-                raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}")
+                raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}; re-run the stage that makes it")
             yield from file.iter_batches(BATCH_ROWS, columns=columns)
     except FileNotFoundError:
-        raise UserError(f"{path}: not there; run the stage that makes it") from None
+        raise UserError(f"{path}: not found; run the stage that makes it") from None
     except UNREADABLE as error:
-        refuse_damage(error, f"{path}: not a readable Parquet file ({error}); remove it and run again")
+        refuse_damage(error, f"{path}: cannot be read as Parquet ({error}); remove it and run again")
 
 
 def refuse_damage(error: BaseException, message: str) -> NoReturn:
-    """UserError of `message` for one of UNREADABLE that tells of damage in a file; `error` itself where disk or memory have refused."""
+    """Raise a UserError of `message` if `error`, one of UNREADABLE, means a corrupt file; re-raise a disk or memory error."""
     if (isinstance(error, OSError) and error.errno) or isinstance(error, MemoryError):
         raise error
     raise UserError(message) from None
 
 
 def count_rows(path: Path) -> int:
-    """The rows of a Parquet file, from its footer; UserError where it is missing or damaged."""
+    """The number of rows of a Parquet file, from its footer; UserError if it is missing or corrupt."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except FileNotFoundError:
-        raise UserError(f"{path}: not there; run the stage that makes it") from None
+        raise UserError(f"{path}: not found; run the stage that makes it") from None
     except UNREADABLE as error:
-        refuse_damage(error, f"{path}: not a readable Parquet file ({error}); remove it and run again")
+        refuse_damage(error, f"{path}: cannot be read as Parquet ({error}); remove it and run again")
 
 
 def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    """The whole of a Parquet file of `schema`, for tables that fit in memory (queries, qrels)."""
+    """A whole Parquet file of `schema`, for tables that fit in memory (queries, qrels)."""
     selected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     return pa.Table.from_batches(read_batches(path, schema, columns), selected)

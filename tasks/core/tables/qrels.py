@@ -1,4 +1,4 @@
-"""The judgments of a split as measures take them. Apart from the measures, which every command imports with the parameters."""
+"""The judgments of a split, in the form that measures take. Separate from measures.py, which every command imports with the parameters."""
 
 from pathlib import Path
 
@@ -11,9 +11,10 @@ from tasks.core.tables.schemas import QRELS
 
 
 def load_qrels(path: Path, split: str, relevance: int) -> Qrels:
-    """`read_qrels` of one split's file, empty where there is none.
+    """`read_qrels` for one split's file; empty if there is none.
 
-    UserError where grades are positive and none reaches `relevance`: the split would go, and with dev the choice of models to test.
+    UserError if there are positive grades but none reaches `relevance`: the split would vanish, and without dev, test would choose
+    the models.
     """
     if not path.exists():
         return {}
@@ -22,7 +23,7 @@ def load_qrels(path: Path, split: str, relevance: int) -> Qrels:
     largest = pc.max(table["grade"]).as_py() or 0
     if largest > 0 and not qrels:
         raise UserError(
-            f"params.yaml: evaluate.relevance: found {relevance} for {split}, where the largest grade is {largest}, so that no query of it "
-            f"is left; expected {largest} at most; set a grade for each split, as in {{dev: 1, test: 2}}"
+            f"params.yaml: evaluate.relevance: found {relevance} for {split}, whose highest grade is {largest}, so no query would be left; "
+            f"expected at most {largest}; set a grade for each split, as in {{dev: 1, test: 2}}"
         )
     return qrels

@@ -1,9 +1,9 @@
-"""The tables that pass between stages: one Arrow schema each, and where a corpus folder keeps them.
+"""The tables passed between stages: one Arrow schema each, and their places in a corpus folder.
 
     corpus/documents.parquet       id, title, text
-    corpus/queries/SPLIT.parquet   id, text, answers (strings; empty where the data has none)
-    corpus/qrels/SPLIT.parquet     query, doc, grade (relevant where > 0)
-    corpus/stats.json              what was read
+    corpus/queries/SPLIT.parquet   id, text, answers (strings; empty if the data has none)
+    corpus/qrels/SPLIT.parquet     query, doc, grade (above 0: relevant)
+    corpus/stats.json              statistics of what was read
     candidates/SPLIT.parquet, negatives/NAME/train.parquet    query, doc, rank (from 1), score
 
 Ids are the source's own strings.
@@ -12,7 +12,7 @@ Ids are the source's own strings.
 import pyarrow as pa
 
 SPLITS = ("train", "dev", "test")
-MEASURED = ("dev", "test")  # splits that systems have runs of
+MEASURED = ("dev", "test")  # splits that systems have runs for
 DOCUMENTS = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 QUERIES = pa.schema([("id", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string()))])
 QRELS = pa.schema([("query", pa.string()), ("doc", pa.string()), ("grade", pa.int32())])

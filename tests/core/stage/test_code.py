@@ -1,4 +1,4 @@
-"""Digests of code: what counts and what does not; frozen copies are whole, used again, and bounded in number."""
+"""Code digests: what counts and what does not; frozen copies are complete, reused, and bounded in number."""
 
 import ast
 import subprocess
@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_closure_holds_lazy_relative_and_indirect_imports_and_files_beside_them(project: Path) -> None:
+def test_the_closure_has_lazy_relative_and_indirect_imports_and_adjacent_files(project: Path) -> None:
     found = {path.relative_to(project / "tasks").as_posix() for path in Reader(project).closure("one")}
     assert found == {
         "one/__main__.py",
@@ -75,23 +75,23 @@ OTHER = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_what_cannot_change_an_artifact_does_not_count(one: str, other: str) -> None:
+def test_edits_that_cannot_change_an_artifact_keep_the_digest(one: str, other: str) -> None:
     assert ast.dump(ast.parse(one)) != ast.dump(ast.parse(other)) or one != other
     assert read_module(one.encode(), "tasks").digest == read_module(other.encode(), "tasks").digest
 
 
 @pytest.mark.parametrize(("one", "other"), OTHER)
-def test_everything_else_counts(one: str, other: str) -> None:
+def test_all_other_edits_change_the_digest(one: str, other: str) -> None:
     assert read_module(one.encode(), "tasks").digest != read_module(other.encode(), "tasks").digest
 
 
 def test_a_digest_is_the_same_under_every_version_of_python() -> None:
-    """`ast.dump` differs from version to version; a team with several would share no cache."""
+    """`ast.dump` differs between versions, so a team with several of them could not share a cache."""
     text = "@a\nclass B(C):\n    x: int = 1\n    def f(self, y=(2, 'z'), *a, k=None):\n        return f'{y!r:>3}' if y else [*a]\n"
     assert read_module(text.encode(), "tasks").digest == "8470fd8eec8d4b58f95461cc54f0099fc6b3061c3d09ad4a8912bf022b9a3049"
 
 
-def test_what_is_remembered_of_a_module_is_by_its_bytes(project: Path) -> None:
+def test_cached_results_depend_on_a_modules_bytes(project: Path) -> None:
     memory = project / "memory.json"
     first = Reader(project, memory).stage_digests()
     assert memory.exists() and Reader(project, memory).stage_digests() == first == Reader(project).stage_digests()
@@ -102,13 +102,13 @@ def test_what_is_remembered_of_a_module_is_by_its_bytes(project: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "line"), [(b"x = 1\nif:\n", 2), (b"x = '\0'\n", 1), (b"x = '\xff'\n", 1)])
-def test_code_that_is_not_python_is_refused_in_one_line(project: Path, text: bytes, line: int) -> None:
+def test_invalid_python_is_refused_in_one_line(project: Path, text: bytes, line: int) -> None:
     (project / "tasks/core/d.py").write_bytes(text)
     with pytest.raises(UserError, match=rf"^tasks/core/d.py:{line}: not valid Python \(.+\); fix it and run again$"):
         Reader(project).stage_digests()
 
 
-def test_a_frozen_copy_is_whole_and_used_again_and_old_ones_go(project: Path) -> None:
+def test_a_frozen_copy_is_complete_and_reused_and_old_ones_are_removed(project: Path) -> None:
     first = freeze_code(project, kept=2)
     (first / "tasks/one/own.py").write_text("tampered = True\n")
     assert freeze_code(project, kept=2) == first
@@ -119,7 +119,7 @@ def test_a_frozen_copy_is_whole_and_used_again_and_old_ones_go(project: Path) ->
     assert len([*(project / ".retemper/code").iterdir()]) == 2 and last.is_dir() and not first.exists()
 
 
-def test_a_stage_and_what_it_starts_import_the_frozen_copy(project: Path) -> None:
+def test_a_stage_and_its_child_processes_import_the_frozen_copy(project: Path) -> None:
     (project / "tasks/core/b.py").write_text("value = 1\n")
     code = freeze_code(project)
     (project / "tasks/core/b.py").write_text("value = 2\n")

@@ -1,4 +1,4 @@
-"""The one place that chooses device and arithmetic: every kind of hardware, by its probes."""
+"""The only place that chooses device and arithmetic, on every kind of hardware, simulated by its probes."""
 
 import ctypes
 import subprocess
@@ -39,7 +39,7 @@ def hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = 
         (GPU, {"gpus": 1, "amx": True}, torch.float32),  # a GPU that only emulates bf16
     ],
 )
-def test_bf16_where_the_hardware_has_units_for_it(
+def test_bf16_is_used_only_if_the_hardware_supports_it(
     device: torch.device, probes: dict[str, Any], expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hardware(monkeypatch, **probes)
@@ -50,7 +50,7 @@ def test_bf16_where_the_hardware_has_units_for_it(
 @pytest.mark.parametrize(
     ("asked", "gpus", "expected"), [("auto", 0, "cpu"), ("auto", 2, "cuda"), ("cpu", 2, "cpu"), ("cuda:1", 2, "cuda:1")]
 )
-def test_the_device_that_is_asked_for(asked: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_requested_device_is_chosen(asked: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware(monkeypatch, gpus=gpus)
     assert choose_device(Runtime(device=asked)) == torch.device(expected)
     assert torch.are_deterministic_algorithms_enabled()
@@ -59,13 +59,13 @@ def test_the_device_that_is_asked_for(asked: str, gpus: int, expected: str, monk
 
 
 @pytest.mark.parametrize(("asked", "gpus"), [("cuda", 0), ("cuda:2", 2)])
-def test_a_device_that_is_not_there(asked: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_is_refused(asked: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware(monkeypatch, gpus=gpus)
     with pytest.raises(UserError, match=f"device {asked}: found {gpus} GPUs"):
         choose_device(Runtime(device=asked))
 
 
-def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_set_only_if_given(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", set_to.append)
     choose_device(Runtime(device="cpu"))
@@ -88,14 +88,14 @@ print(maps(), keep_memory(), maps())
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="of glibc's malloc")
-def test_a_tensors_memory_is_no_mapping_of_its_own_that_goes_with_it() -> None:
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc's malloc")
+def test_freed_tensors_memory_is_not_unmapped() -> None:
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", MAPPED], cwd=root, capture_output=True, text=True, check=False)
     assert done.stdout == "1 True 0\n", done
 
 
-def test_the_runtime_file(tmp_path: Path) -> None:
+def test_the_runtime_file_is_optional_and_checked(tmp_path: Path) -> None:
     assert read_runtime(tmp_path / "none.yaml") == Runtime()
     (tmp_path / "r.yaml").write_text("device: cpu\nthreads: 1\n")
     assert read_runtime(tmp_path / "r.yaml") == Runtime(device="cpu", threads=1)
@@ -105,7 +105,7 @@ def test_the_runtime_file(tmp_path: Path) -> None:
             read_runtime(tmp_path / "r.yaml")
 
 
-def test_weights_change_their_type_and_frequencies_keep_theirs() -> None:
+def test_weights_change_type_but_rotary_frequencies_do_not() -> None:
     """Rotary frequencies in bf16 are off by up to 0.4 %: radians at the end of a long text."""
     module = torch.nn.Linear(2, 2)
     module.register_buffer("inv_freq", torch.tensor([0.1234567]))

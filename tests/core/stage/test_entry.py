@@ -1,4 +1,4 @@
-"""How a stage ends when it is interrupted."""
+"""How a stage ends when it is interrupted, orphaned, or its inputs change."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tasks.core.stage.files import file_stamp
 def test_ctrl_c_is_one_line_and_status_130() -> None:
     script = (
         "import signal, time\nfrom tasks.core.stage.entry import stage\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job would pass on that it is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it, and children inherit that
         "with stage():\n    print('at work', flush=True)\n    time.sleep(60)"
     )
     root = Path(__file__).resolve().parents[3]
@@ -28,8 +28,8 @@ def test_ctrl_c_is_one_line_and_status_130() -> None:
     assert (process.returncode, errors) == (130, "retemper: interrupted\n")
 
 
-def test_a_stage_whose_parent_dies_while_it_starts_does_no_work(tmp_path: Path) -> None:
-    """The kernel tells of a parent's death only who has asked for it, which a stage does after its imports."""
+def test_a_stage_whose_parent_dies_during_startup_does_no_work(tmp_path: Path) -> None:
+    """The kernel reports a parent's death only to processes that asked, which a stage does after its imports."""
     stage = (
         "import os, time; from pathlib import Path; from tasks.core.stage.entry import stage\n"
         "Path('started').write_text(str(os.getpid())); parent = os.getppid()\n"
@@ -60,8 +60,8 @@ def test_a_stage_whose_parent_dies_while_it_starts_does_no_work(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("edit", ["", "corpus/rows", "file"])
-def test_a_stage_whose_inputs_change_meanwhile_has_failed(tmp_path: Path, edit: str) -> None:
-    """Under DVC, which would record what it finds there when the stage has ended."""
+def test_a_stage_fails_if_its_inputs_change_while_it_runs(tmp_path: Path, edit: str) -> None:
+    """DVC would record the inputs as they are when the stage ends."""
     (tmp_path / "data/corpus").mkdir(parents=True)
     for name in ("corpus/rows", "file"):
         (tmp_path / "data" / name).write_text("before")
@@ -73,11 +73,11 @@ def test_a_stage_whose_inputs_change_meanwhile_has_failed(tmp_path: Path, edit: 
     command = [sys.executable, "-c", script, "--corpus", "data/corpus", "--file", "data/file", "--out", "data/out"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     folder = edit.partition("/")[0]
-    told = f"retemper: data/{folder}: changed while train@a ran; what it made is not kept, run again\n" if edit else ""
+    told = f"retemper: data/{folder}: changed while train@a ran; its output was discarded, run again\n" if edit else ""
     assert (done.returncode, done.stderr) == (2 if edit else 0, told)
 
 
-def test_a_stage_collects_no_garbage_among_its_imports() -> None:
+def test_imported_objects_are_exempt_from_garbage_collection() -> None:
     code = "import gc\nfrom tasks.core.stage.entry import stage\nwith stage(): print(gc.get_freeze_count() > 1000, gc.isenabled())"
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
@@ -85,7 +85,7 @@ def test_a_stage_collects_no_garbage_among_its_imports() -> None:
 
 
 @pytest.mark.parametrize("change", ["", "before", "meanwhile"])
-def test_a_stage_whose_sources_are_others_than_it_depends_on_has_failed(tmp_path: Path, change: str) -> None:
+def test_a_stage_fails_if_its_sources_differ_from_its_dependencies(tmp_path: Path, change: str) -> None:
     source = tmp_path / "corpus.jsonl"
     source.write_text("one")
     problem = "dataset.source beir:x: has changed: run again" if change == "before" else ""
@@ -99,6 +99,6 @@ def test_a_stage_whose_sources_are_others_than_it_depends_on_has_failed(tmp_path
     told = {
         "": "",
         "before": f"retemper: {problem}\n",
-        "meanwhile": f"retemper: {source}: changed while prepare ran; what it made is not kept, run again\n",
+        "meanwhile": f"retemper: {source}: changed while prepare ran; its output was discarded, run again\n",
     }
     assert (done.returncode, done.stdout, done.stderr) == (2 if change else 0, "" if problem else "read\n", told[change])

@@ -1,4 +1,4 @@
-"""What no line that is shown may hold: a URL's secrets, and codes that a terminal obeys."""
+"""No line shown may contain a URL's secrets or terminal control codes."""
 
 import pytest
 
@@ -25,12 +25,12 @@ from tasks.core.stage.errors import UserError, escaped, one_line_errors, printab
         ("mail a@b.org at 12:30", "mail a@b.org at 12:30"),
     ],
 )
-def test_secrets_of_urls(text: str, shown: str) -> None:
+def test_secrets_of_urls_are_redacted(text: str, shown: str) -> None:
     assert redacted(text) == shown
     assert redacted(shown) == shown
 
 
-def test_control_characters_are_written_out() -> None:
+def test_control_characters_are_escaped() -> None:
     assert escaped("a\x1b[2J\x07\rb\x9b1m\x7f\u202e\udc80") == r"a\x1b[2J\x07\rb\x9b1m\x7f\u202e\udc80"
     plain = "tab\tline\nÄ 語 🙂 \u200f שלום"
     assert escaped(plain) == plain

@@ -1,4 +1,4 @@
-"""Files are whole or absent, whatever goes wrong while they are written."""
+"""Files are complete or absent, whatever goes wrong while they are written."""
 
 import errno
 import hashlib
@@ -24,7 +24,7 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     assert path.read_text() == "whole"
 
 
-def test_a_folder_replaces_the_former_one_only_when_it_is_complete(tmp_path: Path) -> None:
+def test_a_folder_replaces_the_old_one_only_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with new_folder(path) as temporary:
         (temporary / "old").write_text("old")
@@ -42,7 +42,7 @@ def test_a_folder_replaces_the_former_one_only_when_it_is_complete(tmp_path: Pat
     assert (path / "deep" / "new").stat().st_mode & 0o777 == 0o644
 
 
-def test_json_comes_back_and_nan_is_refused(tmp_path: Path) -> None:
+def test_json_round_trips_and_nan_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "value.json"
     write_json(path, {"ä": [1, 2.5, None]})
     assert read_json(path) == {"ä": [1, 2.5, None]}
@@ -52,11 +52,11 @@ def test_json_comes_back_and_nan_is_refused(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(UserError, match=r"value\.json: not JSON"):
         read_json(path)
-    with pytest.raises(UserError, match=r"none\.json: not there"):
+    with pytest.raises(UserError, match=r"none\.json: not found"):
         read_json(tmp_path / "none.json")
 
 
-def test_digests(tmp_path: Path) -> None:
+def test_digests_depend_on_names_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "a").write_bytes(b"1")
     (tmp_path / "b" / "c").write_bytes(b"2")
@@ -68,18 +68,18 @@ def test_digests(tmp_path: Path) -> None:
     assert len({before, renamed, folder_digest(tmp_path)}) == 3
 
 
-def test_work_digest_sees_content_and_values(tmp_path: Path) -> None:
+def test_work_digest_depends_on_content_and_values(tmp_path: Path) -> None:
     (tmp_path / "input").write_bytes(b"1")
     first = work_digest({"lr": 1e-5}, tmp_path / "input")
     assert first == work_digest({"lr": 1e-5}, tmp_path / "input")
     assert first != work_digest({"lr": 2e-5}, tmp_path / "input")
     (tmp_path / "input").write_bytes(b"2")
     assert first != work_digest({"lr": 1e-5}, tmp_path / "input")
-    with pytest.raises(UserError, match="not there"):
+    with pytest.raises(UserError, match="not found"):
         work_digest(tmp_path / "gone")
 
 
-def test_scratch_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in range(9):
         folder = scratch_folder("train-star", hashlib.sha256(bytes([number])).hexdigest())
@@ -98,7 +98,7 @@ def test_scratch_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (PermissionError(errno.EACCES, "Permission denied", "data"), "retemper: data: Permission denied"),
     ],
 )
-def test_a_users_mistake_is_one_line_and_status_2(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_error_is_one_line_and_status_2(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended, one_line_errors():
         raise error
     printed = capsys.readouterr().err
@@ -107,6 +107,6 @@ def test_a_users_mistake_is_one_line_and_status_2(error: Exception, line: str, c
     assert printed.count("\n") == 1
 
 
-def test_a_crash_of_ours_is_not_hidden() -> None:
+def test_our_own_errors_are_not_hidden() -> None:
     with pytest.raises(FileNotFoundError), one_line_errors():
         raise FileNotFoundError(errno.ENOENT, "No such file", "x")

@@ -1,4 +1,4 @@
-"""What params.yaml may say, and the line that comes where it says something else."""
+"""What params.yaml may contain, and the error line for anything else."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def round_of(tmp_path: Path, text: str) -> Round:
     return load(Round, "rounds.star", path)
 
 
-def test_yaml_1_2_numbers(tmp_path: Path) -> None:
+def test_numbers_are_read_as_in_yaml_1_2(tmp_path: Path) -> None:
     assert round_of(tmp_path, "{init: base, negatives: bm25, lr: 1e-05}").lr == 1e-5
 
 
@@ -24,7 +24,7 @@ def test_yaml_1_2_numbers(tmp_path: Path) -> None:
     ("text", "line"),
     [
         ("{init: base}", r"rounds\.star\.negatives: missing"),
-        ("{init: base, negatives: bm25, lrr: 1}", r"rounds\.star\.lrr: unknown key; known are init, negatives,"),
+        ("{init: base, negatives: bm25, lrr: 1}", r"rounds\.star\.lrr: unknown key, expected one of init, negatives,"),
         ("{init: base, negatives: bm25, lr: fast}", r"rounds\.star\.lr: found 'fast'; input should be a valid number"),
         ("{init: base, negatives: bm25, lr: 0}", r"rounds\.star\.lr: found 0; input should be greater than 0"),
         ("{init: base, negatives: bm25, lr: .nan}", r"rounds\.star\.lr: found nan"),
@@ -35,29 +35,29 @@ def test_yaml_1_2_numbers(tmp_path: Path) -> None:
         ("3", r"rounds\.star: found 3, expected a mapping with init, negatives"),
     ],
 )
-def test_refusals(tmp_path: Path, text: str, line: str) -> None:
+def test_invalid_values_are_refused_in_one_line(tmp_path: Path, text: str, line: str) -> None:
     with pytest.raises(UserError, match=line) as refused:
         round_of(tmp_path, text)
     assert "\n" not in str(refused.value)
 
 
-def test_an_unknown_key_deep_inside_names_its_neighbours() -> None:
+def test_an_unknown_nested_key_lists_the_valid_ones() -> None:
     class Sections(Params):
         rounds: dict[str, Round]
         text: Text
 
     good = {"init": "base", "negatives": "bm25"}
-    with pytest.raises(UserError, match=r"^p: rounds\.star\.lrr: unknown key; known are init, negatives, steps"):
+    with pytest.raises(UserError, match=r"^p: rounds\.star\.lrr: unknown key, expected one of init, negatives, steps"):
         validate(Sections, {"rounds": {"star": {**good, "lrr": 1}}, "text": {}}, "p")
-    with pytest.raises(UserError, match=r"^p: text\.title: unknown key; known are titles, separator"):
+    with pytest.raises(UserError, match=r"^p: text\.title: unknown key, expected one of titles, separator"):
         validate(Sections, {"rounds": {"star": good}, "text": {"title": True}}, "p")
-    with pytest.raises(UserError, match=r"^p: txt: unknown key; known are rounds, text"):
+    with pytest.raises(UserError, match=r"^p: txt: unknown key, expected one of rounds, text"):
         validate(Sections, {"rounds": {"star": good}, "text": {}, "txt": {}}, "p")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
-    with pytest.raises(UserError, match="not there"):
+    with pytest.raises(UserError, match="not found"):
         load(Round, "rounds.star", path)
     path.write_text("rounds:\n  star: {init: base\n")
     with pytest.raises(UserError, match=r"params\.yaml:\d+: not YAML"):

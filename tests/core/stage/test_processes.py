@@ -1,4 +1,4 @@
-"""Work by processes: the order of the work, and nothing for a single piece."""
+"""Work by processes: results keep the order of the work, and a single piece starts no process."""
 
 import os
 import signal
@@ -23,12 +23,12 @@ def test_one_piece_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(in_order(os.path.exists, [], 8)) == []
 
 
-def test_an_error_of_a_worker_is_the_callers() -> None:
+def test_a_workers_error_is_raised_in_the_caller() -> None:
     with pytest.raises(FileNotFoundError):
         list(in_order(os.stat, FILES, 2))
 
 
-def test_a_worker_that_the_system_ended_is_told_in_a_line() -> None:
-    with pytest.raises(UserError, match=r"a worker was ended by the system, most likely for memory; .* run again") as refusal:
+def test_a_killed_worker_is_a_one_line_error() -> None:
+    with pytest.raises(UserError, match=r"a worker was killed by the system, most likely for lack of memory; .* run again") as refusal:
         list(in_order(signal.raise_signal, [signal.SIGKILL] * 9, 2))
     assert "\n" not in str(refusal.value)

@@ -1,4 +1,4 @@
-"""Progress: quiet lines in a log, a redrawn one on a terminal; rate and ETA by a clock that the test moves."""
+"""Progress: occasional lines in a log, one redrawn line on a terminal; rate and ETA by a clock that the test moves."""
 
 import time
 
@@ -14,7 +14,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_log_hears_now_and_then_and_at_the_end(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_occasional_lines_and_a_final_one(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress("encode", 100, "rows")
     for _ in range(10):
         clock[0] += LOG_SECONDS / 5
@@ -28,7 +28,7 @@ def test_a_log_hears_now_and_then_and_at_the_end(clock: list[float], capsys: pyt
     ]
 
 
-def test_what_was_resumed_is_shown_but_not_in_the_rate(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_units_are_shown_but_not_in_the_rate(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress("train", 100, "steps")
     progress.skip(80)
     clock[0] += 40
@@ -51,7 +51,7 @@ def test_a_terminal_sees_one_line_redrawn(clock: list[float], capsys: pytest.Cap
     ]
 
 
-def test_a_flow_on_a_terminal_hears_lines_in_passing(
+def test_a_flow_on_a_terminal_gets_transient_lines(
     clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LIVE, "1")

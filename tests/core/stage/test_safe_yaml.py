@@ -1,4 +1,4 @@
-"""Parameter files that would take all memory or all stack: one line, at once, and before DVC reads them."""
+"""Parameter files that would use up memory or stack are refused in one line, at once, before DVC reads them."""
 
 import resource
 from pathlib import Path
@@ -29,7 +29,7 @@ BOMBS = {
 
 @pytest.fixture(autouse=True)
 def little_memory() -> object:
-    """A bomb ends in MemoryError here, not in the machine's last byte."""
+    """A bomb ends in MemoryError here, before it uses up the machine's memory."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     if pages:
@@ -64,20 +64,20 @@ def test_a_command_refuses_what_dvc_would_read(file: str, tmp_path: Path, monkey
         project_folder()
 
 
-def test_what_is_no_bomb_passes(tmp_path: Path) -> None:
+def test_harmless_yaml_passes(tmp_path: Path) -> None:
     shared = "base: &base {lr: 1e-05, steps: [1, 2]}\nrounds:\n  a: *base\n  b: {<<: *base, lr: 2}\n"
     assert parse_yaml(shared) == YAML(typ="safe", pure=True).load(shared)
     assert parse_yaml(shared)["rounds"]["a"]["lr"] == 1e-5
     nested = "a: " + "[" * (MOST_LEVELS - 2) + "]" * (MOST_LEVELS - 2)
     assert parse_yaml(nested)["a"]
-    refuse_bomb("a: [1, 2\n" + "{" * 40)  # malformed: for its reader to say
+    refuse_bomb("a: [1, 2\n" + "{" * 40)  # malformed: its reader reports that
     with pytest.raises(UserError, match=r":2: not YAML"):
         (tmp_path / "p").write_text("a: 1\n  b: 2\n")
         read_yaml(tmp_path / "p")
 
 
-def test_counts_alone_never_let_depth_through() -> None:
-    """Whatever the count lets through is no deeper than twice the bound: fast readers can take that."""
+def test_counts_alone_never_pass_excessive_depth() -> None:
+    """Whatever the counts let pass is at most twice as deep as the limit, which fast readers can handle."""
     for text in ("- " * 220, "{" * 220, "".join(f"{'  ' * n}- a:\n" for n in range(70))):
         with pytest.raises(Exception, match="nested deeper"):
             refuse_bomb(text)

@@ -12,7 +12,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_unfinished_works_are_kept_up_to_a_number() -> None:
+def test_a_limited_number_of_unfinished_works_is_kept() -> None:
     for number in range(KEPT + 2):
         (scratch_folder("train-star", f"{number}" * 40) / "checkpoint").touch()
     assert len(list(Path(".retemper/scratch/train-star").iterdir())) == KEPT
@@ -23,12 +23,12 @@ def test_a_finished_work_stays_until_its_outs_are_safe() -> None:
     (done / "checkpoint").touch()
     finish(done)
     assert scratch_folder("train-star", "a" * 40) == done
-    assert (done / "checkpoint").exists(), "the same work again goes on from it: a kill came before DVC had its outs"
+    assert (done / "checkpoint").exists(), "a re-run resumes from it: a kill came before DVC had its outs"
     remove_finished()
     assert (done.exists(), other.exists()) == (False, True)
 
 
-def test_a_finished_work_gives_way_to_another_of_its_kind() -> None:
+def test_a_finished_work_is_replaced_by_another_of_its_kind() -> None:
     done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
     finish(done)
     finish(other)
@@ -37,11 +37,11 @@ def test_a_finished_work_gives_way_to_another_of_its_kind() -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "empty", "one bit", "gone", "no seal", "half a seal", "bytes for a seal"])
-def test_a_seal_knows_a_harmed_piece(harm: str, tmp_path: Path) -> None:
+def test_a_seal_detects_corruption(harm: str, tmp_path: Path) -> None:
     piece, mark = tmp_path / "piece.npy", tmp_path / "piece.npy.sha256"
     whole = bytes(range(256)) * 40
     piece.write_bytes(whole)
-    assert not sealed(piece), "written, and not yet said to be whole"
+    assert not sealed(piece), "written but not yet sealed"
     seal(piece)
     assert sealed(piece)
     if harm in ("gone", "no seal"):

@@ -1,4 +1,4 @@
-"""Batches against plain loops: rows in order, sizes within their bounds."""
+"""Batches against plain loops: rows in order, sizes within bounds."""
 
 import random
 from itertools import pairwise
@@ -25,7 +25,7 @@ def test_cut_by_bytes(size: int) -> None:
     assert [row for part in parts for row in part.to_pylist()] == batch.to_pylist()
     sizes = [[len((row["title"] + row["text"]).encode()) for row in part.to_pylist()] for part in parts]
     assert all(len(part) == 1 or sum(part) <= size for part in sizes)
-    assert all(sum(part) + following[0] > size for part, following in pairwise(sizes)), "as many as there is room for"
+    assert all(sum(part) + following[0] > size for part, following in pairwise(sizes)), "as many rows as fit"
     assert list(cut(batch.slice(0, 0), ["text"], size)) == []
 
 

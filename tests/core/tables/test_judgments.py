@@ -1,4 +1,4 @@
-"""Lists of documents by query against dictionaries; a table of negatives is read a group of rows at a time."""
+"""Document lists by query against dictionaries; a table of negatives is read a group of rows at a time."""
 
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ def ids(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def negatives(seed: int) -> list[Row]:
-    """Some queries with up to eight documents, in the order of `ids`; one query and some documents nobody knows."""
+    """Some queries with up to eight documents, in the order of `ids`; one query and some documents are unknown."""
     draw = np.random.default_rng(seed)
     names = [name for name in [f"q{n}" for n in range(9, -1, -1)] if draw.random() < 0.7]
     names.insert(len(names) // 2, "gone")
@@ -57,7 +57,7 @@ def test_negatives_are_read_in_groups_and_equal_a_dictionary(
     monkeypatch.setattr("tasks.core.tables.parquet.BATCH_ROWS", 4)
     groups = list(ranked_groups(tmp_path / "train.parquet", (2, 6)))
     assert [tuple(row.values()) for table in groups for row in table.to_pylist()] == [row for row in rows if 2 <= row[2] <= 6]
-    assert all(0 < len(table) < group + 4 for table in groups), "no more than a group and a batch is held"
+    assert all(0 < len(table) < group + 4 for table in groups), "at most a group and a batch are in memory"
     expected: dict[int, list[tuple[int, float]]] = {}
     for query, doc, rank, score in rows:
         if 2 <= rank <= 6 and query != "gone" and int(doc[1:]) < 20:
@@ -68,17 +68,17 @@ def test_negatives_are_read_in_groups_and_equal_a_dictionary(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["documents.parquet", "queries.parquet", "train.parquet"]
 
 
-def test_an_empty_table_and_one_out_of_order(ids: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_tables_are_read_and_unordered_ones_refused(ids: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "empty.parquet", [])
     assert ranked_lists(tmp_path / "empty.parquet", *ids, (1, 9), tmp_path).counts.tolist() == [0] * 10
     write(tmp_path / "order.parquet", [("q3", "d1", 1, 0.0), ("q2", "d1", 1, 0.0), ("q3", "d2", 2, 0.0)], 1)
     for group in (1, 2, 3):  # within a group, and from one to the next
         monkeypatch.setattr(judgments, "GROUP", group)
-        with pytest.raises(UserError, match=r"order\.parquet: its queries do not stand in the order of the training queries"):
+        with pytest.raises(UserError, match=r"order\.parquet: its queries are not in the order of the training queries"):
             ranked_lists(tmp_path / "order.parquet", *ids, (1, 9), tmp_path)
 
 
-def test_relevant_pairs(ids: tuple[Path, Path], tmp_path: Path) -> None:
+def test_relevant_pairs_have_grades_above_0(ids: tuple[Path, Path], tmp_path: Path) -> None:
     rows = [("q1", "d3", 1), ("q9", "d4", 2), ("q9", "d5", 0), ("q9", "d6", -1), ("gone", "d1", 1), ("q1", "gone", 1), ("q9", "d2", 1)]
     write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
     queries, documents = relevant_pairs(tmp_path / "qrels.parquet", *ids)

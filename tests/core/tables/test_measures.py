@@ -43,7 +43,7 @@ def plain(ranking: list[str], grades: dict[str, int], level: int) -> dict[str, f
 
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
-def test_equal_plain_python(seed: int, level: int) -> None:
+def test_measures_equal_plain_python(seed: int, level: int) -> None:
     draw = random.Random(seed)
     documents = [f"d{i}" for i in range(30)]
     judged = [(f"q{q}", doc, draw.choice([0, 0, 1, 2, 3])) for q in range(40) for doc in draw.sample(documents, draw.randint(1, 8))]
@@ -60,7 +60,7 @@ def test_equal_plain_python(seed: int, level: int) -> None:
         assert mean == pytest.approx(sum(row[name] for row in expected.values()) / len(expected))
 
 
-def test_worked_by_hand() -> None:
+def test_measures_worked_by_hand() -> None:
     # Grades a 3, b 1, c 2; ranked x a c. DCG = 3/log2(3) + 2/log2(4) = 1.892789 + 1 = 2.892789;
     # ideal = 3 + 2/log2(3) + 1/2 = 4.761860; quotient 0.607492. First relevant at 2. AP = (1/2 + 2/3) / 3 = 0.388889.
     values = per_query(parse(["nDCG@10", "RR@10", "AP"], 1), {"q": {"a": 3, "b": 1, "c": 2}}, {"q": ["x", "a", "c"]})
@@ -78,7 +78,7 @@ def test_a_query_without_a_ranking_counts_zero() -> None:
 def test_unknown_measures_are_refused_in_one_line(name: str) -> None:
     with pytest.raises(UserError) as error:
         validate(Evaluate, {"measures": ["AP", name]}, "params.yaml: evaluate")
-    assert f"{name!r} is no measure" in str(error.value)
+    assert f"{name!r} is not a valid measure" in str(error.value)
     assert len(str(error.value)) < 400
 
 
@@ -88,9 +88,9 @@ def test_a_measure_named_twice_is_refused() -> None:
     assert [str(measure) for measure in parse(["AP", "AP(rel=1)"], 2).values()] == ["AP(rel=2)", "AP"]
 
 
-@pytest.mark.skipif(not TREC.exists(), reason="the shared TREC DL 2020 runs are not there")
+@pytest.mark.skipif(not TREC.exists(), reason="the shared TREC DL 2020 runs are not available")
 @pytest.mark.parametrize(("system", "figures"), [("BM25", (0.4936, 0.2930, 0.8103, 0.6187)), ("ANCE", (0.6447, 0.4070, 0.7737, 0.7898))])
-def test_trec_deep_learning_2020(system: str, figures: tuple[float, ...]) -> None:
+def test_measures_equal_the_published_trec_dl_2020(system: str, figures: tuple[float, ...]) -> None:
     measures = ["nDCG@10", "AP", "R@1000", "RR"]
     found = evaluate_files(TREC / f"{system}.2020.res.gz", TREC / "qrels.dl20-passage.txt", measures, 2)
     assert {name: round(value, 4) for name, value in found.items()} == dict(zip(measures, figures, strict=True))

@@ -1,4 +1,4 @@
-"""Parquet in and out, a batch at a time."""
+"""Reading and writing Parquet, a batch at a time."""
 
 from pathlib import Path
 
@@ -25,12 +25,12 @@ def test_batches_come_back_in_order(tmp_path: Path) -> None:
     assert read_table(path, QRELS, ["query"])["query"].to_pylist() == [str(i) for i in range(25_000)]
 
 
-def test_an_empty_table_is_a_table(tmp_path: Path) -> None:
+def test_an_empty_table_can_be_read(tmp_path: Path) -> None:
     assert write_table(tmp_path / "none.parquet", QRELS, []) == 0
     assert read_table(tmp_path / "none.parquet", QRELS).num_rows == 0
 
 
-def test_nothing_half_written(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     def broken() -> object:
         yield rows(0, 10)
         raise RuntimeError
@@ -40,18 +40,18 @@ def test_nothing_half_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_such_table_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not there; run the stage that makes it"):
+def test_missing_invalid_and_other_tables_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not found; run the stage that makes it"):
         read_table(tmp_path / "gone.parquet", QRELS)
     (tmp_path / "text.parquet").write_text("query\tdoc\n")
-    with pytest.raises(UserError, match="not a readable Parquet file"):
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
         read_table(tmp_path / "text.parquet", QRELS)
     write_table(tmp_path / "qrels.parquet", QRELS, [rows(0, 1)])
     with pytest.raises(UserError, match=r"found columns \['query', 'doc', 'grade'\], expected \['id', 'text', 'answers'\]"):
         read_table(tmp_path / "qrels.parquet", QUERIES)
 
 
-def test_damage_that_arrow_tells_as_an_os_error(tmp_path: Path) -> None:
+def test_corruption_that_arrow_reports_as_an_os_error_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "qrels.parquet"
     write_table(path, QRELS, [rows(0, 1000)])
     harmed = bytearray(path.read_bytes())
@@ -60,14 +60,14 @@ def test_damage_that_arrow_tells_as_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(OSError) as raw:
         pq.read_table(path)
     assert raw.value.errno is None
-    with pytest.raises(UserError, match=r"qrels.parquet: not a readable Parquet file \("):
+    with pytest.raises(UserError, match=r"qrels.parquet: cannot be read as Parquet \("):
         read_table(path, QRELS)
     for error in (IsADirectoryError(21, "the disk's"), pa.ArrowMemoryError("malloc failed")):
         with pytest.raises(type(error)):
             refuse_damage(error, "no damage")
 
 
-def test_titles_stand_before_the_text_only_where_they_are_wanted() -> None:
+def test_titles_precede_the_text_only_if_enabled() -> None:
     assert document_text("Title", "text", Text()) == "text"
     assert document_text("Title", "text", Text(titles=True)) == "Title text"
     assert document_text("Title", "text", Text(titles=True, separator=" </s> ")) == "Title </s> text"

@@ -1,4 +1,4 @@
-"""The rule for the best system, by cases worked out by hand."""
+"""The rule for the best system, on cases worked out by hand."""
 
 import itertools
 
@@ -24,15 +24,15 @@ SIMPLER_FIRST = ["bm25", "twin", "warmup", "star", "hybrid", "over", "tower", "s
 
 @pytest.mark.parametrize(("simpler", "other"), itertools.combinations(SIMPLER_FIRST, 2))
 def test_a_tie_goes_to_the_simpler_system(simpler: str, other: str) -> None:
-    """Fewer towers, then fewer entries beneath (star is made from warmup's negatives), then the place in params.yaml."""
+    """Fewer towers, then fewer entries it is made from (star uses warmup's negatives), then the place in params.yaml."""
     for names in ((simpler, other), (other, simpler)):
         assert best_system(dict.fromkeys(names, 0.5), SECTIONS) == simpler
         assert best_system({simpler: 0.5, other: 0.5001}, SECTIONS) == other, "no tie"
-        assert best_system({simpler: 0.1 + 0.2, other: 0.3}, SECTIONS) == simpler, "the same but for the order of additions"
+        assert best_system({simpler: 0.1 + 0.2, other: 0.3}, SECTIONS) == simpler, "equal except for the order of additions"
         assert best_system({simpler: 0.3, other: 0.1 + 0.2}, SECTIONS) == simpler
 
 
-def test_odd_parameters_are_no_fault_here() -> None:
+def test_invalid_parameters_do_not_raise_here() -> None:
     assert best_system({"b": 1.0, "a": 1.0}, {}) == "a"
     assert best_system({"b": 1.0, "a": 1.0}, {"rounds": None, "rerank": {"a": None, "b": {"run": "b"}}}) == "a"
     assert best_system({"a": 1.0, "b": 1.0}, {"rounds": {"a": {"init": "b"}, "b": {"init": "a"}}}) == "a"

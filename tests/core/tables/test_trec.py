@@ -1,4 +1,4 @@
-"""Runs are read a query at a time, in trec_eval's order when they are put in a new one."""
+"""Runs are read one query at a time; reordered runs are in trec_eval's order."""
 
 import random
 from pathlib import Path
@@ -11,7 +11,7 @@ from tasks.core.tables.schemas import RANKED
 from tasks.core.tables.trec import best_first, ranked_batch, read_run, without_identical_ids, write_run
 
 
-def test_read_run(tmp_path: Path) -> None:
+def test_read_run_gives_the_best_documents_per_query(tmp_path: Path) -> None:
     lines = [f"{q} Q0 {q}d{rank} {rank} {-rank} x" for q in ("b", "a") for rank in (1, 2, 3)]
     (tmp_path / "r.trec").write_text("\n".join(lines) + "\n")
     assert list(read_run(tmp_path / "r.trec", 2)) == [("b", ["bd1", "bd2"]), ("a", ["ad1", "ad2"])]
@@ -20,13 +20,13 @@ def test_read_run(tmp_path: Path) -> None:
     (tmp_path / "bad.trec").write_text(lines[0] + "\nb Q0 d\n")
     with pytest.raises(UserError, match=r"bad.trec:2: found 3 fields, expected 6"):
         list(read_run(tmp_path / "bad.trec", 2))
-    with pytest.raises(UserError, match="not there"):
+    with pytest.raises(UserError, match="not found"):
         list(read_run(tmp_path / "none.trec", 2))
     (tmp_path / "wide.trec").write_text("q\u3000 Q0 Café\u00a0noir\x85 1 0.5 x\n", encoding="utf-8")
-    assert list(read_run(tmp_path / "wide.trec", 2)) == [("q\u3000", ["Café\u00a0noir\x85"])], "TREC's blank is ASCII's alone"
+    assert list(read_run(tmp_path / "wide.trec", 2)) == [("q\u3000", ["Café\u00a0noir\x85"])], "only ASCII blanks separate TREC fields"
 
 
-def test_ties_fall_by_id() -> None:
+def test_ties_are_ordered_by_descending_id() -> None:
     order = best_first(["a", "c", "b", "d"], [1.0, 1.0, 2.0, 0.5])
     assert order == [("b", 2.0), ("c", 1.0), ("a", 1.0), ("d", 0.5)]
     batch = ranked_batch([("q", order), ("r", [("z", -1.0)])])
@@ -35,7 +35,7 @@ def test_ties_fall_by_id() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 7, 1000])
-def test_documents_of_a_querys_own_id_are_left_out(batch: int, tmp_path: Path) -> None:
+def test_documents_with_their_querys_id_are_excluded(batch: int, tmp_path: Path) -> None:
     draw = random.Random(batch)
     rows = []
     for query in map(str, range(60)):
@@ -66,11 +66,11 @@ def test_an_empty_id_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_ids_with_white_space_come_back_as_they_were(tmp_path: Path) -> None:
+def test_ids_with_white_space_round_trip(tmp_path: Path) -> None:
     lists = [("query 1", ["doc 1", "doc%201", "d"]), ("query\t2", ["%00d", "two\nlines", "d"]), ("q3", ["a%20b"])]
     batch = ranked_batch([(query, [(doc, 1.0 / rank) for rank, doc in enumerate(docs, 1)]) for query, docs in lists])
     run = tmp_path / "run.trec"
     assert write_run(run, [batch], "me") == 7
     assert all(len(line.split()) == 6 for line in run.read_text().splitlines())
     assert list(read_run(run)) == lists
-    assert "q3 Q0 a%20b 1 1 me\n" in run.read_text(), "an id that needs no escape is written as it is"
+    assert "q3 Q0 a%20b 1 1 me\n" in run.read_text(), "an id that needs no escaping is written unchanged"

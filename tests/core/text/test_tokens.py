@@ -73,7 +73,7 @@ def cut(name: str, size: int) -> Callable[[Path], None]:
         (lambda path: (path / "offsets.npy").unlink(), "incomplete token folder"),
         (lambda path: (path / "tokens.bin").unlink(), "incomplete token folder"),
         (lambda path: np.save(path / "owners.npy", np.zeros(3, dtype=np.int32)), "3 rows, expected 2"),
-        (lambda path: (path / "meta.json").unlink(), "meta.json: not there"),
+        (lambda path: (path / "meta.json").unlink(), "meta.json: not found"),
     ],
 )
 def test_incomplete_folder_is_refused_in_one_line(tmp_path: Path, harm: Callable[[Path], None], words: str) -> None:

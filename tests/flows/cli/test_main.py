@@ -175,7 +175,7 @@ def test_without_permission_to_write(project: Path) -> None:
 def test_a_refused_setting_changes_nothing(project: Path) -> None:
     before = (project / "params.yaml").read_bytes()
     assert "params.yaml: rounds.star.lr: found 'fast'" in refused(call(project, "run", "--set", "rounds.star.lr=fast"))
-    assert "nowhere: found nothing there" in refused(call(project, "run", "--set", "dataset.source=beir:nowhere"))
+    assert "nowhere: not found" in refused(call(project, "run", "--set", "dataset.source=beir:nowhere"))
     assert (project / "params.yaml").read_bytes() == before
     assert not (project / "data/source.json").exists()
 

@@ -105,10 +105,10 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
     small.set("evaluate.relevance", 2)
     small.set("evaluate.measures", ["nDCG@10", "RR@10", "AP", "AP(rel=1)"])
     assert evaluate.decided(Settings(PLAIN, PLAIN, relevance=[2]), "demo").relevance == {"dev": 2, "test": 2}
-    with pytest.raises(UserError, match=r"^--relevance \(a grade that suits evaluate.measures\): .*'AP\(rel=1\)' stands there twice"):
+    with pytest.raises(UserError, match=r"^--relevance \(a grade that suits evaluate.measures\): .*'AP\(rel=1\)' is listed twice"):
         evaluate.decided(plain, "demo")
     done = small.stage("evaluate@warmup", "--relevance", "1", "2")
-    assert (done.status, done.err.count("\n")) == (2, 1) and "stands there twice" in done.err
+    assert (done.status, done.err.count("\n")) == (2, 1) and "is listed twice" in done.err
 
 
 def test_what_cannot_be_measured_is_refused_before_it_is_encoded(small: Any) -> None:

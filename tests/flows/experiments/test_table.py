@@ -151,7 +151,7 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: 
     ("text", "told"),
     [
         ("grid: {a: [1]}\nsections: [x]", "sections: found"),
-        ("grid: {a: [1]}\nsections: nowhere.yaml", "nowhere.yaml: not there"),
+        ("grid: {a: [1]}\nsections: nowhere.yaml", "nowhere.yaml: not found"),
         ("grid: {a: [1]}\nrepeat: {b: []}", "no points"),
         ("grid: {a: [1]}\nrepeat: 3", "repeat: expected a mapping"),
         ("grid: {a: [1]}\ntargets: report", "expected a list of stages"),

@@ -139,7 +139,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("fuse.f", FUSED | {"second": "bm25"}, "fuse.f: found {'first': 'bm25', 'second': 'bm25'}; value error, first and second are both"),
         ("fuse.f", FUSED | {"depth": 99}, "fuse.f.depth: found 99, expected 100 at least, as R@100 in evaluate.measures asks"),
         ("fuse.f", FUSED | {"first": "f"}, "fuse.f: needs itself: fuse.f -> fuse.f; name another system in one of them"),
-        ("fuse.f", FUSED | {"weight": 0.5}, "fuse.f.weight: unknown key; known are first, second, method, depth"),
+        ("fuse.f", FUSED | {"weight": 0.5}, "fuse.f.weight: unknown key, expected one of first, second, method, depth"),
         (
             "rescore.r",
             RESCORED | {"encoder": "warmup"},

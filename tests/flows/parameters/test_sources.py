@@ -141,11 +141,11 @@ def test_a_source_that_is_away_keeps_its_entry(place: Place) -> None:
 def test_a_source_that_is_there_and_malformed_is_not_away(place: Place) -> None:
     before = place.write()
     Path("beir/qrels/all.tsv").write_text("q\td\t1\n")
-    with pytest.raises(UserError, match=r"^beir/qrels/all.tsv: found qrels of no known split"):
+    with pytest.raises(UserError, match=r"^beir/qrels/all.tsv: found qrels of an unknown split"):
         place.write()
     Path("beir/qrels/all.tsv").unlink()
     Path("beir/corpus.jsonl").rename("corpus.jsonl")
-    with pytest.raises(UserError, match=r"^beir/corpus.jsonl: not there, expected"):
+    with pytest.raises(UserError, match=r"^beir/corpus.jsonl: not found, expected"):
         place.write()
     assert place.warnings == []
     shutil.rmtree("beir")
@@ -167,12 +167,12 @@ def test_malformed_articles_are_told_and_have_no_digest(place: Place) -> None:
     Path("wiki/enwiki-20260201-pages-articles.xml").write_text("b")
     write_source(warn=place.warnings.append)
     assert json.loads(place.source.read_text())["articles"]["digest"] == ""
-    assert "articles.source: wiki/enwiki-20260201-pages-articles.xml: holds articles of" in place.warnings[0]
+    assert "articles.source: wiki/enwiki-20260201-pages-articles.xml: repeats articles of" in place.warnings[0]
 
 
 def test_a_source_never_seen_is_refused_and_nothing_is_written(place: Place) -> None:
     before = place.write()
-    with pytest.raises(UserError, match=r"^nowhere: found nothing there"):
+    with pytest.raises(UserError, match=r"^nowhere: not found"):
         place.write("beir:nowhere")
     with pytest.raises(UserError, match=r"encoder '\./nowhere'"):
         place.write(encoder="./nowhere")
@@ -276,11 +276,11 @@ def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Place, tmp_pat
 
 def test_a_hugging_face_id_that_cannot_be_had(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(name: str) -> None:
-        raise UserError(f"encoder {name}: not on this machine and not to be downloaded")
+        raise UserError(f"encoder {name}: not on this machine, and the download failed")
 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
     monkeypatch.setattr(flows.parameters.sources, "encoder_folder", offline)
-    with pytest.raises(UserError, match="not to be downloaded"):
+    with pytest.raises(UserError, match="the download failed"):
         place.write(encoder="org/model")
     assert not place.source.exists()
 

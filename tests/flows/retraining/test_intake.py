@@ -76,10 +76,10 @@ def test_splits_of_other_names_and_byte_order_marks(tmp_path: Path) -> None:
     assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines()[1:] == ["q1\td1\t1", "q1\td2\t1"]
     assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one", "d2": "two"}
     (folders[1] / "qrels/val.tsv").write_text("query-id\tcorpus-id\tscore\n")
-    with pytest.raises(UserError, match=r"1/qrels/validation.tsv: val.tsv stands beside it"):
+    with pytest.raises(UserError, match=r"1/qrels/validation.tsv: val.tsv exists too"):
         unite(folders, tmp_path / "out", tmp_path / "stamp.json")
     (folders[1] / "qrels/val.tsv").rename(folders[1] / "qrels/all.tsv")
-    with pytest.raises(UserError, match=r"1/qrels/all.tsv: found qrels of no known split"):
+    with pytest.raises(UserError, match=r"1/qrels/all.tsv: found qrels of an unknown split"):
         unite(folders, tmp_path / "out", tmp_path / "stamp.json")
 
 
