@@ -227,7 +227,7 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ["rounds.base.init=init", "rounds.base.negatives=none"],
         ("rounds.base: the name base is reserved", "choose another"),
     ),
-    "malformed name": (["rounds.A-1.init=init", "rounds.A-1.negatives=none"], ("rounds.A-1: found the name 'A-1', expected lower-case",)),
+    "malformed name": (["rounds.A-1.init=init", "rounds.A-1.negatives=none"], ("rounds.A-1: found the name 'A-1', expected lowercase",)),
     "name that climbs": (["rounds.../x={init: base, negatives: none}"], ("--set rounds.../x",)),
     "cycle": (
         ["rounds.a={init: b, negatives: none}", "rounds.b={init: a, negatives: none}"],
@@ -237,7 +237,7 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "unknown measure": (["evaluate.measures=[nDCG@10, Foo@3]"], ("params.yaml: evaluate", "'Foo@3' is no measure", "expected names like")),
     "setting without a value": (["bm25.b"], ("--set bm25.b: expected section.key=value",)),
     "setting that is not YAML": (["bm25.b=[1"], ("--set bm25.b=[1: the value is not YAML", "quote it")),
-    "setting below a value": (["bm25.b.c=1"], ("--set bm25.b.c=1: bm25.b is no section",)),
+    "setting below a value": (["bm25.b.c=1"], ("--set bm25.b.c=1: bm25.b is not a section",)),
     "section taken away": (["rounds="], ("params.yaml: rounds: missing",)),
     "value that climbs": (["rounds.warmup.init=../base"], ("rounds.warmup.init: found '../base', expected one of",)),
 }
