@@ -251,19 +251,19 @@ def test_settings(small: Any, case: str) -> None:
 
 LOCK = "schema: '2.0'\nstages: {}\n"
 FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
-    "params.yaml with merge conflict marks": (
+    "params.yaml with merge conflict markers": (
         content("params.yaml", lambda data: data.replace(b"bm25:\n", CONFLICT.format("bm25:\n").encode())),
-        ("params.yaml:", "the mark of a merge conflict", "keep one side"),
+        ("params.yaml:", "found a merge conflict marker", "keep one side"),
     ),
-    "dvc.yaml with merge conflict marks": (
+    "dvc.yaml with merge conflict markers": (
         content("dvc.yaml", lambda data: CONFLICT.format("stages:\n").encode() + data),
-        ("dvc.yaml:", "the mark of a merge conflict", "keep one side"),
+        ("dvc.yaml:", "found a merge conflict marker", "keep one side"),
     ),
-    "dvc.lock with merge conflict marks": (
+    "dvc.lock with merge conflict markers": (
         lambda p: p.write("dvc.lock", CONFLICT.format(LOCK)),
-        ("dvc.lock:1:", "the mark of a merge conflict", "keep one side"),
+        ("dvc.lock:1:", "found a merge conflict marker", "keep one side"),
     ),
-    "dvc.lock that is cut short": (lambda p: p.write("dvc.lock", "schema: '2.0'\nstages: {pre"), ("dvc.lock", "git checkout dvc.lock")),
+    "truncated dvc.lock": (lambda p: p.write("dvc.lock", "schema: '2.0'\nstages: {pre"), ("dvc.lock", "git checkout dvc.lock")),
     "dvc.lock that is no lock": (lambda p: p.write("dvc.lock", "[1, 2]\n"), ("dvc.lock", "git checkout dvc.lock")),
     "params.yaml that is not YAML": (lambda p: p.write("params.yaml", "dataset: {source: demo\nbase: }"), ("params.yaml:2: not YAML",)),
     "params.yaml that is not UTF-8": (content("params.yaml", lambda data: data + b"# caf\xe9\n"), ("params.yaml: not UTF-8 at byte",)),
