@@ -232,7 +232,7 @@ def test_a_run_at_work_sees_nothing_of_a_setting_that_is_refused(project: Path) 
     before = (project / "params.yaml").stat().st_mtime_ns
     with locks.only_run(project / locks.RUN_LOCK):
         for more in ([], ["--dry-run"]):
-            assert "a run is at work in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *more))
+            assert "another run is in progress in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *more))
     assert (project / "params.yaml").stat().st_mtime_ns == before, "it was never written"
 
 

@@ -87,7 +87,7 @@ def test_gc_is_refused_while_a_run_is_in_progress(finished: Any) -> None:
     holder.kill()
     holder.wait()
     assert done.returncode == 2
-    assert "a run is at work in this folder" in done.stderr
+    assert "another run is in progress in this folder" in done.stderr
     assert locks.RUN_LOCK.name == "run.lock"
 
 
@@ -155,5 +155,5 @@ def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path)
     assert needs.without == ["refs/heads/main", "refs/tags/blob"]
     git("checkout", "--quiet", "below")
     (project / "inner folder/x.dvc").write_text("a line")
-    with pytest.raises(UserError, match=r"x\.dvc: not a file of dvc add"):
+    with pytest.raises(UserError, match=r"x\.dvc: invalid \.dvc file"):
         gc.find_needs([], [project])

@@ -75,7 +75,7 @@ def test_lineage_of_a_revision_and_of_uncommitted_code(here: Any) -> None:
         lock.replace("path: data/corpus\n      hash: md5\n      md5: 2", "path: data/corpus\n      hash: md5\n      md5: 3")
     )
     assert lineage.trace("b").steps[0].code[0].note == "uncommitted"
-    with pytest.raises(UserError, match="git knows none of that name"):
+    with pytest.raises(UserError, match="not found in git"):
         lineage.trace("b", "nowhere")
 
 

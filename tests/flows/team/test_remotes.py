@@ -251,7 +251,7 @@ def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkey
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", closed)
-    with pytest.raises(UserError, match="no permission, so a run may be at work there"), locks.only_run_in([tmp_path]):
+    with pytest.raises(UserError, match="no permission, so a run may be in progress there"), locks.only_run_in([tmp_path]):
         pass
 
 

@@ -127,7 +127,7 @@ def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, 
     assert done.returncode == 0, done.stderr
     assert executed(states(done.stdout)) == {"train@b", "evaluate@b", "report"}
     pulled, pushed = done.stderr.splitlines()
-    told = f"{remote}: found no retemper.json, which every remote has; is it not mounted? If it is new: retemper remote add team URL"
+    told = f"{remote}: found no retemper.json, which every remote has; mount it, or if it is new: retemper remote add team URL"
     assert pulled == f"retemper: warning: remote team is unavailable, so nothing is pulled: {told} (status 1)"
     assert pushed == f"retemper: warning: remote team: not everything was pushed; the next run tries again: {told} (status 1)"
     for words in (("verify", "--remote", "team"), ("gc", "--remote", "team")):
