@@ -60,7 +60,7 @@ def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path
         capsys, "remote", "add", "team", str(tmp_path / "other")
     )
     assert main.main(["remote", "list"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"team  {tmp_path / 'remote'}  (runs share by it)"
+    assert capsys.readouterr().out.splitlines()[-1] == f"team  {tmp_path / 'remote'}  (used by runs)"
     assert main.main(["remote", "remove", "team"]) == 0
     assert "team" not in (here / ".dvc/config").read_text()
     assert "no remote team, expected one of none" in refused(capsys, "remote", "remove", "team")
