@@ -1,4 +1,4 @@
-"""`--set section.key=value`: a lasting edit of params.yaml that keeps its comments and order."""
+"""`--set section.key=value`: a permanent edit of params.yaml that keeps its comments and order."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
