@@ -102,7 +102,7 @@ def _parse(written: str, assignment: str) -> Any:
     try:
         parse_yaml(written)  # as readers do; the round-trip loader keeps a tag such as !x
         value = _round_trip().load(written)
-    except (YAMLError, ValueError):  # ValueError: of 2024-13-45 and !!int x
+    except (YAMLError, ValueError):  # ValueError: 2024-13-45, !!int x
         raise UserError(f"--set {assignment}: the value is not YAML; {remedy}") from None
     trimmed = type(value) is str and value != written and not written.startswith("!")
     if trimmed or (value is None and written.strip().lower() not in ("null", "~")):

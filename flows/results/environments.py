@@ -16,14 +16,8 @@ from flows.results.timing import LOG, entry_digest, read
 from tasks.core.stage.entry import SECONDS
 
 FOLDER = Path(".retemper/environments")
-LIBRARIES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "numpy",
-    "faiss-cpu",
-    "faiss-gpu",
-)  # whose arithmetic or text processing artifacts depend on
+# Artifacts depend on their arithmetic or text processing.
+LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu")
 NOTED_BY = "tasks.core.stage.devices"  # RECORD names the stage's file
 RECORD = "RETEMPER_RECORD"  # as in NOTED_BY, which imports torch
 

@@ -59,14 +59,14 @@ def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = F
     digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path in read}
     for name in stages:
         if name in lock and (path := _replaced(lock, name, digests)):
-            return f"{name} has read another {path} than the current one"
+            return f"{name} was made from another {path}"
     return ""
 
 
 def refuse_unfit(lock: Lock, model: str, where: str, measured: bool = False) -> None:
     """UserError where the parts of `model` are of different generations."""
     if problem := unfit(lock, model, measured):
-        raise UserError(f"{where}: model {model}: {problem}, expected the same; run retemper run to bring them up to date")
+        raise UserError(f"{where}: model {model}: {problem}, expected the current one; run retemper run to bring them up to date")
 
 
 def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:

@@ -150,7 +150,7 @@ def parents(lock: Lock, stage: str) -> list[str]:
 
 
 class Code:
-    """Finds the latest commit, going back from `head`, in which a file or folder of code has given content."""
+    """Finds the latest commit, going back from `head`, in which a file or folder of code has a given content."""
 
     def __init__(self, head: str) -> None:
         self._head = head

@@ -159,7 +159,7 @@ def register_again(folder: Path, warn: Callable[[str], None]) -> None:
 
 
 def registered(folder: Path) -> list[Path]:
-    """The projects that use a shared cache. UserError where one cannot be seen: it may only be unavailable, and its needs are unknown."""
+    """The projects that use a shared cache. UserError where one is unavailable, since what it needs is unknown."""
     found = []
     for note in sorted((folder / PROJECTS).glob("*.json")):
         try:
@@ -175,7 +175,7 @@ def registered(folder: Path) -> list[Path]:
 
 
 def _move_cache(source: Path, target: Path) -> int:
-    """Copy what `target` lacks, then remove `source`; returns how many objects that had."""
+    """Copy what `target` lacks, then remove `source`; returns the number of objects moved."""
     count = 0
     for file in [*objects(source / "files" / "md5"), *(path for path in (source / "runs").rglob("*") if path.is_file())]:
         copy = target / file.relative_to(source)

@@ -85,27 +85,37 @@ STAR = {"data/encoders/star": "anew"}
     ("found", "model", "told", "measured"),
     [
         (lock(), "star", "", ""),
-        (lock("train@star", **STAR), "star", "encode@star has read another data/encoders/star", "encode@star"),
-        (lock("train@star", **STAR), "tower", "encode@star has read another data/encoders/star", "encode@star"),
+        (lock("train@star", **STAR), "star", "encode@star was made from another data/encoders/star", "encode@star"),
+        (lock("train@star", **STAR), "tower", "encode@star was made from another data/encoders/star", "encode@star"),
         (lock("train@star", **STAR), "other", "", ""),
-        (lock("encode@star", **{"data/embeddings/star": "anew"}), "star", "index@star has read another data/embeddings/star", "index@star"),
-        (lock("train@star", "encode@star", **STAR), "star", "index@star has read another data/encoders/star", "index@star"),
+        (
+            lock("encode@star", **{"data/embeddings/star": "anew"}),
+            "star",
+            "index@star was made from another data/embeddings/star",
+            "index@star",
+        ),
+        (lock("train@star", "encode@star", **STAR), "star", "index@star was made from another data/encoders/star", "index@star"),
         (lock("train@star", "encode@star", "index@star", **STAR), "star", "", "retrieve@star"),
         (lock("retrieve@star", **{"data/runs/star": "anew"}), "star", "", "evaluate@star"),
         (
             lock("train@star", "encode@star", "index@star", **STAR),
             "tower",
-            "adore@tower has read another data/encoders/star",
+            "adore@tower was made from another data/encoders/star",
             "adore@tower",
         ),
         (lock("adore@tower", **{"data/encoders/tower": "anew"}), "tower", "", "retrieve_adore@tower"),
-        (lock("prepare", **{"data/corpus": "anew"}), "star", "tokenize has read another data/corpus", "tokenize"),
+        (lock("prepare", **{"data/corpus": "anew"}), "star", "tokenize was made from another data/corpus", "tokenize"),
         (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), "star", "", ""),  # star's own parts are of one generation
         (lock(), "hybrid", "", ""),
-        (lock("train@star", **STAR), "hybrid", "encode@star has read another data/encoders/star", "encode@star"),
-        (lock("train@star", "encode@star", "index@star", **STAR), "hybrid", "retrieve@star has read another data/enc", "retrieve@star"),
-        (lock("retrieve@star", **{"data/runs/star": "anew"}), "hybrid", "fuse@hybrid has read another data/runs/star", "fuse@hybrid"),
-        (lock("bm25", **{"data/candidates": "anew"}), "hybrid", "retrieve_bm25 has read another data/candidates", "retrieve_bm25"),
+        (lock("train@star", **STAR), "hybrid", "encode@star was made from another data/encoders/star", "encode@star"),
+        (
+            lock("train@star", "encode@star", "index@star", **STAR),
+            "hybrid",
+            "retrieve@star was made from another data/enc",
+            "retrieve@star",
+        ),
+        (lock("retrieve@star", **{"data/runs/star": "anew"}), "hybrid", "fuse@hybrid was made from another data/runs/star", "fuse@hybrid"),
+        (lock("bm25", **{"data/candidates": "anew"}), "hybrid", "retrieve_bm25 was made from another data/candidates", "retrieve_bm25"),
         (lock("fuse@hybrid", **{"data/runs/hybrid": "anew"}), "hybrid", "", "evaluate_fuse@hybrid"),
         ({"train@star": entry("train@star")}, "star", "", ""),
         ({}, "star", "", ""),
@@ -158,12 +168,14 @@ def test_a_search_refuses_the_new_encoder_over_the_old_vectors(project: Path, mo
 
     monkeypatch.setattr(search.subprocess, "run", lambda command, **_: commands.append(command) or Done())
     for model in ("star", None):
-        with pytest.raises(UserError, match=r"^dvc\.lock: model star: encode@star has read another data/encoders/star .* retemper run"):
+        with pytest.raises(
+            UserError, match=r"^dvc\.lock: model star: encode@star was made from another data/encoders/star, .* retemper run"
+        ):
             search.search("words", 3, model)
     assert search.search("words", 3, "other") == 0
     (project / "dvc.lock").write_text(json.dumps({"stages": lock("train@star", "encode@star", "index@star", **STAR)}))
     assert search.search("words", 3, "star") == 0
-    with pytest.raises(UserError, match="model star: retrieve@star has read another"):  # chosen by another model's metrics
+    with pytest.raises(UserError, match="model star: retrieve@star was made from another"):  # chosen by another model's metrics
         search.search("words", 3, None)
     assert len(commands) == 2
 
@@ -174,7 +186,7 @@ def test_a_model_of_two_generations_is_not_crowned(project: Path) -> None:
     git("commit", "--quiet", "-m", "half a run", folder=project)
     commit = git("rev-parse", "HEAD", folder=project)
     assert "encoder" in record_of(project, commit, "other")["digests"]
-    with pytest.raises(UserError, match=rf"^{commit[:12]}: dvc\.lock: model star: encode@star has read another data/encoders/star"):
+    with pytest.raises(UserError, match=rf"^{commit[:12]}: dvc\.lock: model star: encode@star was made from another data/encoders/star"):
         record_of(project, commit, "star")
 
 
