@@ -70,7 +70,7 @@ def refuse_unfit(lock: Lock, model: str, where: str, measured: bool = False) -> 
 
 
 def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
-    """`metrics` without those of replaced artifacts, and a line that names the ones left out, if any."""
+    """`metrics` without those of replaced artifacts, and a line that names the excluded ones, if any."""
     lock = lock_here() if lock is None else lock
     late = {out["path"]: path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}
     why = {model: late[path] for model in metrics if (path := str(METRICS / f"{model}.json")) in late}
@@ -80,7 +80,7 @@ def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
 def leave_out(metrics: Metrics, why: Mapping[str, str]) -> tuple[Metrics, str]:
     """`metrics` without the models that `why` names, and a line that says so, if any."""
     told = ", ".join(f"{model} ({reason})" for model, reason in why.items() if model in metrics)
-    return {model: splits for model, splits in metrics.items() if model not in why}, f"left out: {told}" if told else ""
+    return {model: splits for model, splits in metrics.items() if model not in why}, f"excluded: {told}" if told else ""
 
 
 def _digests(lock: Lock) -> dict[str, str]:

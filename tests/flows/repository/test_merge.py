@@ -95,7 +95,7 @@ mine: {}
         (BASE.replace("1e-05", "2e-05"), BASE.replace("{lr: 1e-05}", "{lr: 1e-05, steps: 7}"), BASE.replace("1e-05}", "2e-05, steps: 7}")),
         (BASE.replace("  star: {lr: 1e-05}\n", ""), BASE.replace("mine: {}", "mine: {init: 1}"), None),
     ],
-    ids=["a round each", "a key each of one line", "one taken away"],
+    ids=["a round each", "a key each of one line", "one removed"],
 )
 def test_parameters_of_both_sides_are_merged_with_their_comments(ours: str, theirs: str, wanted: str | None) -> None:
     wanted = wanted or ours.replace("mine: {}", "mine: {init: 1}")

@@ -203,12 +203,12 @@ def test_the_table_of_a_run_leaves_old_metrics_out(
     run.run(["evaluate@other"])
     said = capsys.readouterr().out
     assert "other  dev     0.7000" in said and "0.9000" not in said and "0.8000" not in said
-    assert "left out: hybrid (" in said and "star (measured before the current data/encoders/star was made), tower (" in said
+    assert "excluded: hybrid (" in said and "star (measured before the current data/encoders/star was made), tower (" in said
     monkeypatch.setattr(run, "_execute", lambda *_: {"train@other": Outcome("Failed", problem=Problem("stage", "boom"))})
     with pytest.raises(run.StagesFailed):
         run.run(["evaluate@other"])
     said = capsys.readouterr().out
-    assert "0.7000" not in said and "left out: other (evaluate@other: skipped)" in said
+    assert "0.7000" not in said and "excluded: other (evaluate@other: skipped)" in said
 
 
 def test_an_experiment_has_no_earlier_metrics(project: Path) -> None:
@@ -235,4 +235,4 @@ def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pyte
     toy.command(sys.executable, "-m", "dvc", "repro", "--single-item", "train@a")
     found, note = present(read_metrics())
     assert set(found) == {"b"}
-    assert note == "left out: a (measured before the current data/encoders/a was made)"
+    assert note == "excluded: a (measured before the current data/encoders/a was made)"
