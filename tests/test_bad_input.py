@@ -233,7 +233,7 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ["rounds.base.init=init", "rounds.base.negatives=none"],
         ("rounds.base: the name base is reserved", "choose another"),
     ),
-    "malformed name": (["rounds.A-1.init=init", "rounds.A-1.negatives=none"], ("rounds.A-1: found the name 'A-1', expected lower-case",)),
+    "malformed name": (["rounds.A-1.init=init", "rounds.A-1.negatives=none"], ("rounds.A-1: found the name 'A-1', expected lowercase",)),
     "name that climbs": (["rounds.../x={init: base, negatives: none}"], ("--set rounds.../x",)),
     "cycle": (
         ["rounds.a={init: b, negatives: none}", "rounds.b={init: a, negatives: none}"],
@@ -246,7 +246,7 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     ),
     "setting without a value": (["bm25.b"], ("--set bm25.b: expected section.key=value",)),
     "setting that is not YAML": (["bm25.b=[1"], ("--set bm25.b=[1: the value is not YAML", "quote it")),
-    "setting below a value": (["bm25.b.c=1"], ("--set bm25.b.c=1: bm25.b is no section",)),
+    "setting below a value": (["bm25.b.c=1"], ("--set bm25.b.c=1: bm25.b is not a section",)),
     "section taken away": (["rounds="], ("params.yaml: rounds: missing",)),
     "value that climbs": (["rounds.warmup.init=../base"], ("rounds.warmup.init: found '../base', expected one of",)),
 }
@@ -260,19 +260,19 @@ def test_settings(small: Any, case: str) -> None:
 
 LOCK = "schema: '2.0'\nstages: {}\n"
 FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
-    "params.yaml with merge conflict marks": (
+    "params.yaml with merge conflict markers": (
         content("params.yaml", lambda data: data.replace(b"bm25:\n", CONFLICT.format("bm25:\n").encode())),
-        ("params.yaml:", "the mark of a merge conflict", "keep one side"),
+        ("params.yaml:", "found a merge conflict marker", "keep one side"),
     ),
-    "dvc.yaml with merge conflict marks": (
+    "dvc.yaml with merge conflict markers": (
         content("dvc.yaml", lambda data: CONFLICT.format("stages:\n").encode() + data),
-        ("dvc.yaml:", "the mark of a merge conflict", "keep one side"),
+        ("dvc.yaml:", "found a merge conflict marker", "keep one side"),
     ),
-    "dvc.lock with merge conflict marks": (
+    "dvc.lock with merge conflict markers": (
         lambda p: p.write("dvc.lock", CONFLICT.format(LOCK)),
-        ("dvc.lock:1:", "the mark of a merge conflict", "keep one side"),
+        ("dvc.lock:1:", "found a merge conflict marker", "keep one side"),
     ),
-    "dvc.lock that is cut short": (lambda p: p.write("dvc.lock", "schema: '2.0'\nstages: {pre"), ("dvc.lock", "git checkout dvc.lock")),
+    "truncated dvc.lock": (lambda p: p.write("dvc.lock", "schema: '2.0'\nstages: {pre"), ("dvc.lock", "git checkout dvc.lock")),
     "dvc.lock that is no lock": (lambda p: p.write("dvc.lock", "[1, 2]\n"), ("dvc.lock", "git checkout dvc.lock")),
     "params.yaml that is not YAML": (lambda p: p.write("params.yaml", "dataset: {source: demo\nbase: }"), ("params.yaml:2: not YAML",)),
     "params.yaml that is not UTF-8": (content("params.yaml", lambda data: data + b"# caf\xe9\n"), ("params.yaml: not UTF-8 at byte",)),

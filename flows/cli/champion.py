@@ -59,7 +59,7 @@ def set_champion(
 
 @app.command(cls=ProjectCommand)
 def rollback(context: typer.Context, as_json: Json = False) -> int:
-    """Crown the champion before this one again."""
+    """Crown the previous champion again."""
     from flows.retraining import champion, tree
 
     _warn(tree.fetch(Path.cwd()))
@@ -76,7 +76,7 @@ def history(context: typer.Context, as_json: Json = False) -> int:
 
 @app.command(cls=ProjectCommand)
 def export(context: typer.Context, folder: Annotated[Path, typer.Argument(help="A new folder.")], as_json: Json = False) -> int:
-    """Copy its encoder and index from the cache, to be served."""
+    """Copy its encoder and index from the cache, for serving."""
     from flows.retraining import champion
 
     return _show(champion.export(Path.cwd(), folder), as_json or context.obj)

@@ -12,7 +12,7 @@ Assignments = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Edit params.yaml, lastingly: section.key=value (YAML 1.2); no value takes the key away. May be repeated.",
+        help="Edit params.yaml permanently: section.key=value (YAML 1.2); an empty value removes the key. May be repeated.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -20,9 +20,9 @@ TestFigures = Annotated[bool, typer.Option("--test", help="Show test figures as 
 
 
 class ProjectCommand(TyperCommand):
-    """A command that works in the project's folder. Its usage is checked, and its help shown, before one is looked for."""
+    """A command that works in the project's folder. Its usage is checked, and its help shown, before the folder is."""
 
-    merging = False  # whether git's conflicts in the project's files are no hindrance
+    merging = False  # whether it works despite git conflicts in the project's files
 
     def invoke(self, ctx: Any) -> Any:
         from flows.repository.project import project_folder
@@ -32,5 +32,5 @@ class ProjectCommand(TyperCommand):
 
 
 def group(**settings: Any) -> typer.Typer:
-    """An empty group of commands. What goes wrong in one is no business of typer's: see flows.cli.main."""
+    """An empty group of commands. flows.cli.main handles their errors, not typer."""
     return typer.Typer(pretty_exceptions_enable=False, add_completion=False, **settings)

@@ -16,7 +16,7 @@ app = group()
 
 
 class EvaluateCommand(ProjectCommand):
-    """Takes `--relevance 1 2` for `--relevance 1 --relevance 2`."""
+    """Accepts `--relevance 1 2` as `--relevance 1 --relevance 2`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, list(repeated(args, RELEVANCE)))
@@ -24,7 +24,7 @@ class EvaluateCommand(ProjectCommand):
 
 def repeated(arguments: Sequence[str], option: str) -> Iterator[str]:
     """`arguments` with `option` before each of the numbers that follow it."""
-    follows = 0  # how many of its numbers are behind us; 0: none is expected
+    follows = 0  # one more than the numbers seen so far; 0: none is expected
     for argument in arguments:
         if follows and NUMBER.fullmatch(argument):
             yield from (option, argument) if follows > 1 else (argument,)
@@ -37,7 +37,7 @@ def repeated(arguments: Sequence[str], option: str) -> Iterator[str]:
 @app.command(cls=EvaluateCommand)
 def evaluate(
     *,
-    model: Annotated[str, typer.Option(help="A folder with an encoder, another form of encoder.source, or an entry of fuse.")],
+    model: Annotated[str, typer.Option(help="An encoder's folder, another form of encoder.source, or an entry of fuse.")],
     data: Annotated[str, typer.Option(metavar="SPEC", help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID")],
     query_prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Before every query (default: the model's own prompt, if it names one).")
@@ -52,24 +52,24 @@ def evaluate(
         int | None, typer.Option(metavar="N", help="Tokens of a document (default: tokenize.document_length, or the model's longest).")
     ] = None,
     titles: Annotated[bool, typer.Option("--titles", help="Put titles before the documents' texts (default: text.titles).")] = False,
-    no_titles: Annotated[bool, typer.Option("--no-titles", help="Leave titles out.")] = False,
+    no_titles: Annotated[bool, typer.Option("--no-titles", help="Omit titles.")] = False,
     drop: Annotated[
-        bool, typer.Option("--drop", help="Drop and count empty texts, and qrels of unknown ids, rather than refuse them.")
+        bool, typer.Option("--drop", help="Drop and count empty texts, and qrels of unknown ids, instead of refusing them.")
     ] = False,
     ignore_identical_ids: Annotated[
         bool,
         typer.Option(
             "--ignore-identical-ids",
-            help="Leave a query's document of its own id out, as BEIR does (default: retrieve.ignore_identical_ids).",
+            help="Exclude the document with the query's own id, as BEIR does (default: retrieve.ignore_identical_ids).",
         ),
     ] = False,
-    no_ignore_identical_ids: Annotated[bool, typer.Option("--no-ignore-identical-ids", help="Rank it as any other.")] = False,
+    no_ignore_identical_ids: Annotated[bool, typer.Option("--no-ignore-identical-ids", help="Rank it like any other.")] = False,
     relevance: Annotated[
         list[int] | None,
         typer.Option(
             RELEVANCE,
             metavar="GRADE...",
-            help="Lowest grade that is relevant, or that of dev and that of test (default: 1; on dataset.source evaluate.relevance).",
+            help="Lowest relevant grade, or one each for dev and test (default: 1; on dataset.source, evaluate.relevance).",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the metrics to this JSON file.")] = None,

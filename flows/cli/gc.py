@@ -10,8 +10,8 @@ app = group()
 
 
 @app.command(cls=ProjectCommand)
-def verify(remote: Annotated[str | None, typer.Option(metavar="NAME", help="The remote's objects instead.")] = None) -> int:
-    """Read the whole cache; what is corrupt is removed, and fetched or computed by the next run."""
+def verify(remote: Annotated[str | None, typer.Option(metavar="NAME", help="Check this remote instead.")] = None) -> int:
+    """Read the whole cache and remove what is corrupt; the next run fetches or recomputes it."""
     from flows.team.verify import verify_cache, verify_remote
 
     return verify_remote(remote.lower()) if remote else verify_cache()
@@ -19,9 +19,9 @@ def verify(remote: Annotated[str | None, typer.Option(metavar="NAME", help="The 
 
 @app.command(cls=ProjectCommand)
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
-    remote: Annotated[str | None, typer.Option(metavar="NAME", help="From this remote as well, once every git remote was fetched.")] = None,
-    days: Annotated[float, typer.Option(metavar="N", help="Leave what came to the remote in the last N days.")] = 7,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be removed, and remove nothing.")] = False,
+    remote: Annotated[str | None, typer.Option(metavar="NAME", help="Clean this remote as well, after fetching every git remote.")] = None,
+    days: Annotated[float, typer.Option(metavar="N", help="Keep what reached the remote in the last N days.")] = 7,
 ) -> int:
     """Remove from the cache what no branch, tag, experiment or working tree needs."""
     from flows.team.gc import collect

@@ -17,10 +17,10 @@ def lineage(
         str, typer.Argument(metavar="ARTIFACT", help="A model (star), its metrics (data/metrics/star.json) or any artifact's path.")
     ],
     *,
-    rev: Annotated[str | None, typer.Option(help="As a commit, branch, tag or experiment has it; default: this working tree.")] = None,
-    whole: Annotated[bool, typer.Option("--all", help="Also every command, code file and digest.")] = False,
+    rev: Annotated[str | None, typer.Option(help="A commit, branch, tag or experiment; default: this working tree.")] = None,
+    whole: Annotated[bool, typer.Option("--all", help="Also show every command, code file and digest.")] = False,
     as_json: Json = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page instead.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page instead.")] = None,
 ) -> int:
     """What made a model or a metric: data, parameters, code, stages, commits."""
     from flows.team import lineage

@@ -1,4 +1,4 @@
-"""The command line. Everything heavy is imported where it is used, so that help and completion are there at once."""
+"""The command line. Everything heavy is imported where it is used, so that help and completion are immediate."""
 
 import os
 import signal
@@ -24,36 +24,36 @@ EXAMPLES = (  # a command, and what it does
         "retemper run --set dataset.source=beir:../scifact",
         "a dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID)",
     ),
-    ("retemper run --set rounds.star.lr=1e-5", "one knob; the edit of params.yaml lasts"),
+    ("retemper run --set rounds.star.lr=1e-5", "one parameter; the edit of params.yaml is permanent"),
     ("retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup", "a new round; `--set rounds.x=` removes it"),
     ("retemper rounds ance --n 5 --lag 1 --init warmup", "five ANCE rounds; `retemper rounds remove ance` removes them"),
-    ("retemper run --recipe zero_shot", "docs/recipes/zero_shot.yaml; `--recipe none` takes it back"),
+    ("retemper run --recipe zero_shot", "docs/recipes/zero_shot.yaml; `--recipe none` undoes it"),
     ("retemper run --dry-run", "which stages may run"),
     ('retemper search "capital of France"', "the best model's top ten"),
     ("retemper evaluate --model data/encoders/star --data beir:../nfcorpus", "any model on any dataset, zero-shot"),
-    ("retemper remote add team s3://bucket/path", "share what is computed; whatever anyone has computed is fetched"),
-    ("retemper merge", "after a git merge that stopped: params.yaml and dvc.lock of both sides"),
+    ("retemper remote add team s3://bucket/path", "share what is computed, and fetch what others have computed"),
+    ("retemper merge", "after a git merge with conflicts: both sides' params.yaml and dvc.lock"),
     ("retemper sweep grid.yaml", "the points of a grid as DVC experiments"),
     ("retemper lineage star", "what made a model"),
-    ("retemper retrain", "new data in, train, and crown the new model if it is not worse"),
+    ("retemper retrain", "take in new data, train, and crown the new model if it is not worse"),
     ("retemper champion", "which model is served, since when, from which data"),
-    ("retemper champion rollback", "the one before it is served again"),
+    ("retemper champion rollback", "serve the previous one again"),
     ('retemper serve --cron "0 3 * * 1"', "retrain every Monday at three"),
 )
 
 
 class Root(TyperGroup):
-    """All commands. How one ends is ours, not typer's: an exit status, a user's mistake in one line, signals, a reader that left."""
+    """All commands. We handle how one ends, not typer: exit status, a user's mistake in one line, signals, a reader that left."""
 
     def invoke(self, ctx: Any) -> int:
         try:
             with _interrupted_by_signals(), one_line_errors():
                 return int(super().invoke(ctx) or 0)
         except KeyboardInterrupt as stopped:
-            if not stopped.args:  # a run that is stopped has said so itself, at once
-                print("\nretemper: stopped; finished stages are kept, and the same command goes on from there", file=sys.stderr)
+            if not stopped.args:  # a run that is stopped has already said so itself
+                print("\nretemper: stopped; finished stages are kept, and the same command resumes", file=sys.stderr)
             return 128 + int(stopped.args[0] if stopped.args else signal.SIGINT)
-        except BrokenPipeError:  # whoever reads has seen enough: `retemper lineage star | head`
+        except BrokenPipeError:  # the reader has seen enough: `retemper lineage star | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
 
@@ -69,7 +69,7 @@ def build() -> typer.Typer:
     app = typer.Typer(
         cls=Root,
         help="Retrains dense retrievers as a cached and orchestrated pipeline; run it in the project's folder.",
-        epilog=f"{examples()}\n\nInterrupted runs go on where they were: finished stages are kept.",
+        epilog=f"{examples()}\n\nInterrupted runs resume where they stopped: finished stages are kept.",
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -82,14 +82,14 @@ def build() -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None, check: Check | None = None) -> int:
-    """Carry out a command line; returns the exit status: 0 only when all that was asked is done, 2 for a user's mistake.
+    """Run a command line; returns the exit status: 0 only if all that was asked is done, 2 for a user's mistake.
 
     `check` replaces the check of params.yaml before a run. SystemExit, status 2, for a mistake, which has been printed.
     """
     _open_streams()
     try:
         status = int(get_command(build()).main(arguments, NAME, standalone_mode=False, obj=check) or 0)
-    except typer.TyperException as error:  # of usage
+    except typer.TyperException as error:  # a usage error
         print(f"retemper: {_usage(error)}", file=sys.stderr)
         raise SystemExit(2) from None
     if arguments is None:
@@ -109,7 +109,7 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _open_streams() -> None:
-    """What the caller has closed (`>&-`) reads and writes nothing; else the next file that is opened would take its number."""
+    """Streams that the caller has closed (`>&-`) read and write nothing; otherwise the next opened file would take their number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
@@ -119,7 +119,7 @@ def _open_streams() -> None:
 
 @contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt with their number, so that what a command would undo at Ctrl-C is undone."""
+    """SIGTERM and SIGHUP raise KeyboardInterrupt with their number, so that what a command undoes on Ctrl-C is undone."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         with suppress(OSError):
@@ -131,12 +131,12 @@ def _interrupted_by_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if signal.getsignal(number) is stop:  # else a run that is stopped goes on hearing none
+            if signal.getsignal(number) is stop:  # otherwise a stopped run keeps ignoring them
                 signal.signal(number, handler)
 
 
 def leave_quietly(status: int) -> None:
-    """What is left is to exit, which takes Prefect a moment: from now on a signal only shortens that."""
+    """All that is left is to exit, which takes Prefect a moment: from now on, a signal only shortens that."""
     for number in ending_signals():
         signal.signal(number, lambda *_: os._exit(status))
 

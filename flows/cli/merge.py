@@ -13,7 +13,7 @@ class MergeCommand(ProjectCommand):
 
 @app.command(cls=MergeCommand)
 def merge() -> int:
-    """Resolve git's conflicts in params.yaml and dvc.lock: the changes of both sides."""
+    """Resolve git's conflicts in params.yaml and dvc.lock by keeping both sides' changes."""
     from flows.process import locks
     from flows.repository.cache import cache_folder
     from flows.repository.merge import merge

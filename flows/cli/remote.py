@@ -20,11 +20,11 @@ def add(
         typer.Option(
             "--option",
             metavar="KEY=VALUE",
-            help="DVC's options of a remote (endpointurl, access_key_id ...); secrets stay out of git, the value - is asked for.",
+            help="A DVC remote option (endpointurl, access_key_id ...); secrets stay out of git, and the value - is asked for.",
         ),
     ] = None,
 ) -> int:
-    """Share by a folder, s3://BUCKET/PATH, ssh://HOST/PATH ..., once it was written to and read."""
+    """Share through a folder, s3://BUCKET/PATH, ssh://HOST/PATH ..., after checking that it can be written and read."""
     from flows.team import remotes
 
     print(remotes.add(name, url, options or []))
@@ -37,7 +37,7 @@ def list_remotes() -> int:
     from flows.team import remotes
 
     for name, url, default in remotes.remotes():
-        print(f"{name}  {url}{'  (runs share by it)' if default else ''}")
+        print(f"{name}  {url}{'  (used by runs)' if default else ''}")
     return 0
 
 
@@ -52,16 +52,16 @@ def remove(name: str) -> int:
 
 @cache.callback()
 def _cache() -> None:
-    pass  # else typer would take `share` for the whole group
+    pass  # otherwise typer would take `share` for the whole group
 
 
 @cache.command(cls=ProjectCommand)
 def share(folder: Path) -> int:
-    """Use FOLDER as the cache, with links."""
+    """Use FOLDER as the cache, with links to it."""
     from flows.process import locks
     from flows.repository.lock import worktrees
     from flows.team import remotes
 
-    with locks.only_run_in(worktrees()):  # those of sweeps and retrainings work over this cache
+    with locks.only_run_in(worktrees()):  # those of sweeps and retrainings use this cache
         print(remotes.share(folder))
     return 0

@@ -32,15 +32,15 @@ def serve(
         int | None, typer.Option(metavar="SECONDS", help="Seconds between two runs, counted from 2024-01-01 00:00 UTC.")
     ] = None,
     follow: Annotated[
-        str | None, typer.Option(metavar="REV", help="Branch or commit that each run takes up (default: the branch checked out now).")
+        str | None, typer.Option(metavar="REV", help="Branch or commit that each run follows (default: the branch checked out now).")
     ] = None,
     timezone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Of the cron expression, such as Europe/Berlin (default: this machine's).")
+        str | None, typer.Option(metavar="ZONE", help="Time zone of the cron expression, such as Europe/Berlin (default: this machine's).")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of the deployment (default: FOLDER-DIGEST@HOST).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the deployment (default: FOLDER-DIGEST@HOST).")] = None,
     pool: Annotated[str | None, typer.Option(help="Deploy to this work pool of the server at PREFECT_API_URL, and return.")] = None,
 ) -> int:
-    """Retrain again and again, on a schedule: --cron or --interval."""
+    """Retrain on a schedule: --cron or --interval."""
     from flows.retraining.schedule import serve
 
     if (cron is None) == (interval is None):

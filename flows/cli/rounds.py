@@ -13,14 +13,16 @@ app = group(name="rounds", help="Write many rounds into params.yaml at once, or 
 @app.command(cls=ProjectCommand)
 def ance(
     *,
-    n: Annotated[int, typer.Option("--n", help="Rounds, which are refreshes of the negatives.")],
+    n: Annotated[int, typer.Option("--n", help="Number of rounds, each a refresh of the negatives.")],
     lag: Annotated[int, typer.Option(help="0: wait for fresh negatives; 1: train while they are mined.")] = 1,
     init: Annotated[str, typer.Option(help="The round to start from, such as warmup.")],
     negatives: Annotated[str | None, typer.Option(help="Negatives of the first rounds; default: mined with --init.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of a round; default: an epoch.")] = None,
     prefix: Annotated[str, typer.Option(help="Rounds are named PREFIX1, PREFIX2, ...")] = "ance",
     carry_on: Annotated[bool, typer.Option("--carry-on", help="Keep the optimizer's state, and one lr schedule over all rounds.")] = False,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Of every round, such as lr=1e-5.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of every round, such as lr=1e-5.")
+    ] = None,
 ) -> int:
     """ANCE: n rounds, each with negatives mined by an earlier one."""
     from flows.parameters import ance as rounds

@@ -23,7 +23,7 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Put the sections of docs/recipes/NAME.yaml into params.yaml, lastingly, before --set; none: the former ones again.",
+            help="Put the sections of docs/recipes/NAME.yaml into params.yaml permanently, before --set; none: restore the former ones.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Name the stages that may run, and change nothing.")] = False,

@@ -1,4 +1,4 @@
-"""`retemper sweep`, `experiments` and `reproduce`: runs beside the working tree, and what they gave."""
+"""`retemper sweep`, `experiments` and `reproduce`: runs beside the working tree, and their results."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,10 +19,10 @@ def sweep(
         ),
     ],
     *,
-    jobs: Annotated[int, typer.Option(metavar="N", help="Points at work at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Points to run at the same time.")] = 1,
     test: TestFigures = False,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Over every point of FILE, as in retemper run.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting for every point of FILE, as in retemper run.")
     ] = None,
 ) -> int:
     """Run the points of a grid as DVC experiments, beside your working tree."""
@@ -33,7 +33,7 @@ def sweep(
 
 @app.command(cls=ProjectCommand)
 def experiments(test: TestFigures = False, as_json: Json = False) -> int:
-    """Parameters and metrics of the experiments of this repository."""
+    """Parameters and metrics of this repository's experiments."""
     from flows.experiments.store import show
 
     show(test, as_json)

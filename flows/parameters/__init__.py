@@ -1,1 +1,1 @@
-"""params.yaml and what stands outside: checks, edits, sources."""
+"""params.yaml and what is outside: checks, edits, sources."""

@@ -10,7 +10,7 @@ from flows.parameters.edit import apply
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml
 
-SEED = 42  # of a round that names none (tasks.train.params)
+SEED = 42  # of a round without a seed (tasks.train.params)
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Ance:
     """ANCE as rounds PREFIX1 ... PREFIXn (arXiv:2007.00808, section 4): each starts from the one before it.
 
     Round k takes its negatives from round k - 1 - lag. Lag 0: training waits until the round before it is mined. Lag 1:
-    it trains on while that is encoded and mined, the paper's Trainer and Inferencer side by side. Until a round is that
-    far back, negatives come from `negatives`.
+    it trains while that one is encoded and mined, the paper's Trainer and Inferencer side by side. The first rounds, which
+    have none that far back, take theirs from `negatives`.
     """
 
     n: int
@@ -37,9 +37,9 @@ class Ance:
         return f"{self.prefix}{k - 1 - self.lag}" if k - 1 - self.lag >= 1 else self.negatives
 
     def assignments(self, rounds: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
-        """The edits of params.yaml, as `--set` has them. `rounds` and `sources` (of negatives) are those already there.
+        """The edits of params.yaml, in `--set` form. `rounds` and `sources` (of negatives) are those already there.
 
-        One seed gives every round the same queries in the same order, so each that begins anew has one that no other round has; a
+        One seed gives every round the same queries in the same order, so each that starts over gets one that no other round has; a
         chain that carries on is one long training, with one seed for its one order.
         """
         edits = []
@@ -64,13 +64,15 @@ class Ance:
 
 
 def add(plan: Ance) -> list[str]:
-    """Write the rounds of `plan` into params.yaml; returns their names. UserError, and nothing written, where they do not fit in."""
+    """Write the rounds of `plan` into params.yaml; returns their names. UserError, with nothing written, where they do not fit in."""
     sections = read_yaml(PARAMS)
     written = sections.get("rounds")
-    rounds = written if isinstance(written, dict) else {}  # else: `check` will say so
+    rounds = written if isinstance(written, dict) else {}  # otherwise `check` reports it
     taken = _numbered(plan.prefix, list(rounds))
     if taken:
-        raise UserError(f"{PARAMS}: rounds.{taken[0]}: is there already; retemper rounds remove {plan.prefix}, or choose another --prefix")
+        raise UserError(
+            f"{PARAMS}: rounds.{taken[0]}: already exists; run retemper rounds remove {plan.prefix}, or choose another --prefix"
+        )
     if plan.carry_on and plan.steps is None:
         raise UserError("--carry-on: expected --steps, for one schedule over all rounds")
     sources = [name for section in ("mine", "mix", "teacher") for name in sections.get(section) or {}]
@@ -79,11 +81,11 @@ def add(plan: Ance) -> list[str]:
 
 
 def remove(prefix: str) -> list[str]:
-    """Take the rounds PREFIX1, PREFIX2, ... and what is mined with them out of params.yaml; returns their names."""
+    """Remove the rounds PREFIX1, PREFIX2, ... and what is mined with them from params.yaml; returns their names."""
     sections = read_yaml(PARAMS)
     names = _numbered(prefix, list(sections.get("rounds") or {}))
     if not names:
-        raise UserError(f"{PARAMS}: no rounds {prefix}1, {prefix}2, ...; there are {', '.join(sections.get('rounds') or {})}")
+        raise UserError(f"{PARAMS}: no rounds {prefix}1, {prefix}2, ...; existing rounds: {', '.join(sections.get('rounds') or {})}")
     edits = [f"mine.{name}=" for name in names if name in (sections.get("mine") or {})]
     apply([*edits, *(f"rounds.{name}=" for name in names)], PARAMS, check)
     return names

@@ -1,4 +1,4 @@
-"""What must hold of params.yaml before DVC sees it. DVC's own words for these mistakes are a raw ENOENT or a traceback."""
+"""What must hold of params.yaml before DVC sees it. DVC itself reports these mistakes as a raw ENOENT or a traceback."""
 
 import json
 import re
@@ -48,38 +48,36 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
             f"{where}: report.metric: found {parameters.report.metric!r}, expected one of evaluate.measures: {', '.join(measures)}"
         )
     deepest, ranks = parameters.evaluate.deepest
-    lists = ranks + (ranks > 0 and parameters.retrieve.ignore_identical_ids)  # one may go
+    lists = ranks + (ranks > 0 and parameters.retrieve.ignore_identical_ids)  # one may be dropped
     depths = [("retrieve.depth", parameters.retrieve.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)]
     depths += [(f"fuse.{name}.depth", entry.depth, ranks) for name, entry in parameters.fuse.items()]
     for key, depth, least in depths:
         if depth < least:
             raise UserError(
-                f"{where}: {key}: found {depth}, expected {least} at least, as {deepest} in evaluate.measures asks; "
-                f"raise it, or take that measure out"
+                f"{where}: {key}: found {depth}, expected at least {least} for {deepest} in evaluate.measures; "
+                f"raise it, or remove that measure"
             )
     return parameters
 
 
 def check_moved(sections: Mapping[str, Any], where: str) -> None:
-    """No key stands where an older version had it."""
+    """No key is where an older version had it."""
     found = {key: value for key, value in _entries(sections, "evaluate").items() if key in RETRIEVE}
     if found:
         wanted = json.dumps(found).replace('"', "").replace("True", "true")
         raise UserError(
-            f"{where}: evaluate.{next(iter(found))}: moved to the section retrieve; take {', '.join(found)} out of evaluate, and write "
+            f"{where}: evaluate.{next(iter(found))}: moved to section retrieve; remove {', '.join(found)} from evaluate, and add "
             f"retrieve: {wanted}"
         )
 
 
 def check_sources(sections: Mapping[str, Any], where: str) -> None:
-    """No source lies among the outs, which come and go with the parameters: the graph would feed on itself."""
+    """No source is one of the outs, which come and go with the parameters: the graph would depend on itself."""
     outs = {Path("data", kind).resolve() for kind in ("articles", "corpus", "encoders", "rerankers")}
     for key, value in source_keys(sections):
         place = local_path(value.partition(":")[2] or value).resolve()
         if outs & {place, *place.parents}:
-            raise UserError(
-                f"{where}: {key}: found {value}, an out of this project's stages; copy it out of data/ first, and name the copy"
-            )
+            raise UserError(f"{where}: {key}: found {value}, an output of this project's stages; copy it out of data/, and name the copy")
 
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
@@ -90,7 +88,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
             for name in _entries(sections, section):
                 key = f"{where}: {section}.{name}"
                 if not isinstance(name, str) or not NAME.fullmatch(name):
-                    raise UserError(f"{key}: found the name {name!r}, expected lower-case letters, digits and _, a letter first")
+                    raise UserError(f"{key}: found the name {name!r}, expected lowercase letters, digits and _, starting with a letter")
                 if name in RESERVED:
                     raise UserError(f"{key}: the name {name} is reserved ({', '.join(RESERVED)}); choose another")
                 if name in owner:
@@ -99,7 +97,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_references(sections: Mapping[str, Any], where: str) -> None:
-    """Every name of another entry is one, and no entry needs itself."""
+    """Every reference names an entry that exists, and no entry needs itself."""
     encoders = {"base", *(name for section in ENCODERS for name in _entries(sections, section))}
     negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in _entries(sections, section))}
     rounds = _entries(sections, "rounds")
@@ -129,7 +127,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             for field, known in wanted.items():
                 if entry[field] not in known:
                     hint = f"; add mine.{entry[field]}" if known is negatives and entry[field] in rounds else ""
-                    names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'}, which are none"
+                    names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'} (none yet)"
                     raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
     for name, entry in _entries(sections, "rescore").items():
         tower = _entries(sections, "adore").get(entry["encoder"], {}).get("round", entry["encoder"])
@@ -171,12 +169,12 @@ def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def check_rounds(parameters: Parameters, where: str) -> None:
-    """What a round asks of its negatives and of the round it carries on."""
+    """What a round requires of its negatives and of the round it continues."""
     rounds = parameters.rounds
     for name, entry in rounds.items():
         before = rounds.get(entry.init)
         if entry.optimizer_from == "continue" and (before is None or before.optimizer != entry.optimizer):
-            found = f"{entry.init!r}, no round" if before is None else f"a round trained with {before.optimizer}"
+            found = f"{entry.init!r}, which is not a round" if before is None else f"a round trained with {before.optimizer}"
             expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: anew"
             raise UserError(f"{where}: rounds.{name}.init: found {found}; {expected}")
     for name, entry in rounds.items():
@@ -201,11 +199,11 @@ def check_rounds(parameters: Parameters, where: str) -> None:
             behind = _steps_behind(parameters, entry.init)
             total = None if behind is None or entry.steps is None else behind + entry.steps
             if total is not None and total > (entry.schedule_steps or 0):
-                raise UserError(f"{key}.schedule_steps: found {entry.schedule_steps}, expected the whole chain's steps, {total} at least")
+                raise UserError(f"{key}.schedule_steps: found {entry.schedule_steps}, expected at least the whole chain's steps, {total}")
 
 
 def _steps_behind(parameters: Parameters, name: str) -> int | None:
-    """Steps of a round and of those that it carries on; None where `epochs` decides."""
+    """Steps of a round and of those that it continues; None where `epochs` decides."""
     total = 0
     while True:
         entry = parameters.rounds[name]
@@ -218,7 +216,7 @@ def _steps_behind(parameters: Parameters, name: str) -> int | None:
 
 
 def _depth(parameters: Parameters, negatives: str) -> tuple[int, str]:
-    """How many negatives a query can have in a source at most, and the key that says so."""
+    """The most negatives that a query can have in a source, and the key that sets this."""
     if negatives in parameters.mine:
         return parameters.mine[negatives].depth, f"mine.{negatives}.depth"
     if negatives in parameters.mix:
@@ -235,7 +233,7 @@ def _depth(parameters: Parameters, negatives: str) -> tuple[int, str]:
 
 
 def find_cycle(needs: Mapping[str, list[str]]) -> list[str]:
-    """A path through `needs` that ends where it begins, or an empty list; names that are no keys end a path."""
+    """A path through `needs` that ends where it begins, or an empty list; names that are not keys end a path."""
     done: set[str] = set()
 
     def walk(name: str, path: list[str]) -> list[str]:

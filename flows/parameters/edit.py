@@ -1,4 +1,4 @@
-"""`--set section.key=value`: a lasting edit of params.yaml that keeps its comments and order."""
+"""`--set section.key=value`: a permanent edit of params.yaml that keeps its comments and order."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -18,22 +18,22 @@ Place = tuple[Any, Any]  # a mapping or sequence, and the key at which a comment
 
 
 def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any]], object]) -> str | None:
-    """Edit `path` by all `assignments` at once; returns its former text, or None where nothing changed and nothing was written.
+    """Apply all `assignments` to `path` at once; returns its former text, or None where nothing changed and nothing was written.
 
-    An assignment is `a.b=VALUE`, VALUE in YAML 1.2 (`1e-05` is a number, `[1, 2]` a list, `null` null); sections on the
-    way are made. `a.b=` takes the key away. `check` sees the whole result first; where it refuses (UserError), `path` stays as it was.
+    An assignment is `a.b=VALUE`, VALUE in YAML 1.2 (`1e-05` is a number, `[1, 2]` a list, `null` null); missing sections
+    are created. `a.b=` removes the key. `check` sees the whole result first; where it refuses (UserError), `path` stays as it was.
     """
     if not assignments:
         return None
     read_yaml(path)  # a UserError where it cannot be read
-    before = path.read_bytes().decode("utf-8")  # with the newlines that it has
+    before = path.read_bytes().decode("utf-8")  # with its own newlines
     document = _round_trip().load(before.replace("\r\n", "\n")) or CommentedMap()
     changes = [_assign(document, assignment) for assignment in assignments]
     if not any(changes):
         return None
     for _, node in _nodes(document):
         if not node:
-            node.fa.set_flow_style()  # a comment would else come between its key and its {}
+            node.fa.set_flow_style()  # otherwise a comment would come between its key and its {}
     text = io.StringIO()
     _round_trip().dump(document, text)
     check(parse_yaml(text.getvalue()) or {})
@@ -42,7 +42,7 @@ def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any
 
 
 def _assign(document: CommentedMap, assignment: str) -> bool:
-    """Carry out one assignment; False where it changes nothing."""
+    """Apply one assignment; False where it changes nothing."""
     key, equals, written = assignment.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
@@ -51,8 +51,8 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
     above: Place | None = None  # of the node
     for depth, name in enumerate(names[:-1]):
         if not isinstance(node, CommentedMap):
-            raise UserError(f"--set {assignment}: {'.'.join(names[:depth])} is no section: it holds {node!r}")
-        if node.get(name) is None:  # the rest of the way is new
+            raise UserError(f"--set {assignment}: {'.'.join(names[:depth])} is not a section: found {node!r}")
+        if node.get(name) is None:  # the rest of the path is new
             if not written:
                 return False
             _refuse_shared(document, node, assignment)
@@ -63,7 +63,7 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
             return True
         node, above = node[name], (node, name)
     if not isinstance(node, CommentedMap):
-        raise UserError(f"--set {assignment}: {'.'.join(names[:-1])} is no section: it holds {node!r}")
+        raise UserError(f"--set {assignment}: {'.'.join(names[:-1])} is not a section: found {node!r}")
     last = names[-1]
     value = _parse(written, assignment) if written else None
     if (last not in node) if not written else last in node and _same(node[last], value):
@@ -79,16 +79,16 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
 
 
 def _refuse_shared(document: CommentedMap, node: CommentedMap, assignment: str) -> None:
-    """UserError where an edit of `node` would be one of another section too, which an alias (`*name`) makes the same."""
+    """UserError where an edit of `node` would also change another section, which an alias (`*name`) makes the same."""
     places = [key for key, one in _nodes(document) if one is node]
     if len(places) > 1:
         raise UserError(
-            f"--set {assignment}: {' and '.join(places)} are one section (an anchor &, an alias *); write it out in each place first"
+            f"--set {assignment}: {' and '.join(places)} are the same section (anchor & and alias *); write it out in each place first"
         )
 
 
 def _nodes(node: Any, key: str = "", way: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every mapping and sequence within a document, by its dotted key; one that stands in several places comes as often."""
+    """Every mapping and sequence within a document, by its dotted key; one in several places comes once for each."""
     entries = node.items() if isinstance(node, CommentedMap) else enumerate(node)
     for name, value in entries:
         if isinstance(value, CommentedMap | CommentedSeq) and id(value) not in way:
@@ -100,25 +100,25 @@ def _nodes(node: Any, key: str = "", way: tuple[int, ...] = ()) -> Iterator[tupl
 def _parse(written: str, assignment: str) -> Any:
     remedy = "quote it, such as --set 'text.separator=\": \"'"
     try:
-        parse_yaml(written)  # as readers will; a tag such as !x is kept by the other
+        parse_yaml(written)  # as readers do; the round-trip loader keeps a tag such as !x
         value = _round_trip().load(written)
-    except (YAMLError, ValueError):  # the latter of 2024-13-45 and !!int x
+    except (YAMLError, ValueError):  # ValueError: 2024-13-45, !!int x
         raise UserError(f"--set {assignment}: the value is not YAML; {remedy}") from None
     trimmed = type(value) is str and value != written and not written.startswith("!")
     if trimmed or (value is None and written.strip().lower() not in ("null", "~")):
-        raise UserError(f"--set {assignment}: in YAML the value is {value!r}; {remedy}")
+        raise UserError(f"--set {assignment}: YAML reads the value as {value!r}; {remedy}")
     if isinstance(value, CommentedMap) and value and not value.fa.flow_style() and "\n" not in written:
-        raise UserError(f"--set {assignment}: in YAML the value is a section, {dict(value)}; {remedy}, or write {{...}}")
+        raise UserError(f"--set {assignment}: YAML reads the value as a section, {dict(value)}; {remedy}, or write {{...}}")
     return value
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Whether two values are one to every reader; True is not 1."""
+    """Whether two values are equal to every reader; True is not 1."""
     return isinstance(old, bool) == isinstance(new, bool) and bool(old == new)
 
 
 def _append(node: CommentedMap, name: str, value: Any, above: Place | None) -> None:
-    """Add a last key. What trails the key before it, up to the next section, is to trail the new one."""
+    """Add a last key. Comments after the key before it, up to the next section, move after the new one."""
     trailing = _split_trailing(_last_place(node, above))
     node.pop(name, None)  # where it held null
     node[name] = value
@@ -126,17 +126,17 @@ def _append(node: CommentedMap, name: str, value: Any, above: Place | None) -> N
 
 
 def _remove(node: CommentedMap, name: str, above: Place | None) -> None:
-    """Take a key away; what trails it, up to the next key, is to trail the key before it, or else the section's own line."""
+    """Remove a key. Comments after it, up to the next key, move after the key before it, or else after the section's own line."""
     trailing = _split_trailing(_leaf(node, name))
     keys = list(node)
     before = keys[keys.index(name) - 1] if name != keys[0] else None
     place = above if before is None else _leaf(node, before)
-    leading = (node.ca.items.get(name) or [None] * 4)[1] or []  # what stands before it, where the key before it is of one line
+    leading = (node.ca.items.get(name) or [None] * 4)[1] or []  # what precedes it, where the key before it is on one line
     if lines := "".join(f"{' ' * token.start_mark.column if token.value.strip() else ''}{token.value}" for token in leading):
         _hang(type(leading[0])(f"\n{lines}", leading[0].start_mark, None), place)
     del node[name]
     node.ca.items.pop(name, None)
-    if place is None and trailing is not None and node:  # the first of the document: what trails it is to stand before the next
+    if place is None and trailing is not None and node:  # the document's first key: what trails it moves before the next one
         trailing.value, trailing.column = trailing.value.removeprefix("\n"), 0
         tokens = node.ca.items.setdefault(keys[1], [None] * 4)
         tokens[1] = [trailing, *(tokens[1] or [])]
@@ -144,13 +144,13 @@ def _remove(node: CommentedMap, name: str, above: Place | None) -> None:
 
 
 def _last_place(node: CommentedMap, above: Place | None) -> Place | None:
-    """Where a comment hangs that stands after a block mapping: at its last line, or at its name's, where it is empty."""
+    """Where a comment after a block mapping hangs: at its last line, or at its name's, where it is empty."""
     last = next(reversed(node), None)
     return _leaf(node, last) if last is not None else None if node.fa.flow_style() else above
 
 
 def _leaf(holder: Any, key: Any) -> Place:
-    """Where a comment hangs that stands after an entry: at the entry itself, or at the last one within it."""
+    """Where a comment after an entry hangs: at the entry itself, or at the last one within it."""
     value = holder[key]
     if isinstance(value, CommentedMap | CommentedSeq) and value and not value.fa.flow_style():
         return _leaf(value, next(reversed(value)) if isinstance(value, CommentedMap) else len(value) - 1)
@@ -170,7 +170,7 @@ def _hang(trailing: Any, place: Place | None) -> None:
 
 
 def _split_trailing(place: Place | None) -> Any:
-    """Take what stands after the line of an entry (blank lines, comments of what follows) off it, as a comment token of its own."""
+    """Detach what follows an entry's line (blank lines, comments on what comes next), as a comment token of its own."""
     if place is None:
         return None
     holder, key = place

@@ -1,6 +1,6 @@
-"""`--recipe NAME`: sections of docs/recipes/NAME.yaml in place of those of params.yaml; `--recipe none` puts the former ones back.
+"""`--recipe NAME`: replaces sections of params.yaml with those of docs/recipes/NAME.yaml; `--recipe none` restores the former ones.
 
-Sections are replaced as text, comments included. What stood there is remembered in `.retemper/recipe.json`.
+Sections are replaced as text, comments included. The former ones are kept in `.retemper/recipe.json`.
 """
 
 import io
@@ -24,13 +24,13 @@ MEMORY = Path(".retemper/recipe.json")
 NONE = "none"
 ZERO_SHOT = "zero_shot"
 
-Blocks = Mapping[str, str | None]  # the text of each section, without the line's end; None where there is none
+Blocks = Mapping[str, str | None]  # the text of each section, without its last newline; None where there is none
 
 
 def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = FOLDER) -> str:
-    """Put the recipe's sections into `path`, those of an earlier one taken back first; returns the former text.
+    """Put the recipe's sections into `path`, after taking back those of an earlier one; returns the former text.
 
-    What comes of it is unchecked. UserError where there is no such recipe, or (`none`) nothing to take back.
+    The result is unchecked. UserError where there is no such recipe, or (`none`) nothing to take back.
     """
     read_yaml(path)  # a UserError where it cannot be read
     before = path.read_bytes().decode("utf-8")
@@ -41,8 +41,8 @@ def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = 
         text = replaced(text, last["before"])
     elif name == NONE:
         raise UserError(
-            f"--recipe none: no recipe of this folder is in place in {path}; expected one that --recipe NAME has put there; "
-            f"to go back to the committed file: git checkout {path}"
+            f"--recipe none: no recipe of this folder is in place in {path}, expected one that --recipe NAME has put there; "
+            f"to restore the committed file: git checkout {path}"
         )
     if recipe:
         here = blocks(text)
@@ -55,21 +55,21 @@ def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = 
 
 
 def names(folder: Path = FOLDER) -> list[str]:
-    """The recipes that there are."""
+    """The available recipes."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def _read(name: str, folder: Path) -> dict[str, str]:
     if name not in names(folder):
-        raise UserError(f"--recipe {name}: no {folder / f'{name}.yaml'}; expected one of {', '.join([*names(folder), NONE])}")
+        raise UserError(f"--recipe {name}: {folder / f'{name}.yaml'} not found, expected one of {', '.join([*names(folder), NONE])}")
     path = folder / f"{name}.yaml"
     if not all(isinstance(section, str) for section in read_yaml(path)):
-        raise UserError(f"{path}: found a name of a section that is no word, expected sections of params.yaml")
+        raise UserError(f"{path}: found a section name that is not a string, expected sections of params.yaml")
     return blocks(path.read_text(encoding="utf-8").replace("\r\n", "\n"))
 
 
 def _is_in_place(text: str, last: Mapping[str, Blocks]) -> bool:
-    """Whether some section is still as the recipe has it; else somebody has taken it back in other ways (git checkout)."""
+    """Whether some section is still as the recipe has it; if not, someone has taken it back in another way (git checkout)."""
     here = blocks(text)
     changed = [section for section, block in last["after"].items() if block != last["before"].get(section)]
     return any(here.get(section) == last["after"][section] for section in changed)
@@ -82,13 +82,13 @@ def blocks(text: str) -> dict[str, str]:
 
 
 def replaced(text: str, new: Blocks) -> str:
-    """`text` with the sections of `new` in place of its own; those that it lacks come last, None takes one away."""
+    """`text` with its sections replaced by those of `new`; new sections come last, None removes one."""
     lines = text.split("\n")
     places = _places(text)
-    for section, (first, last) in sorted(places.items(), key=lambda item: -item[1][0]):  # from below, so that places hold
+    for section, (first, last) in sorted(places.items(), key=lambda item: -item[1][0]):  # bottom up, so that places stay valid
         if section in new:
             block = new[section]
-            after = last + (block is None and last < len(lines) and not lines[last].strip())  # and the blank line that set it apart
+            after = last + (block is None and last < len(lines) and not lines[last].strip())  # and the blank line after it
             lines[first:after] = [] if block is None else block.split("\n")
     text = "\n".join(lines)
     for section, block in new.items():
@@ -112,9 +112,9 @@ def _places(text: str) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bool) -> Iterator[Callable[[], None]]:
-    """Carry out `--recipe` and then `--set`, whose caller holds the folder's lock; yields what undoes them, data/source.json too.
+    """Apply `--recipe` and then `--set`; the caller holds the folder's lock. Yields what undoes them, data/source.json too.
 
-    Undone at an error, and where it is not `lasting`. What somebody has saved in params.yaml meanwhile stays.
+    Undone on an error, and where it is not `lasting`. What someone has saved in params.yaml in the meantime stays.
     """
     files = {path: path.read_bytes() if path.exists() else None for path in (SOURCE, MEMORY)}
     before: str | None = None

@@ -1,4 +1,4 @@
-"""data/source.json: what stands outside the graph, by content. DVC tracks its digests, so a source may move, or be away.
+"""data/source.json: what is outside the graph, by content. DVC tracks its digests, so a source may move or be unavailable.
 
 {"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder", "articles": {likewise},
 "rerankers": {name: {likewise}}, where there are any}
@@ -22,8 +22,8 @@ from tasks.core.stage.params import FROZEN, read_parameters, read_yaml
 SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
 RERANKER = "rerankers."
-SLOW_BYTES = 1 << 30  # reading more than this is told
-STANDS = "RETEMPER_SOURCE_STANDS"  # environment: data/source.json is not brought up to date (a revision is made again)
+SLOW_BYTES = 1 << 30  # reading more than this is reported
+STANDS = "RETEMPER_SOURCE_STANDS"  # environment variable: data/source.json is not brought up to date (a revision is reproduced)
 
 
 class Elsewhere(Unavailable):
@@ -32,7 +32,7 @@ class Elsewhere(Unavailable):
 
 @dataclass(frozen=True)
 class Listing:
-    """A source as it stands here: its files by name, package versions, and what else its content follows from."""
+    """A source as found here: its files by name, package versions, and what else its content depends on."""
 
     files: dict[str, Path]
     packages: dict[str, str]
@@ -56,7 +56,7 @@ class Memory:
         return str(known[-1])
 
     def knows(self, path: Path) -> bool:
-        """Whether the file's digest can be told without reading it."""
+        """Whether the file's digest is known without reading it."""
         return (self.files.get(str(path.resolve())) or [None])[:-1] == file_stamp(path)
 
 
@@ -69,10 +69,10 @@ def write_source(
 ) -> None:
     """Bring `source` up to date with the sources that `params` names; written only where its content changes.
 
-    A source that is away keeps its last entry (a stage that needs it will say so); UserError where it was never seen, or is there
-    and something is wrong with it. Articles have an entry without digest in place of the UserError: as a rule no pre-training needs
-    them. A Hugging Face id that was never seen is downloaded, so that everybody knows it by its content. `stands`: what is there
-    of the named sources stays, whatever they have become.
+    An unavailable source keeps its last entry (a stage that needs it will report it); UserError where it was never seen, or is there
+    but invalid. Articles get an entry without digest instead of the UserError: usually no pre-training needs them. A Hugging Face id
+    that was never seen is downloaded, so that everyone knows it by its content. `stands`: entries of the named sources stay as they
+    are, whatever the sources have become.
     """
     remembered = _read_memory(memory)
     before = _flat(_read(source))
@@ -86,7 +86,7 @@ def write_source(
         except (UserError, OSError) as error:
             known = remembered.entries.get(f"{kind} {name}") or (before.get(kind) if before.get(kind, {}).get("source") == name else None)
             if not isinstance(error, Unavailable | OSError):
-                known = None  # it is there, and something is wrong with it
+                known = None  # it is there, but invalid
             if known is None and kind == "articles":
                 if not isinstance(error, Unavailable | OSError):
                     (warn or _warn)(f"{params}: {kind}.source: {error}")
@@ -98,7 +98,7 @@ def write_source(
             elif known is None:
                 raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
             else:
-                (warn or _warn)(f"{params}: {kind}.source: {error}; going on with what is remembered of it")
+                (warn or _warn)(f"{params}: {kind}.source: {error}; continuing with its last known digest")
             entry = known
         remembered.entries[f"{kind} {name}"] = entry
         after[kind] = entry
@@ -112,7 +112,7 @@ def write_source(
 def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, memory: Path = MEMORY) -> dict[str, Any]:
     """What a stage that reads these sources must know (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
 
-    `problem` says which source is no longer the one of `source`; it is empty where all are, or are unavailable.
+    `problem` names a source that no longer matches `source`; it is empty where all match, or are unavailable.
     """
     known, remembered, named = _flat(_read(source)), _read_memory(memory), _kinds(read_parameters(params))
     files: dict[str, list[int]] = {}
@@ -121,7 +121,7 @@ def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, me
         try:
             listed = listing(name)
             digest = describe(name, listed, remembered)["digest"]
-        except (UserError, OSError):  # the stage will say so, and knows better what it lacks
+        except (UserError, OSError):  # the stage will report it, and knows better what is missing
             continue
         wanted = known.get(kind, {}).get("digest", "")
         if digest != wanted:
@@ -135,7 +135,7 @@ def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, me
 
 
 def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], Listing]]]:
-    """Name of every source and what lists it, by its key in `source`."""
+    """Name of every source and the function that lists it, by its key in `source`."""
     sections_of = {"dataset": (sections["dataset"], list_dataset), "encoder": (sections["encoder"], list_encoder)}
     if "articles" in sections:
         sections_of["articles"] = (sections["articles"], list_articles)
@@ -152,13 +152,13 @@ def source_keys(sections: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _flat(entries: dict[str, Any]) -> dict[str, Any]:
-    """The entries of a source file by the key that params.yaml has them under."""
+    """The entries of a source file, by their key in params.yaml."""
     models = entries.pop("rerankers", {})
     return entries | {f"{RERANKER}{name}": entry for name, entry in models.items()}
 
 
 def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:
-    """The entry of a source: its digest is of content (file names and bytes), never of where it lies."""
+    """The entry of a source: its digest covers content (file names and bytes), never location."""
     unread = sum(path.stat().st_size for path in listing.files.values() if not memory.knows(path))
     if unread > SLOW_BYTES:
         print(f"reading {unread / 1e9:,.1f} GB of {name} once, for its digest", file=sys.stderr)
@@ -169,7 +169,7 @@ def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:
 
 
 def list_dataset(name: str) -> Listing:
-    """The files and versions behind a dataset SPEC; UserError where they are not here."""
+    """The files and versions behind a dataset SPEC; UserError where they are missing."""
     spec = datasets.parse_dataset(name)
     files = datasets.dataset_files(spec)
     folder = spec.folder if spec.place and files else None
@@ -177,7 +177,7 @@ def list_dataset(name: str) -> Listing:
 
 
 def list_encoder(name: str) -> Listing:
-    """The files and versions behind an encoder; UserError where they are not here."""
+    """The files and versions behind an encoder; UserError where they are missing."""
     place = datasets.parse_encoder(name)
     files = datasets.encoder_files(place)
     if place.folder is None:
@@ -188,7 +188,7 @@ def list_encoder(name: str) -> Listing:
 
 
 def list_articles(name: str) -> Listing:
-    """The files and versions behind the articles of pre-trainings; UserError where they are not here."""
+    """The files and versions behind the articles of pre-trainings; UserError where they are missing."""
     spec = wikipedia.parse_articles(name)
     files = wikipedia.article_files(spec)
     folder = spec.path if spec.place and spec.path.is_dir() else None

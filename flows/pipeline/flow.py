@@ -1,4 +1,4 @@
-"""The Prefect flow: each stage one task run named after it, independent branches at the same time.
+"""The Prefect flow: one task run per stage, named after it; independent branches run at the same time.
 
 Import after `flows.pipeline.server.set_environment`. Only names pass between task runs; what a stage computes passes through DVC.
 """
@@ -35,7 +35,7 @@ from tasks.core.stage.entry import SOURCES
 from tasks.core.stage.errors import DiskError, Problem, UserError, disk_fault
 from tasks.core.stage.files import write_json
 
-WATCHED = Path(".retemper/sources")  # for each stage at work that reads from outside the project: what it may read
+WATCHED = Path(".retemper/sources")  # for each running stage that reads from outside the project: what it may read
 
 
 def execute(
@@ -47,9 +47,9 @@ def execute(
     python: Mapping[str, str] = MappingProxyType({}),
     gate: Callable[[], None] | None = None,
 ) -> dict[str, Outcome]:
-    """Run the plan as a Prefect flow run; how every stage ended, by name. `python`: environment of a prepared one.
+    """Run the plan as a Prefect flow run; returns how every stage ended, by name. `python`: environment of a prepared one.
 
-    With a `gate`, `prepare` comes first, then the gate; where that raises a UserError, no other stage begins.
+    With a `gate`, `prepare` runs first, then the gate; where that raises a UserError, no other stage begins.
     """
     outcomes: dict[str, Outcome] = {}
     stages = plan.graph.stages
@@ -72,7 +72,7 @@ def execute(
         logger = get_run_logger()
 
         def tell(line: str) -> None:
-            if processes.stopped:  # how a stage takes that stands in its log
+            if processes.stopped:  # what a stage says to that is in its log
                 return
             if line.startswith("\r"):
                 display.passing(name, line[1:])
@@ -153,8 +153,8 @@ def _watched(stage: Stage) -> dict[str, str]:
 def shared_slot() -> AbstractContextManager[None]:
     """A slot of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
 
-    `strict`: a limit that the server does not have is an error, where Prefect would otherwise let everybody through. A server that
-    forgets the slot meanwhile does not end the stage.
+    `strict`: a limit that the server lacks is an error; Prefect would otherwise let everyone through. A server that forgets the slot
+    in the meantime does not end the stage.
     """
     limit = os.environ.get("RETEMPER_DEVICE_LIMIT")
     return concurrency(limit, occupy=1, strict=True, raise_on_lease_renewal_failure=False) if limit else nullcontext()

@@ -1,4 +1,4 @@
-"""What a run has to do: everything that is settled before the first stage runs, and without Prefect."""
+"""What a run has to do: everything that is decided before the first stage runs, and without Prefect."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Plan:
 
 
 def check_parameters() -> None:
-    """The parameters are valid, and data/source.json says what stands outside."""
+    """Check that the parameters are valid, and bring data/source.json up to date."""
     from flows.parameters.checks import check_file
     from flows.parameters.sources import STANDS, write_source
 

@@ -1,4 +1,4 @@
-"""A run from beginning to end: plan, stages, push, tables. Prefect is imported only where something is to be done."""
+"""A run from beginning to end: plan, stages, push, tables. Prefect is imported only if there is something to do."""
 
 import shutil
 import time
@@ -25,7 +25,7 @@ from tasks.core.stage.scratch import remove_finished
 
 STUDIES = Path("data/studies")
 TABLE = Path("data/report/table.txt")
-FULL_BYTES = 1 << 20  # less than this is a full disk
+FULL_BYTES = 1 << 20  # less free space than this is a full disk
 
 
 class StagesFailed(Exception):
@@ -45,18 +45,18 @@ def run(
     edits: Sequence[str] = (),
     undo: Callable[[], None] = lambda: None,
 ) -> dict[str, Outcome]:
-    """Bring `targets` (the report) up to date; how each stage ended. Raises StagesFailed, or UserError before anything ran.
+    """Bring `targets` (default: the report) up to date; returns how each stage ended. Raises StagesFailed, or UserError before any ran.
 
-    `quiet`: where nothing has changed, nothing is said, and Prefect is not asked. `with_dev`: a data set without dev is refused.
-    A data set that turns out unfit, once it is prepared, is refused (splits.Unfit): after `undo` of the run's `edits`, dvc.lock and
-    data/ are put back as they were.
+    `quiet`: where nothing has changed, print nothing and leave Prefect alone. `with_dev`: refuse a data set without dev.
+    A data set that turns out unfit once it is prepared is refused (splits.Unfit): after `undo` of the run's `edits`, dvc.lock and
+    data/ are restored.
     """
     started = time.monotonic()
     processes = Processes()
     display = Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run():
         clock = timing.Clock()
-        clock.keep()  # before dvc.lock changes: of a run that was killed
+        clock.keep()  # the times of a killed run, before dvc.lock changes
         plan = make_plan(targets, processes, display.warn, check)
         remotes.register_again(cache_folder(), display.warn)
         nothing = quiet and not plan.changed
@@ -89,7 +89,7 @@ def run(
     reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
     if reported == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
         display.line(f"\n{TABLE.read_text(encoding='utf-8').rstrip()}")
-    elif rows and reported != "Ran":  # else it has just said so itself
+    elif rows and reported != "Ran":  # otherwise it has just printed it itself
         display.line(f"\n{text_table(header, rows)}")
     for note in filter(None, (left_out, unmeasured)):
         display.line(note)
@@ -101,7 +101,7 @@ def run(
         try:
             pages.write(plan.graph, [span for span in clock.spans if span.state != "Cached"], display.line)
         except OSError as error:  # the run itself is done
-            display.warn(f"pages of times: {error}")
+            display.warn(f"pages of times were not written: {error}")
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
     if failed:
@@ -109,7 +109,7 @@ def run(
         raise StagesFailed([outcome.problem for outcome in failed if outcome.problem], status)
     if unfinished := [name for name in plan.graph.stages if name not in outcomes]:
         refuse_full_disk()
-        message = f"{unfinished[0]}: Prefect ended the run before it (log: {server.LOG}); the same command goes on from there"
+        message = f"{unfinished[0]}: Prefect ended the run before this stage (log: {server.LOG}); the same command resumes the run"
         raise StagesFailed([Problem("pipeline", message, 1)], 1)
     return outcomes
 
@@ -119,11 +119,11 @@ def dry_run(
 ) -> list[str]:
     """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted.
 
-    `edited` is entered for as long as that takes.
+    `edited` is entered for the duration.
     """
     processes = Processes()
     display = Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():  # a run at work has frozen parameters of its own
+    with stopping_on_signals(processes, display.farewell), locks.only_run():  # a run in progress has its own frozen parameters
         try:
             with edited or nullcontext():
                 plan = make_plan(targets, processes, display.warn, check, dry=True)
@@ -133,7 +133,7 @@ def dry_run(
 
 
 def _unmeasured(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
-    """The models whose metrics this run was to bring up to date and has not: why their figures are not the present ones."""
+    """The models whose metrics this run should have brought up to date but did not, each with the reason."""
     late = {name: outcomes[name].state.lower() if name in outcomes else "skipped" for name in plan.graph.stages}
     outs = [
         (out, f"{name}: {state}") for name, state in late.items() if state not in ("ran", "cached") for out in plan.graph.stages[name].outs
@@ -146,7 +146,7 @@ def _cached(plan: Plan) -> dict[str, Outcome]:
 
 
 def _put_back(processes: Processes) -> None:
-    """dvc.lock as it was when the run began, and the outs that it names, as far as the cache has them."""
+    """Restore dvc.lock as it was when the run began, and the outs that it names, as far as the cache has them."""
     freeze()  # params.yaml without the edits
     if not locks.BEFORE.exists():
         return
@@ -157,7 +157,7 @@ def _put_back(processes: Processes) -> None:
 
 
 def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock, gate: Callable[[], None]) -> dict[str, Outcome]:
-    """Every stage of the plan. What `gate` refuses is raised, before any stage but `prepare` has begun."""
+    """Run every stage of the plan. A refusal by `gate` is raised before any stage but `prepare` has begun."""
     if plan.changed and splits.STAGE not in plan.changed:
         gate()
     if not plan.changed and not server.is_configured():
@@ -180,7 +180,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
             gated = remembering if splits.STAGE in plan.changed else None
             outcomes = execute(plan, processes, display, clock, python=python.environment, gate=gated)
     except Exception as error:
-        refuse_full_disk(error)  # Prefect's database says it in many ways
+        refuse_full_disk(error)  # Prefect's database reports it in many ways
         if configured and not server.answers():
             raise server.ServerUnavailable(error) from error
         if ours:
@@ -192,13 +192,13 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
 
 
 def _needed(plan: Plan) -> list[str]:
-    """Modules that the stages to run import, and DVC for each of them."""
+    """Modules that the stages to run import, and DVC, which runs each of them."""
     if not plan.changed:
         return []
     return [*DVC, *TABLES, *(MODELS if any(plan.graph.stages[name].slot for name in plan.changed) else ())]
 
 
 def refuse_full_disk(cause: Exception | None = None) -> None:
-    """UserError where there is no room left in the current folder, whatever else went wrong."""
+    """UserError where the disk of the current folder is full, whatever else went wrong."""
     if shutil.disk_usage(Path.cwd() / server.HOME.parent).free < FULL_BYTES:
         raise DiskError(f"{Path.cwd()}: {FULL}; finished stages are kept, make room and run again") from cause

@@ -1,4 +1,4 @@
-"""Prefect without set-up: a small server of our own for as long as we live, quiet and offline. One that is configured is used instead."""
+"""Prefect without setup: a small server of our own for as long as we live, quiet and offline. A configured one is used instead."""
 
 import atexit
 import os
@@ -32,37 +32,37 @@ SERVER = [
 
 
 class ServerUnavailable(Unavailable):
-    """The Prefect server that is set does not answer."""
+    """The configured Prefect server does not answer."""
 
     def __init__(self, cause: Exception | None) -> None:
         super().__init__(f"PREFECT_API_URL: no Prefect server answers there ({type(cause).__name__}); start it, or unset it")
 
 
 class Ended(UserError):
-    """The Prefect server that we started for ourselves is no longer there, or never answered."""
+    """The Prefect server that we started for ourselves is gone, or never answered."""
 
     def __init__(self, how: str) -> None:
         super().__init__(f"Prefect's server, started by this run, {how}; run again (finished stages are kept), its log: {LOG}")
 
 
 def is_configured() -> bool:
-    """Whether a Prefect server is set (PREFECT_API_URL)."""
+    """Whether a Prefect server is configured (PREFECT_API_URL)."""
     return bool(os.environ.get("PREFECT_API_URL"))
 
 
 def answers() -> bool:
-    """Whether the Prefect server that is set does."""
+    """Whether the configured Prefect server answers."""
     try:
         with urllib.request.urlopen(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health", timeout=5):
             return True
-    except urllib.error.HTTPError:  # of a server that wants to know us first
+    except urllib.error.HTTPError:  # from a server that requires authentication
         return True
     except (OSError, ValueError):
         return False
 
 
 def set_environment() -> None:
-    """Settings that Prefect reads when it is imported: our home, no telemetry, and our lines in place of its log."""
+    """Set what Prefect reads when it is imported: our home, no telemetry, and our lines in place of its log."""
     if "prefect" in sys.modules:
         return
     ours = {
@@ -78,7 +78,7 @@ def set_environment() -> None:
 
 
 class Server:
-    """A server that starts while we do other things. `lasting`: with a home of its own, the same address each time, and the page."""
+    """A server that starts while we do other things. `lasting`: with its own home, a fixed address, and the web page."""
 
     def __init__(self, schedules: bool = False, lasting: bool = False) -> None:
         set_environment()
@@ -92,25 +92,25 @@ class Server:
             home = LASTING.absolute()
             self._env |= {"PREFECT_HOME": str(home), "PREFECT_UI_ENABLED": "true", "PREFECT_UI_STATIC_DIRECTORY": str(home / "page")}
             self._env |= {"PREFECT_SERVER_UI_API_URL": self.url}
-            # On disk: a run whose lease the server forgot when it started again is cancelled, and its slot of a limit stays taken.
+            # On disk: if a restarted server forgets a run's lease, the run is cancelled, and its slot of a limit stays taken.
             self._env |= {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
         LOG.parent.mkdir(parents=True, exist_ok=True)
-        self._processes = Processes()  # of its own: it outlives the stages that a signal stops, to be told of that
+        self._processes = Processes()  # its own: the server outlives the stages that a signal stops, and hears of it
         self._lock = LASTING / "concurrency_leases/expirations.lock" if lasting else None
         self.start()
 
     def start(self) -> None:
         """Start it, for the first time or again."""
-        if self._lock:  # of one that was killed; Prefect waits for ever where another process has its number now
+        if self._lock:  # left by a killed server; Prefect waits forever if another process has its id now
             self._lock.unlink(missing_ok=True)
         self._process = self._processes.start(self._command, self._env, LOG)
 
     def is_alive(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process is alive."""
         return self._process.poll() is None
 
     def wait(self) -> None:
-        """Until it answers. Ended where its process has ended, or START_SECONDS are over."""
+        """Wait until it answers. Raises Ended where its process has ended, or after START_SECONDS."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self.refuse_ended()
@@ -122,7 +122,7 @@ class Server:
         raise Ended(f"has not answered in {START_SECONDS} s")
 
     def refuse_ended(self) -> None:
-        """Ended, with how, where its process is not there any more."""
+        """Raise Ended, which says how, where its process is gone."""
         status = self._process.poll()
         if status is not None:
             number = -status if status < 0 else status - 128
@@ -130,12 +130,12 @@ class Server:
             raise Ended(f"was killed ({names[number]})" if number in names else f"ended with status {status}")
 
     def close(self) -> None:
-        """End it, at once."""
+        """End it at once."""
         self._processes.end(self._process)
 
 
 def _port(memory: Path | None) -> int:
-    """A free port of 127.0.0.1; the one that `memory` remembers, where it is free, so that a page keeps its address."""
+    """A free port of 127.0.0.1: the one in `memory` if it is free, so that a page keeps its address."""
     known = int(text) if memory and memory.exists() and (text := memory.read_text(encoding="utf-8").strip()).isdigit() else 0
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -150,10 +150,10 @@ def _port(memory: Path | None) -> int:
 
 
 def use_server() -> Server | None:
-    """Make Prefect's API ready: the configured server's (None), or one of ours, which is returned, until we exit.
+    """Get Prefect's API ready: the configured server's (returns None), or one of ours, which is returned and runs until we exit.
 
     Prefect sends its last events and logs when the interpreter exits, and waits a minute for a server that is gone. So
-    ours is closed by an exit function that was registered before Prefect's own, and therefore runs after them.
+    ours is closed by an exit function that is registered before Prefect's own, and therefore runs after them.
     """
     set_environment()
     if is_configured():

@@ -1,4 +1,4 @@
-"""Whether the data set has the judgments that the run needs, asked when `prepare` has counted them and before anything else runs."""
+"""Whether the data set has the judgments that the run needs, checked once `prepare` has counted them and before anything else runs."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ from tasks.core.stage.errors import UserError
 STATS = Path("data/corpus/stats.json")
 STAGE = "prepare"  # which writes it
 LEARNING = {"train": "rounds", "reranker": "rerankers", "adore": "adore", "study": "study"}  # stage, section of params.yaml
-NO_STEPS = {"train": None, "reranker": 0}  # what `steps` is where params.yaml does not say
+NO_STEPS = {"train": None, "reranker": 0}  # `steps` where params.yaml does not set it
 
 
 class Unfit(UserError):
@@ -19,7 +19,7 @@ class Unfit(UserError):
 
 
 def learning(stages: Collection[str], sections: Mapping[str, Any]) -> list[str]:
-    """Those of `stages` that train on the judgments of train."""
+    """Those of `stages` that train on the train judgments."""
     found = []
     for name in stages:
         stage, _, key = name.partition("@")
@@ -32,9 +32,9 @@ def learning(stages: Collection[str], sections: Mapping[str, Any]) -> list[str]:
 def check(
     stages: Collection[str], sections: Mapping[str, Any], *, edits: Sequence[str] = (), with_dev: bool = False, stats: Path = STATS
 ) -> str:
-    """What the run does for want of dev, in a line, if it lacks it. Unfit where it cannot be carried out.
+    """A line on what the run does instead where dev is missing; else empty. Unfit where it cannot run at all.
 
-    `edits` are the run's own `--set`, for the command that can be; `with_dev`: a run whose models are compared on dev.
+    `edits` are the run's own `--set`, for the command to suggest; `with_dev`: the run compares its models on dev.
     """
     counted = _counted(stats)
     if counted is None:
@@ -45,16 +45,16 @@ def check(
     if (trained := learning(stages, sections)) and not counted.get("train"):
         settings = "".join(f" --set {shlex.quote(edit)}" for edit in edits)
         raise Unfit(
-            f"{found}, expected train, which {', '.join(trained)} need; nothing was changed; for what needs no training (BM25, the "
-            f"encoder as it came, the report): retemper run --recipe zero_shot{settings}"
+            f"{found}, expected train, which {', '.join(trained)} need; nothing was changed; to run what needs no training (BM25, "
+            f"the encoder as is, the report): retemper run --recipe zero_shot{settings}"
         )
     if with_dev and not counted.get("dev"):
-        raise Unfit(f"{found}, expected dev, on which a new model meets the champion; give the data set a dev split")
+        raise Unfit(f"{found}, expected dev, on which a new model is compared with the champion; add a dev split")
     measured = any(name.startswith("evaluate") for name in stages)
     if measured and not (counted.get("dev") or counted.get("test")):
-        raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; give the data set one of them")
+        raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; add one of them")
     if measured and not counted.get("dev"):
-        return f"{found}, and no dev: the best system is chosen on test, the very queries it is measured on; retemper retrain needs dev"
+        return f"{found}, but no dev: the best system is chosen on test, the same queries it is measured on; retemper retrain needs dev"
     return ""
 
 

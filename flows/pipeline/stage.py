@@ -1,4 +1,4 @@
-"""Runs one stage: a DVC process of its own, its output read as it comes."""
+"""Runs one stage in a DVC process of its own, and reads its output as it comes."""
 
 import os
 import queue
@@ -32,7 +32,7 @@ EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exite
 
 
 class Slots:
-    """What a stage may keep busy: each GPU by its number, or the one CPU. One stage at a time has each."""
+    """What a stage may keep busy: each GPU by its number, or the one CPU. Each serves one stage at a time."""
 
     def __init__(self, devices: list[str]) -> None:
         self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -41,7 +41,7 @@ class Slots:
 
     @contextmanager
     def take(self) -> Iterator[dict[str, str]]:
-        """Wait for a free device; yields the environment that shows a stage no other."""
+        """Wait for a free device; yields the environment that hides all others from the stage."""
         device = self._free.get()
         try:
             yield {"CUDA_VISIBLE_DEVICES": device} if device else {}
@@ -52,7 +52,7 @@ class Slots:
 def find_devices() -> list[str]:
     """The GPUs that we may use, by number or UUID; a nameless device where there is just one; without any, as many as `slots` says.
 
-    `device` of runtime.yaml says where stages compute: of `cpu` no GPU takes part, of `cuda:N` no other.
+    `device` of runtime.yaml says where stages compute: `cpu` uses no GPU, `cuda:N` only that one.
     """
     runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
     device = str(runtime.get("device", "auto"))
@@ -99,7 +99,7 @@ class Transcript:
         self._inside = False
 
     def read(self, line: str) -> str | None:
-        """Take in a line; returns it where it is the stage's own, or our own warning."""
+        """Take in a line; returns it if it is the stage's own, or our own warning."""
         if line.startswith(WARNING) and not self._inside:
             return line
         if line.startswith("Running stage '") and not self.ran:
@@ -142,7 +142,7 @@ def run_stage(
     problems = reported.take()
     if status == 0 and not any(line.startswith(LOST) for line in transcript.errors):
         return Outcome("Ran" if transcript.ran else "Cached", seconds, began=transcript.began, ended=transcript.ended)
-    if transcript.exited is not None:  # DVC took the last outs away before the stage ran, if there were any
+    if transcript.exited is not None:  # DVC removed the former outs, if any, before the stage ran
         with suppress(Stopped):
             processes.run([*REMOTE, "checkout", "--quiet", "--force", name], lambda _: None, environment())
     problem = problems[-1] if problems and transcript.exited == USER_ERROR else _problem(name, transcript, status, log)
@@ -155,7 +155,7 @@ def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) ->
             tell(f"\r{printable(said[1:])}")
             return
         line = printable(said)
-        with suppress(OSError):  # a full disk: the stage itself will say so
+        with suppress(OSError):  # a full disk: the stage itself will report it
             log.write(f"{line}\n")
             log.flush()
         own = transcript.read(line)
@@ -166,7 +166,7 @@ def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) ->
 
 
 def _problem(name: str, transcript: Transcript, status: int, log: Path) -> Problem:
-    """Why a stage failed that has not said so itself."""
+    """Why a stage failed that has not reported it itself."""
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
         return Problem("stage", f"{name}: failed with status {transcript.exited}{killed}; its log: {log}", 1, where=name)

@@ -1,4 +1,4 @@
-"""Why a command failed, as it has written that itself: a file that its environment names. Nothing is read out of printed lines."""
+"""Why a command failed, as the command itself wrote to a file that its environment names. Printed lines are never parsed."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tasks.core.stage.errors import PROBLEM, Problem, printable, report
 
-ROOM = 1 << 16  # bytes kept free for the command, whatever fills the disk meanwhile
+ROOM = 1 << 16  # bytes kept free for the command, whatever fills the disk in the meantime
 
 
 class Problems:
@@ -20,17 +20,17 @@ class Problems:
         self.environment = {PROBLEM: str(self._file)}
 
     def take(self) -> list[Problem]:
-        """What the command has written, and the file is gone; empty where it wrote nothing (it succeeded, crashed or was killed)."""
+        """What the command wrote, and remove the file; empty where it wrote nothing (it succeeded, crashed or was killed)."""
         try:
             text = self._file.read_text(encoding="utf-8")
             self._file.unlink()
             return [Problem(**record) for record in json.loads(text)] if text.strip() else []
-        except (OSError, ValueError, TypeError):  # gone, or cut by a kill
+        except (OSError, ValueError, TypeError):  # missing, or truncated by a kill
             return []
 
 
 def tell(problems: Sequence[Problem]) -> None:
-    """A line on stderr for each, and a record for whoever has started this process."""
+    """A line on stderr for each, and a record for whoever started this process."""
     for problem in problems:
         print(f"retemper: {printable(problem.message)}", file=sys.stderr)
     report(problems)

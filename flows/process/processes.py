@@ -1,4 +1,4 @@
-"""Commands run as process groups of their own, that never outlive us."""
+"""Runs commands in process groups of their own, which never outlive us."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ class Stopped(Exception):
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """What commands run with: `python` is ours, output comes line by line, and nothing reports home."""
+    """What commands run with: `python` is ours, output is unbuffered, and telemetry is off."""
     ours = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
@@ -35,7 +35,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 class Processes:
-    """The commands at work now. Safe to use from many threads."""
+    """The commands in progress. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -81,7 +81,7 @@ class Processes:
         return process
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """Let nothing of the process's group be left."""
+        """End whatever is left of the process's group."""
         _signal_group(process.pid, signal.SIGKILL)
         process.wait()
         if process.stdin:
@@ -111,9 +111,9 @@ class Processes:
 
 @contextmanager
 def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lambda: "\nretemper: stopped\n") -> Iterator[None]:
-    """On a signal that asks us to end stop `processes` and raise KeyboardInterrupt with its number; on any exception stop them too.
+    """On a signal that asks us to end, stop `processes` and raise KeyboardInterrupt with its number; on any exception, stop them too.
 
-    Main thread only. `farewell` is said on stderr at once, and whatever is then slow to unwind is given LAST_RESORT_SECONDS;
+    Main thread only. `farewell` goes to stderr at once, and whatever is then slow to unwind gets LAST_RESORT_SECONDS;
     further signals change nothing.
     """
     signalled = 0  # the signal, once there was one
@@ -126,7 +126,7 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         sys.unraisablehook = _quiet
         again = processes.stopped
         with suppress(OSError):  # the terminal is gone
-            os.write(2, farewell().encode())  # no print: we may be in the midst of one
+            os.write(2, farewell().encode())  # not print(): we may be in the middle of one
         processes.stop()
         timer = threading.Timer(LAST_RESORT_SECONDS, os._exit, (128 + number,))
         timer.daemon = True
@@ -139,11 +139,11 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         yield
     except BaseException as error:
         processes.stop()
-        if signalled and not isinstance(error, KeyboardInterrupt):  # a library has caught ours, and made another of it
+        if signalled and not isinstance(error, KeyboardInterrupt):  # a library caught ours and raised another
             raise KeyboardInterrupt(signalled) from None
         raise
     finally:
-        if not signalled:  # else a second Ctrl-C would meet Python's own handler, on our way out
+        if not signalled:  # otherwise a second Ctrl-C on our way out would reach Python's own handler
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -155,7 +155,7 @@ def ending_signals() -> list[signal.Signals]:
 
 
 def _quiet(_raised: "sys.UnraisableHookArgs") -> None:
-    """For the way out: a KeyboardInterrupt that falls into a destructor, or into a constructor whose object is then none, is no news."""
+    """For the way out: a KeyboardInterrupt in a destructor, or in a constructor whose object is then lost, is not worth reporting."""
 
 
 def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
@@ -163,7 +163,7 @@ def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
         text = raw.decode("utf-8", "replace").rstrip("\n")
         passing = text.rfind("\r") == 0
         for line in [text] if passing else filter(None, text.split("\r")):
-            with suppress(OSError):  # of who is told; a command whose output nobody takes would wait for ever
+            with suppress(OSError):  # from the reader; a command whose output nobody reads would wait forever
                 tell(line)
 
 

@@ -2,8 +2,8 @@
 
 The tether leads a process group that holds the command and all that it starts. When we die, however that happens, the
 kernel closes the pipe, and the tether ends the group; when the command ends or is killed, whatever it left behind is
-ended too. No cooperation of the command is needed: shells, workers and grandchildren are all of the group. SIGINT is
-ignored by all of them from their first instruction, while they import as well: Ctrl-C is for our owner, who ends the group.
+ended too. The command need not cooperate: shells, workers and grandchildren are all in the group. All of them ignore
+SIGINT from their first instruction, even while they import: Ctrl-C is for our owner, who ends the group.
 Standard library only, and few modules of it: it starts in about 20 ms.
 """
 
@@ -42,8 +42,8 @@ def start(command: list[str]) -> int:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != tether:
             os._exit(137)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # kept by all that it starts: who is stopped by our owner shows no KeyboardInterrupt
-    os.environ["RETEMPER_TETHER"] = "1"  # tasks/core/stage/entry.py asks for it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by all that it starts: what our owner stops shows no KeyboardInterrupt
+    os.environ["RETEMPER_TETHER"] = "1"  # tasks/core/stage/entry.py checks it
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         os.execvp(command[0], command)
@@ -54,7 +54,7 @@ def start(command: list[str]) -> int:
 
 def main() -> None:
     child = start(sys.argv[1:])
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # after the fork: the command is to hear it
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # after the fork: the command must receive it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch_owner, daemon=True).start()
     _, status = os.waitpid(child, 0)

@@ -1,9 +1,9 @@
-"""The cache by content. DVC trusts a cached file that is read-only; here one that was touched since it was hashed is hashed again.
+"""The cache by content. DVC trusts a cached file that is read-only; here, one that was touched since it was hashed is hashed again.
 
-DVC 3 takes any file of mode 0444 in the cache for whole, and says of what it has checked out or downloaded that it has the
-wanted digest without reading it. `by_content` changes the first for this process: an object whose inode, size or time of
-change is not the remembered one is read and, where it is damaged, removed, so that it counts as missing: it is then
-fetched or computed again, never used. `mend` and `verify` read the bytes themselves.
+DVC 3 takes any file of mode 0444 in the cache for intact, and assumes, without reading it, that what it has checked out or
+downloaded has the wanted digest. `by_content` changes the first for this process: an object whose inode, size or time of
+change is not the remembered one is read and, if corrupt, removed, so that it counts as missing: it is then fetched or
+computed again, never used. `mend` and `verify` read the bytes themselves.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:
 
 
 def mend(repo: Any, names: Iterable[str], warn: Warn) -> bool:
-    """For stages whose outs miss in the cache: take them from the workspace where it has the right bytes. Whether there was any such file.
+    """Restore outs missing from the cache from workspace files with the right bytes; returns whether there was any such file.
 
-    A workspace file that DVC believes right and that is not (it was checked out from a damaged cache) is removed.
+    A workspace file that DVC wrongly takes for intact (it was checked out from a corrupt cache) is removed.
     """
     wanted = set(names)
     looked = False
@@ -44,13 +44,13 @@ def mend(repo: Any, names: Iterable[str], warn: Warn) -> bool:
 
 
 def verify(root: Path, damaged: Callable[[Path], None]) -> tuple[int, int]:
-    """Read every object below a cache folder (`files/md5`); counts of objects and bytes. A damaged one is told to `damaged`."""
+    """Read every object below a cache folder (`files/md5`); returns counts of objects and bytes. Calls `damaged` for a corrupt one."""
     count = size = 0
     for path in objects(root):
         try:
             size += path.stat().st_size
             wrong = file_md5(path) != object_id(path).removesuffix(".dir")
-        except FileNotFoundError:  # somebody's garbage collection
+        except FileNotFoundError:  # removed by someone's garbage collection
             continue
         count += 1
         if wrong:
@@ -59,20 +59,20 @@ def verify(root: Path, damaged: Callable[[Path], None]) -> tuple[int, int]:
 
 
 def objects(root: Path) -> Iterator[Path]:
-    """Every object below a cache folder, in order of its digest. What is not named like one (an unfinished copy) is left out."""
+    """Every object below a cache folder, in order of its digest. What is not named like one (an unfinished copy) is skipped."""
     for folder in sorted(root.glob("[0-9a-f][0-9a-f]")):
         yield from (path for path in sorted(folder.iterdir()) if OBJECT.fullmatch(object_id(path)) and path.is_file())
 
 
 def remote_id(path: str) -> str | None:
-    """The digest that a remote's path stands for, None where it is not named like an object (an upload under way, another program's)."""
+    """The digest that a remote's path stands for; None where it is not named like an object (a partial upload, another program's file)."""
     folder, _, name = path.rpartition("/")
     found = folder.rpartition("/")[2] + name
     return found if OBJECT.fullmatch(found) else None
 
 
 def object_id(path: Path) -> str:
-    """The digest that an object's place in the cache stands for, `.dir` of a folder's listing included."""
+    """The digest that an object's place in the cache stands for, including the `.dir` of a folder's listing."""
     return path.parent.name + path.name
 
 
@@ -87,7 +87,7 @@ def file_md5(path: Path) -> str:
 
 
 def listing(root: Path, oid: str) -> dict[str, str]:
-    """Digest by relative name of what a folder (`….dir`) holds; empty where its listing is not in the cache or is damaged."""
+    """Digest by relative name of what a folder (`….dir`) holds; empty where its listing is missing from the cache or corrupt."""
     try:
         return {entry["relpath"]: entry["md5"] for entry in json.loads(object_path(root, oid).read_bytes())}
     except (OSError, ValueError, KeyError, TypeError):
@@ -95,7 +95,7 @@ def listing(root: Path, oid: str) -> dict[str, str]:
 
 
 def _files(out: Any) -> Iterator[tuple[Path, str]]:
-    """Files of an out in the workspace and the digests they should have, by DVC's memory (the listing may be what is damaged)."""
+    """Files of an out in the workspace and the digests they should have, from DVC's memory (the listing itself may be corrupt)."""
     obj = out.get_obj()
     if obj is None and out.hash_info.isdir:
         from dvc_data.hashfile.build import build
@@ -119,15 +119,15 @@ def _mend_file(cache_: Any, fs: Any, path: Path, oid: str, warn: Warn) -> None:
     except Exception:
         whole = False
     if file_md5(path) != oid:
-        warn(f"{path}: its bytes are not what DVC remembers of it; it is made again")
+        warn(f"{path}: its content is not what DVC recorded; it will be made again")
         path.unlink()
     elif not whole:
-        warn(f"{path}: its copy in the cache was damaged or gone; put there again")
+        warn(f"{path}: its copy in the cache was corrupt or missing; restored from this file")
         cache_.add(str(path), fs, oid)
 
 
 def cache_folder() -> Path:
-    """The cache of this clone, without opening DVC's view of the graph."""
+    """The cache of this clone, without loading DVC's graph."""
     from dvc.config import Config
 
     folder = Config.from_cwd()["cache"].get("dir")

@@ -2,9 +2,9 @@
 
 `python -m flows.repository.dvc runs | push | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
 
-They check by content what they take from the cache (`flows.repository.cache`). And `dvc repro --pull` fetches the
-remote's whole run cache, every entry again, for every stage. Here the entries that are new are fetched once, and a stage
-then pulls only what its own restored run needs.
+They check what they take from the cache by content (`flows.repository.cache`). `dvc repro --pull` fetches the remote's
+whole run cache, every entry again, for every stage. Here, new entries are fetched once, and a stage then pulls only what
+its own restored run needs.
 """
 
 import os
@@ -22,11 +22,11 @@ from tasks.core.stage.code import SNAPSHOT, frozen_environment
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
 UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
 
-TURNS = "RETEMPER_TURNS"  # names a folder: of runs that share it and a cache, one computes a stage, the others wait and take its outs
+TURNS = "RETEMPER_TURNS"  # names a folder: among runs that share it and a cache, one computes a stage; the others wait and take its outs
 
 
 def fetch_runs() -> int:
-    """Copy run-cache entries that are not here from the remote: which run made what, not the outs themselves."""
+    """Copy missing run-cache entries from the remote: which run made what, not the outs themselves."""
     from dvc.repo import Repo
 
     repo = Repo()
@@ -39,7 +39,7 @@ def fetch_runs() -> int:
 
 
 def push() -> int:
-    """`dvc push --run-cache`, then the outs of every dvc.lock in UNPUSHED: DVC sends those of the present one alone."""
+    """`dvc push --run-cache`, then the outs of every dvc.lock in UNPUSHED: DVC pushes only those of the current one."""
     from dvc.cli import main
     from dvc.repo import Repo
 
@@ -49,7 +49,7 @@ def push() -> int:
     with closing(Repo()) as repo:
         status = status or _push_unpushed(repo)
         if not status:
-            refuse_unmarked(repo.cloud.get_remote())  # a share that was unmounted meanwhile has got nothing
+            refuse_unmarked(repo.cloud.get_remote())  # a share that was unmounted in the meantime received nothing
     return status
 
 
@@ -61,7 +61,7 @@ def _push_unpushed(repo: Any) -> int:
         return 0
     root = Path(repo.cache.local.path)
     oids = {str(out["md5"]) for entry in entries for out in entry.get("outs") or [] if out.get("md5")}
-    oids = {oid for oid in oids if object_path(root, oid).is_file()}  # the rest was collected, run records with it
+    oids = {oid for oid in oids if object_path(root, oid).is_file()}  # the rest was garbage-collected, along with its run records
     oids |= {inner for oid in oids if oid.endswith(".dir") for inner in listing(root, oid).values()}
     with repo.lock:
         failed = repo.cloud.push([HashInfo("md5", oid) for oid in oids]).failed
@@ -69,9 +69,9 @@ def _push_unpushed(repo: Any) -> int:
 
 
 def share_with_group() -> None:
-    """Where the cache or the remote is its group's, the folders of runs that this process makes there are too.
+    """Where the cache or the remote belongs to its group, so do the folders of runs that this process creates there.
 
-    DVC sets the permissions of all but those that its copying of runs makes. Not for stages: what they write is the user's own.
+    DVC sets all other permissions itself. Not for stages: what they write is the user's own.
     """
     from dvc.config import Config
 
@@ -91,7 +91,7 @@ def reproduce(stage: str, pull: bool) -> int:
 
 
 def heal(corrupt: list[Download]) -> None:
-    """Take corrupt objects off the remote that they were downloaded from, name them, and have the run push what it recomputes."""
+    """Remove corrupt objects from the remote they were downloaded from, name them, and have the run push what it recomputes."""
     from dvc.repo import Repo
 
     repo = Repo()
@@ -99,9 +99,9 @@ def heal(corrupt: list[Download]) -> None:
     try:
         for line in warnings(remote.name, remove_corrupt(remote, corrupt), Path(repo.cache.local_cache_dir)):
             print(f"{WARNING}{line}", flush=True)
-    except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+    except Exception as error:  # from DVC, the disk, or any library that talks to remotes
         names = ", ".join(sorted({one.oid for one in corrupt}))
-        print(f"{WARNING}remote {remote.name}: corrupt: {names}; not removed: {' '.join(str(error).split())}", flush=True)
+        print(f"{WARNING}remote {remote.name}: corrupt objects could not be removed: {names}: {' '.join(str(error).split())}", flush=True)
     corrupt.clear()
     PUSHED.unlink(missing_ok=True)
 
@@ -109,10 +109,10 @@ def heal(corrupt: list[Download]) -> None:
 def main(arguments: list[str]) -> int:
     if arguments in (["runs"], ["push"]):
         try:
-            share_with_group()  # before DVC's modules are imported, which remember the mask
+            share_with_group()  # before importing DVC's modules, which remember the mask
             by_content()
             return push() if arguments == ["push"] else fetch_runs()
-        except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+        except Exception as error:  # from DVC, the disk, or any library that talks to remotes
             print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
             return 1
     by_content()
@@ -127,10 +127,10 @@ def main(arguments: list[str]) -> int:
         status = int(dvc(["--wait-for-lock", command, *stages]))
         if corrupt:
             heal(corrupt)
-            status = int(dvc(["--wait-for-lock", command, *stages]))  # the first has left off at what was corrupt
+            status = int(dvc(["--wait-for-lock", command, *stages]))  # the first stopped at what was corrupt
         return status
     if code := os.environ.get(SNAPSHOT):
-        os.environ.update(frozen_environment(Path(code), os.environ))  # for the stage: what we import is imported
+        os.environ.update(frozen_environment(Path(code), os.environ))  # for the stage: our own imports are done
     if TURNS in os.environ:
         in_turn(Path(os.environ[TURNS]))
     status = reproduce(stages[0], pull=command == "repro-pull")

@@ -1,4 +1,4 @@
-"""git, run from here: it never prompts, opens no editor and runs no hook."""
+"""Runs git without prompts, editors or hooks."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
 NOBODY = {  # who commits where git knows no identity, and where no person commits
     f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
 }
-KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # what stays of the caller's GIT_ variables; GIT_DIR of a hook does not
+KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # the caller's GIT_ variables that are kept; a hook's GIT_DIR is not
 
 
 class GitFailed(UserError):
@@ -30,8 +30,8 @@ def git(
 ) -> str:
     """Output of a git command in `folder` (default: the current one), without its last newline.
 
-    `text` goes to its standard input, `timeout` is in seconds, `env` is added to its environment. GitFailed where `check` and it
-    fails, or does not answer in time.
+    `text` goes to its standard input, `timeout` is in seconds, `env` is added to its environment. GitFailed where it
+    fails (with `check`), or does not answer in time.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
     try:

@@ -1,4 +1,4 @@
-"""What an earlier graph made and this one does not: a removed round's metrics would otherwise stand in the report."""
+"""Deletes what an earlier graph made and this one does not: a removed round's metrics would otherwise be in the report."""
 
 import json
 import shutil
@@ -14,15 +14,15 @@ LOCK = Path("dvc.lock")
 
 
 def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, lock: Path = LOCK) -> list[Path]:
-    """Delete what was a stage's out once and is none of `outs`; returns what was deleted.
+    """Delete former outs that are not among `outs`; returns what was deleted.
 
-    Looked at are the folders where outs stand side by side (`data/metrics`, not `data` itself). What was never an out,
-    as far as dvc.lock and `memory` know, is somebody's own and only warned of.
+    Only folders that hold outs side by side are searched (`data/metrics`, not `data` itself). What was never an out,
+    as far as dvc.lock and `memory` know, belongs to someone and only gets a warning.
     """
     root = Path.cwd()
     now = {_relative(out, root) for out in outs}
     remembered = _remembered(memory)
-    locked = cache(lambda: _locked(lock))  # slow to read, and rarely asked
+    locked = cache(lambda: _locked(lock))  # slow to read, and rarely needed
     deleted = []
     for folder in sorted({out.parent for out in now if len(out.parent.parts) > 1}):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -30,7 +30,7 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
             if path.name == ".gitignore" or any(kept.is_relative_to(out) or out.is_relative_to(kept) for kept in now):
                 continue
             if out not in remembered and out not in locked():
-                warn(f"{path}: no stage makes it, and it is read as if one did; move it away")
+                warn(f"{path}: no stage makes it, but it is read as if one did; move it away")
                 continue
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             deleted.append(path)
@@ -40,7 +40,7 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
 
 
 def remove_unfinished(outs: Iterable[Path]) -> None:
-    """Delete what a killed stage had half written beside `outs`: the next attempt does, but what is cached is not attempted again."""
+    """Delete what a killed stage left half-written beside `outs`: the next attempt would, but a cached stage is not attempted again."""
     for out in outs:
         half = partial(out)
         shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)

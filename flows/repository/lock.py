@@ -1,4 +1,4 @@
-"""dvc.lock as git has it: of any revision, branch, tag or experiment, and of the working trees."""
+"""dvc.lock as git has it, in any revision, branch, tag or experiment, and in the working trees."""
 
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -19,15 +19,13 @@ Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, pa
 
 
 def commit_of(revision: str, folder: Path | None = None) -> str:
-    """The full id of a commit; UserError where git knows no such revision. An experiment's bare name counts as one."""
+    """The full id of a commit; UserError where git has no such revision. An experiment's bare name works too."""
     found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False)
     if not found:
         named = [ref for ref in references(folder) if ref.startswith("refs/exps/") and ref.endswith(f"/{revision}")]
         found = git("rev-parse", f"{named[-1]}^{{commit}}", folder=folder) if named else ""
     if not found:
-        raise UserError(
-            f"revision {revision}: git knows none of that name, expected a commit, branch, tag or experiment; git fetch, perhaps"
-        )
+        raise UserError(f"revision {revision}: not found in git, expected a commit, branch, tag or experiment; try git fetch")
     return found
 
 
@@ -37,19 +35,19 @@ def references(folder: Path | None = None) -> list[str]:
 
 
 def read_blob(commit: str, path: str, folder: Path | None = None) -> str | None:
-    """A text file as a commit has it, None where it has none of that name."""
+    """A text file in a commit; None where the commit lacks it."""
     done = subprocess.run(["git", "show", f"{commit}:./{path}"], cwd=folder, capture_output=True, check=False)
     return done.stdout.decode("utf-8") if done.returncode == 0 else None
 
 
 def parse_lock(text: str, where: str) -> Lock:
-    """Stages of a dvc.lock by name; UserError where it is not one, or would harm its reader."""
+    """Stages of a dvc.lock by name; UserError where it is invalid, or a YAML bomb."""
     try:
         refuse_bomb(text)
         value = YAML(typ="safe").load(text) or {}
         return dict(value.get("stages") or {})
     except (YAMLError, AttributeError) as error:
-        raise UserError(f"{where}: not a dvc.lock ({' '.join(str(error).split())[:100]}); git checkout it, or run retemper run") from None
+        raise UserError(f"{where}: invalid dvc.lock ({' '.join(str(error).split())[:100]}); git checkout it, or run retemper run") from None
 
 
 def read_lock(path: Path = Path(LOCK)) -> Lock:
@@ -58,9 +56,9 @@ def read_lock(path: Path = Path(LOCK)) -> Lock:
 
 
 def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
-    """The stages of a dvc.lock that the texts of dvc.yaml and params.yaml beside it still have: DVC keeps those of removed rounds.
+    """The stages of a dvc.lock that dvc.yaml and params.yaml (given as text) still have: DVC keeps those of removed rounds.
 
-    All of them, where there is no dvc.yaml; UserError where one is not YAML.
+    All of them where there is no dvc.yaml; UserError where one is not YAML.
     """
     if graph is None:
         return lock
@@ -80,19 +78,19 @@ def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
 
 
 def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters of an entry by dotted key: of data/params.json, or of params.yaml as stages tracked it before version 0.2."""
+    """The parameters of an entry by dotted key: from data/params.json, or from params.yaml, which stages tracked before version 0.2."""
     tracked = entry.get("params") or {}
     return {**(tracked.get("params.yaml") or {}), **(tracked.get(str(FROZEN)) or {})}
 
 
 def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, list[Lock]]]:
-    """What every reference, stash and working tree's HEAD has of DVC's, in the project and below it: each dvc.lock and each .dvc file.
+    """Every dvc.lock and .dvc file in the project and below it, for each reference, stash and working tree's HEAD.
 
-    Equal ones are read once.
+    Equal files are read once.
     """
     seen: dict[str, Lock] = {}
     trees: dict[str, list[Lock]] = {}
-    stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # no reference but the last has
+    stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # only the last one has a reference
     for name in [*references(folder), *stashed, "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
         where = Path(name.removeprefix("worktree ")) if name.startswith("worktree ") else folder
         revision = "HEAD" if name.startswith("worktree ") else name
@@ -121,11 +119,11 @@ def parse_of_dvc(text: str, where: str) -> Lock:
         refuse_bomb(text)
         return {where: {"outs": (YAML(typ="safe").load(text) or {}).get("outs") or []}}
     except (YAMLError, AttributeError) as error:
-        raise UserError(f"{where}: not a file of dvc add ({' '.join(str(error).split())[:100]}); git checkout it") from None
+        raise UserError(f"{where}: invalid .dvc file ({' '.join(str(error).split())[:100]}); git checkout it") from None
 
 
 def worktrees(folder: Path | None = None) -> list[Path]:
-    """Every working tree of the repository that is still there, the project's folder within each."""
+    """Every working tree of the repository that still exists, as the project's folder within it."""
     prefix = git("rev-parse", "--show-prefix", folder=folder)
     listed = git("worktree", "list", "--porcelain", folder=folder).splitlines()
     trees = [Path(line.removeprefix("worktree ")) / prefix for line in listed if line.startswith("worktree ")]
@@ -133,7 +131,7 @@ def worktrees(folder: Path | None = None) -> list[Path]:
 
 
 def is_committed(commit: str, path: str, folder: Path | None = None) -> bool:
-    """Whether the working tree's file is what `commit` has."""
+    """Whether the working tree's file is the same as in `commit`."""
     text = read_blob(commit, path, folder)
     file = (folder or Path()) / path
     return text is not None and file.exists() and file.read_bytes() == text.encode()

@@ -1,7 +1,7 @@
-"""`retemper merge`: resolves git's conflicts in params.yaml, dvc.lock and data/source.json, where DVC and git would leave marks.
+"""`retemper merge`: resolves git's conflicts in params.yaml, dvc.lock and data/source.json, where DVC and git would leave markers.
 
-Each side's additions are taken, and what one side alone has changed. A parameter that both have changed is the user's to settle; of
-a stage that both have computed anew, the entry whose run is recorded in the cache is taken, else ours: the next run checks it.
+Both sides' additions are kept, and so is what only one side changed. A parameter that both changed is the user's to settle. For a stage
+that both computed again, the entry whose run is recorded in the cache is taken, else ours: the next run checks it.
 """
 
 import io
@@ -22,7 +22,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_text
 
 PARAMS = "params.yaml"
-SOURCE = "data/source.json"  # a run brings it up to date, so ours does where both have changed
+SOURCE = "data/source.json"  # a run brings it up to date, so ours will do where both have changed
 BASE, OURS, THEIRS = 1, 2, 3  # git's stages of a file in conflict
 MISSING = object()
 
@@ -31,7 +31,7 @@ Known = Callable[[Mapping[str, Any]], bool]  # whether a dvc.lock entry's run is
 
 @dataclass(frozen=True)
 class Merged:
-    """A merged dvc.lock, the entries that came from theirs, and those that both sides had changed: whose was taken."""
+    """A merged dvc.lock, the entries that came from theirs, and whose was taken of those that both sides changed."""
 
     lock: Lock
     added: tuple[str, ...]
@@ -39,14 +39,14 @@ class Merged:
 
 
 def merge(root: Path) -> list[str]:
-    """Resolve what git has in conflict in the current folder and stage it for the commit; lines that say how.
+    """Resolve git's conflicts in the current folder and stage the result for the commit; returns lines that say how.
 
-    `root` is the cache. UserError, and nothing is written, where there is no such conflict, or a parameter has two values.
+    `root` is the cache. UserError, with nothing written, where there is no such conflict, or a parameter has two values.
     """
     conflicts = _conflicts()
     ours = {name for name in (PARAMS, LOCK, SOURCE) if {OURS, THEIRS} <= set(conflicts.get(name, {}))}
     if not ours:
-        raise UserError(f"{LOCK}, {PARAMS}: git has no conflict in them; run retemper merge after a git merge that stopped at one")
+        raise UserError(f"{LOCK}, {PARAMS}: found no git conflict in them; run retemper merge after a git merge that stopped at one")
     texts: dict[str, str] = {}
     said: list[str] = []
     for name in sorted(ours):
@@ -66,7 +66,7 @@ def merge(root: Path) -> list[str]:
 
 
 def merge_locks(base: Lock, ours: Lock, theirs: Lock, *, known: Known) -> Merged:
-    """The union of two dvc.locks that come from `base`. No entry is put together from two, so each is one that a run has written."""
+    """The union of two dvc.locks that come from `base`. No entry mixes two others, so each is one that a run has written."""
     lock: dict[str, Mapping[str, Any]] = {}
     both: dict[str, str] = {}
     for name in dict.fromkeys([*ours, *theirs]):
@@ -83,9 +83,9 @@ def merge_locks(base: Lock, ours: Lock, theirs: Lock, *, known: Known) -> Merged
 
 
 def three_way(base: Any, ours: Any, theirs: Any, clashes: list[str], *, key: str = "") -> Any:
-    """The value that both sides' changes of `base` give, mapping by mapping.
+    """The value of `base` with both sides' changes, mapping by mapping.
 
-    Where they clash ours, and its dotted key is added to `clashes`. MISSING stands for a key that a side does not have.
+    Where they clash, ours is taken, and its dotted key is added to `clashes`. MISSING stands for a key that a side lacks.
     """
     if _same(ours, theirs) or _same(theirs, base):
         return ours
@@ -114,14 +114,14 @@ def merge_params(base: str, ours: str, theirs: str) -> str:
         mine, other = (json.dumps(_at(value, key), default=str) for value in values[1:])
         more = f" (and {len(clashes) - 1} more)" if clashes[1:] else ""
         raise UserError(
-            f"{PARAMS}: {key}: ours {mine}, theirs {other}{more}; choose in {PARAMS}, git add {PARAMS}, and retemper merge again"
+            f"{PARAMS}: {key}: ours {mine}, theirs {other}{more}; choose in {PARAMS}, git add {PARAMS}, then retemper merge again"
         )
     union = _union(base, ours, theirs)
     return union if _loads_as(union, merged) else _written(ours, merged)
 
 
 def is_recorded(entry: Mapping[str, Any], root: Path) -> bool:
-    """Whether the cache `root` has a record of the very run that a dvc.lock entry tells of: command, inputs and what they gave."""
+    """Whether the cache `root` has a record of the exact run in a dvc.lock entry: command, inputs and outputs."""
     from dvc.stage.cache import _get_cache_hash
 
     key, value = (str(_get_cache_hash(json.loads(json.dumps(entry, default=str)), key=of_inputs)) for of_inputs in (True, False))
@@ -156,7 +156,7 @@ def _merge_source(base: str, ours: str, theirs: str) -> str:
 
 
 def _conflicts() -> dict[str, dict[int, str]]:
-    """Blob of every stage by file, of those in conflict in the current folder and below it."""
+    """The blob of each git stage, for every file in conflict in the current folder and below it."""
     found: dict[str, dict[int, str]] = defaultdict(dict)
     for line in filter(None, git("ls-files", "--unmerged", "-z").split("\0")):
         told, _, path = line.partition("\t")
@@ -170,7 +170,7 @@ def _blobs(stages: Mapping[int, str]) -> list[str]:
 
 
 def _lock(text: str, side: str) -> dict[str, Any]:
-    """A dvc.lock as DVC would rewrite it; UserError where it is not one."""
+    """A dvc.lock as DVC would rewrite it; UserError where it is invalid."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from voluptuous import Invalid
 
@@ -179,7 +179,7 @@ def _lock(text: str, side: str) -> dict[str, Any]:
         COMPILED_LOCKFILE_SCHEMA(found or {"schema": "2.0"})
     except (YAMLError, Invalid, AttributeError) as error:
         raise UserError(
-            f"{LOCK} of {side}: not a dvc.lock ({' '.join(str(error).split())[:100]}); git checkout --theirs or --ours"
+            f"{LOCK} of {side}: invalid dvc.lock ({' '.join(str(error).split())[:100]}); git checkout --theirs or --ours"
         ) from None
     return dict(found)
 
@@ -199,7 +199,7 @@ def _loads_as(text: str, value: Any) -> bool:
 
 
 def _union(base: str, ours: str, theirs: str) -> str:
-    """git's own union: in a conflict, ours and then theirs. Keeps the comments of both; its value is to be checked."""
+    """git's own union: in a conflict, ours and then theirs. Keeps the comments of both; its value must be checked."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, side) for side in ("ours", "base", "theirs")]
         for file, text in zip(files, (ours, base, theirs), strict=True):
@@ -208,7 +208,7 @@ def _union(base: str, ours: str, theirs: str) -> str:
 
 
 def _written(ours: str, merged: Mapping[str, Any]) -> str:
-    """The text of ours, brought to the value `merged`."""
+    """The text of ours, edited to have the value `merged`."""
     keeper = YAML()  # of comments and quotes
     keeper.preserve_quotes, keeper.width = True, 4096
     document = keeper.load(ours)
@@ -235,7 +235,7 @@ def _at(value: Any, key: str) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are one to every reader; True is not 1, and MISSING only itself."""
+    """Whether two values are equal to every reader; True is not 1, and MISSING equals only itself."""
     if one is MISSING or other is MISSING:
         return one is other
     return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)

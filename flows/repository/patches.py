@@ -1,6 +1,6 @@
-"""What DVC lacks a public interface for, replaced in this process: the only place that touches its internals.
+"""Replaces, in this process, parts of DVC that have no public interface. Nothing else touches its internals.
 
-Each function says what it changes and why; tests/flows/repository/test_patches.py fails where DVC has become another beneath it.
+Each function says what it changes and why; tests/flows/repository/test_patches.py fails where DVC's internals have changed.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from flows.repository.remote import Download, md5
 
 @cache
 def by_content() -> None:
-    """From now on, in this process, the local cache is checked by content (see above). The cost: a stat and a look-up an object."""
+    """From now on, this process checks the local cache by content (see flows.repository.cache). Cost: a stat and a lookup per object."""
     from dvc_data.hashfile.db import HashFileDB
     from dvc_data.hashfile.db.local import LocalHashFileDB
     from dvc_data.hashfile.state import StateNoop
@@ -30,7 +30,7 @@ def by_content() -> None:
         return HashFileDB.check(self, oid, check_hash, _info)
 
     def load_checked(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
-        if isinstance(odb, LocalHashFileDB) and hash_info.value:  # else a broken listing would count as there, and never be replaced
+        if isinstance(odb, LocalHashFileDB) and hash_info.value:  # otherwise a corrupt listing would count as there, and never be replaced
             with suppress(FileNotFoundError):
                 odb.check(hash_info.value)
         return load(cls, odb, hash_info, *rest, **named)
@@ -40,10 +40,10 @@ def by_content() -> None:
 
 
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:
-    """From now on, in this process, what DVC downloads is read and compared with its digest; a `corrupt` one is told and not kept.
+    """From now on, this process compares what DVC downloads with its digest; `corrupt` is called for a bad one, which is not kept.
 
-    DVC does so only for a remote with `verify = true`, tells nobody, and never checks the listing of a folder (`....dir`) that it
-    reads in place; one that it cannot read ends it.
+    DVC does so only for a remote with `verify = true`, reports nothing, and never checks the listing of a folder (`....dir`) that it
+    reads in place; one that it cannot read makes it stop.
     """
     from dvc.data_cloud import DataCloud
     from dvc_data.hashfile import transfer
@@ -80,7 +80,7 @@ def verify_downloads(corrupt: Callable[[Download], None]) -> None:
         added = add(self, path, fs, oid, *rest, **{**named, "on_error": note})
         pairs = [(path, oid)] if isinstance(path, str) else zip(path, oid, strict=True)
         for source, name in pairs:
-            if name not in failed and not self.exists(name):  # DVC has removed what it found corrupt, without a word
+            if name not in failed and not self.exists(name):  # DVC has silently removed what it found corrupt
                 corrupt(Download(fs, source, name))
         return added
 
@@ -117,10 +117,10 @@ def verify_downloads(corrupt: Callable[[Download], None]) -> None:
 
 
 def in_turn(folder: Path) -> None:
-    """From now on, in this process, a stage that is computed from the same in another run (of another worktree) waits for that one.
+    """From now on, in this process, a stage that another run (of another worktree) computes from the same inputs waits for that one.
 
-    A file of `folder` named by DVC's digest of command, deps and parameters is locked from before the run cache is asked for the last
-    time until this process ends. Who waits holds no lock of DVC's but on the stage itself, and who computes waits for nobody.
+    A file of `folder`, named by DVC's digest of command, deps and parameters, is locked from before the last look in the run cache
+    until this process ends. Whoever waits holds no DVC lock except on the stage itself, and whoever computes waits for nobody.
     """
     from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
     from dvc.stage.decorators import unlocked_repo
@@ -145,9 +145,9 @@ def in_turn(folder: Path) -> None:
 
 
 def read_once() -> None:
-    """From now on, in this process, stages given by name come from one reading of dvc.yaml and dvc.lock.
+    """From now on, this process takes stages given by name from a single reading of dvc.yaml and dvc.lock.
 
-    DVC reads and checks both files anew for every name, twice in a pull: 9 of 15 s of CPU for the 21 stages of the default graph.
+    DVC rereads and rechecks both files for every name, twice in a pull: 9 of 15 s of CPU for the 21 stages of the default graph.
     """
     from dvc.repo.stage import StageLoad
 
@@ -161,7 +161,7 @@ def read_once() -> None:
 
 
 def runs_are_fetched() -> None:
-    """From now on, in this process, `--pull` asks the remote for no run: `fetch_runs` has, once for all stages."""
+    """From now on, in this process, `--pull` asks the remote for no runs: `fetch_runs` has done so, once for all stages."""
     from dvc.stage.cache import StageCache
 
     def fetched_before(*_: Any, **__: Any) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The project in the current folder: what must be there, DVC's view of it, and DVC's refusals as one line."""
+"""The project in the current folder: what it must have, DVC's view of it, and DVC's refusals as one line."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, refuse_yaml_bomb
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
-KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # by git, so a merge may leave its marks in them
+KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # in git, so a merge may leave conflict markers in them
 CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
@@ -29,7 +29,7 @@ def repository() -> Iterator[Any]:
 
 
 def lock_is_readable(lock: Path = LOCK) -> bool:
-    """Whether dvc.lock, whatever else is wrong, is one."""
+    """Whether dvc.lock is valid, whatever else is wrong."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from voluptuous import Invalid
 
@@ -42,13 +42,13 @@ def lock_is_readable(lock: Path = LOCK) -> bool:
 
 @contextmanager
 def dvc_errors() -> Iterator[None]:
-    """DVC's refusals as a user's mistake: one line."""
+    """Turn DVC's refusals into a user's mistake: one line."""
     from dvc.exceptions import DvcException
 
     try:
         yield
     except DvcException as error:
-        place, remedy = (LOCK, "; take the last one that was whole: git checkout dvc.lock") if LOCK.name in str(error) else (GRAPH, "")
+        place, remedy = (LOCK, "; restore the last intact one: git checkout dvc.lock") if LOCK.name in str(error) else (GRAPH, "")
         try:
             read_yaml(place)  # knows the line
         except UserError as fault:
@@ -59,7 +59,7 @@ def dvc_errors() -> Iterator[None]:
 
 
 def project_folder(merging: bool = False) -> None:
-    """UserError where the current folder is no project, cannot be written, or (unless `merging`) has merge conflicts in it."""
+    """UserError where the current folder is not a project, cannot be written, or (unless `merging`) has merge conflicts."""
     here = Path.cwd()
     for name in ("dvc.yaml", "params.yaml", ".dvc"):
         if not Path(name).exists():
@@ -80,7 +80,7 @@ def project_folder(merging: bool = False) -> None:
 
 
 def refuse_conflict(path: Path) -> None:
-    """UserError where a merge left its marks in `path`, or it is no text at all."""
+    """UserError where a merge left conflict markers in `path`, or it is not text."""
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError as error:
@@ -88,6 +88,4 @@ def refuse_conflict(path: Path) -> None:
     if mark := CONFLICT.search(text):
         line = text.count("\n", 0, mark.start()) + 1
         both = "" if path == GRAPH else "take both sides (retemper merge), or "
-        raise UserError(
-            f"{path}:{line}: found the mark of a merge conflict; {both}keep one side (git checkout --ours {path} takes ours whole)"
-        )
+        raise UserError(f"{path}:{line}: found a merge conflict marker; {both}keep one side (git checkout --ours {path} keeps all of ours)")

@@ -1,4 +1,4 @@
-"""A team's remote: the mark that tells it from an empty folder, and the corrupt objects that a download finds in it."""
+"""A team's remote: the mark that tells it from an empty folder, and the corrupt objects that downloads find in it."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ from tasks.core.stage.files import read_json, write_json
 MARK = "retemper.json"
 NOTE = {"retemper": "remote", "note": "Keep this file: without it, runs take the remote for a share that is not mounted."}
 SEEN = Path(".retemper/marked.json")  # where this project has seen a mark
-WARNING = "retemper: warning: "  # begins a line that the process over this one shows to the user
+WARNING = "retemper: warning: "  # prefix of a line that the parent process shows to the user
 
 
 def write_mark(fs: Any, place: str) -> None:
-    """Write the mark into the remote at `place` of DVC's filesystem `fs`; writable by the group, as all else in a folder remote."""
+    """Write the mark into the remote at `place` of DVC's filesystem `fs`; writable by the group, like all else in a folder remote."""
     path = fs.join(place, MARK)
     if not _is_there(fs, path):
         fs.pipe_file(path, (json.dumps(NOTE, indent=2) + "\n").encode())
@@ -32,10 +32,10 @@ def write_mark(fs: Any, place: str) -> None:
 
 
 def refuse_unmarked(remote: Any) -> None:
-    """UserError where DVC's `remote` has no mark, which is how a share that is not mounted looks; nothing is created.
+    """UserError where DVC's `remote` has no mark, as with a share that is not mounted; nothing is created.
 
-    A remote of before the mark, which holds artifacts, gets one, but not where a mark was seen: DVC makes a folder that vanishes
-    while it writes again. HTTP remotes need none, since nothing lists what is there.
+    A remote from before the mark existed gets one if it holds artifacts, unless a mark was seen there: DVC recreates a folder that
+    vanishes while it writes. HTTP remotes need none, since nothing lists what is there.
     """
     fs, place = remote.fs, remote.path
     if fs.protocol in ("http", "https"):
@@ -44,10 +44,10 @@ def refuse_unmarked(remote: Any) -> None:
     if not _is_there(fs, fs.join(place, MARK)):
         if place in seen or not _holds_artifacts(remote):
             found = f"{place}: found no {MARK}, which every remote has"
-            raise UserError(f"{found}; is it not mounted? If it is new: retemper remote add {remote.name} URL")
+            raise UserError(f"{found}; mount it, or if it is new: retemper remote add {remote.name} URL")
         try:
             write_mark(fs, place)
-        except OSError:  # who may only read shares by it too
+        except OSError:  # read-only users may share through it too
             return
     if place not in seen:
         write_json(SEEN, sorted({*seen, place}))
@@ -55,7 +55,7 @@ def refuse_unmarked(remote: Any) -> None:
 
 def _is_there(fs: Any, path: str) -> bool:
     try:
-        fs.info(path)  # unlike `exists` it tells what is forbidden from what is missing
+        fs.info(path)  # unlike `exists`, it tells forbidden from missing
     except FileNotFoundError:
         return False
     return True
@@ -69,7 +69,7 @@ def _holds_artifacts(remote: Any) -> bool:
 
 @dataclass(frozen=True)
 class Download:
-    """An object that did not arrive as its digest says: where it is on a remote's filesystem."""
+    """An object that did not match its digest on arrival, and where it is on a remote's filesystem."""
 
     fs: Any
     path: str
@@ -78,7 +78,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Removed:
-    """What became of a corrupt object of a remote, in words that follow on its name."""
+    """What became of a corrupt object of a remote, in words to put after its name."""
 
     oid: str
     gone: bool = True
@@ -86,10 +86,10 @@ class Removed:
 
 
 def remove_corrupt(remote: Any, downloads: Iterable[Download]) -> list[Removed]:
-    """Take what is corrupt off DVC's `remote`, each object once; what only arrived so stays. Whoever makes or has it pushes it again.
+    """Remove corrupt objects from DVC's `remote`; one that only arrived corrupt stays. Whoever makes or has an object pushes it again.
 
-    The listings of folders (`....dir`) that name a removed object go too: DVC takes what a listing names for there, and would
-    never send it again.
+    The listings of folders (`....dir`) that name a removed object go too: DVC assumes that what a listing names is there, and
+    would never send it again.
     """
     found = {download.oid: download for download in downloads}
     removed = [_remove(download) for download in found.values()]
@@ -116,19 +116,21 @@ def _remove(download: Download) -> Removed:
         pass
     except OSError as error:
         reason = error.strerror or error
-        return Removed(download.oid, False, f"is corrupt and cannot be removed ({reason}); one who may: retemper verify --remote NAME")
+        return Removed(
+            download.oid, False, f"is corrupt and cannot be removed ({reason}); have someone with access run retemper verify --remote NAME"
+        )
     return Removed(download.oid)
 
 
 def warnings(name: str, removed: Iterable[Removed], root: Path) -> Iterator[str]:
-    """A line on each corrupt object of the remote `name`: its digest, the artifacts that it is part of, its fate.
+    """A line for each corrupt object of the remote `name`: its digest, the artifacts that it is part of, its fate.
 
     `root` is the local cache, whose recorded runs and listings know the artifacts.
     """
     removed = list(removed)
     known = artifacts({one.oid for one in removed}, root)
     for one in removed:
-        yield f"remote {name}: object {one.oid} ({', '.join(known.get(one.oid) or ['of no artifact known here'])}) {one.fate}"
+        yield f"remote {name}: object {one.oid} ({', '.join(known.get(one.oid) or ['part of no artifact known here'])}) {one.fate}"
 
 
 def artifacts(oids: set[str], root: Path) -> Mapping[str, list[str]]:

@@ -1,1 +1,1 @@
-"""What runs have left to look at: metrics, times, charts, search."""
+"""What runs leave to look at: metrics, times, charts, search."""

@@ -1,4 +1,4 @@
-"""Pages of what the flow itself knows: tables, curves and bars in one file that needs nothing else."""
+"""Pages of what the flow itself knows: tables, curves and bars in one self-contained file."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ STYLE = (
     ".stack td:first-child{grid-column:1/-1;font-weight:650}"
     ".stack td[data-label]::before{content:attr(data-label);display:block;color:var(--soft);font-size:12px;font-weight:400}}"
 )
-# The report's page has the rest of its own style; this is what bars and points need beside it.
+# The report's page has the rest in its own style; this adds what bars and points need.
 MARKS = (
     "".join(
         f".s{p}{{stroke:var(--s{p});color:var(--s{p})}}.s{p} circle,.bar.s{p} rect{{fill:var(--s{p})}}.s{p} text{{stroke:none}}"
@@ -57,12 +57,12 @@ class Line:
 
     name: str
     points: Sequence[Point]
-    dotted: bool = False  # a level to compare with
+    dotted: bool = False  # a reference level
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A stretch of time in a row: seconds from the beginning. `waiting` is when it could have begun."""
+    """A time span in a row, in seconds from the start. `waiting` is when it could have started."""
 
     name: str
     start: float
@@ -82,12 +82,12 @@ def page(heading: str, body: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns side by side: the first flush left."""
+    """A table whose first column is flush left."""
 
     names = [html.escape(name) for name in header]
     kinds = ["name", *[""] * (len(names) - 1)]
     head = "".join(f'<th class="{kind}">{name}</th>' for kind, name in zip(kinds, names, strict=True))
-    labels = ["", *(f' data-label="{name}"' for name in names[1:])]  # shown where the head is not: on a phone
+    labels = ["", *(f' data-label="{name}"' for name in names[1:])]  # shown where the head is hidden: on a phone
 
     def cells(values: Sequence[str]) -> str:
         return "".join(f'<td class="{k}"{label}>{html.escape(v)}</td>' for k, label, v in zip(kinds, labels, values, strict=True))
@@ -102,7 +102,7 @@ def scrolling(drawing: str) -> str:
 
 
 def chart(heading: str, lines: Sequence[Line], below: str, names: Sequence[str] = ()) -> str:
-    """Lines over numbers, or over `names`, one at each x = 0, 1, ...; every line is named at its end."""
+    """Lines over numbers, or over `names`, one at each x = 0, 1, ...; every line is labeled at its end."""
     width, top, height = 760.0, 34.0, 260.0
     left, right = 62.0, min(230.0, max(len(one.name) for one in lines) * 7.6 + 26)
     points = [point for one in lines for point in one.points]
@@ -139,7 +139,7 @@ def chart(heading: str, lines: Sequence[Line], below: str, names: Sequence[str] 
 
 
 def spaced(places: Sequence[float], least: float) -> list[float]:
-    """Heights of labels: as near to `places` as lets any two be `least` apart, in the same order."""
+    """Label heights: as close to `places` as possible with any two `least` apart, in the same order."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     moved = list(places)
     for upper, lower in pairwise(order):
@@ -148,7 +148,7 @@ def spaced(places: Sequence[float], least: float) -> list[float]:
 
 
 def bars(heading: str, found: Sequence[Bar], ticked: Sequence[tuple[float, str]]) -> str:
-    """A row for each name, in the order of the bars; `ticked` are the marks of time."""
+    """A row for each name, in the order of the bars; `ticked` are the time marks."""
     names = list(dict.fromkeys(bar.name for bar in found))
     left, right, row, top, width = min(260.0, max(map(len, names)) * 7.4 + 20), 30.0, 22.0, 28.0, 900.0
     last = max([*(bar.end for bar in found), 1e-9])

@@ -1,7 +1,7 @@
-"""What stages ran with on this machine: threads, device, arithmetic, versions. The same parameters give other bits where these differ.
+"""What stages ran with on this machine: threads, device, arithmetic, versions. Where these differ, the same parameters give other bits.
 
-Kept in the log of times (flows.results.timing), which no stage reads and no digest holds. A stage notes what only it knows (how many
-threads PyTorch took) in a file of its own; versions and the processor are the flow's to add.
+Kept in the log of times (flows.results.timing), which no stage reads and no digest covers. A stage records what only it knows (how many
+threads PyTorch used) in a file of its own; the flow adds versions and the processor.
 """
 
 import json
@@ -16,13 +16,14 @@ from flows.results.timing import LOG, entry_digest, read
 from tasks.core.stage.entry import SECONDS
 
 FOLDER = Path(".retemper/environments")
-LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu")  # whose arithmetic or texts artifacts are made of
+# Artifacts depend on their arithmetic or text processing.
+LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu")
 NOTED_BY = "tasks.core.stage.devices"  # RECORD names the stage's file
 RECORD = "RETEMPER_RECORD"  # as in NOTED_BY, which imports torch
 
 
 def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
-    """Environment that tells a stage about to start where to note what it runs with, and its seconds; earlier notes are removed."""
+    """Environment that tells a starting stage where to record what it runs with, and its seconds; earlier records are removed."""
     notes = {RECORD: folder / f"{stage}.json", SECONDS: folder / f"{stage}.seconds"}
     for note in notes.values():
         note.unlink(missing_ok=True)
@@ -31,7 +32,7 @@ def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
 
 
 def seconds(stage: str, folder: Path = FOLDER) -> float | None:
-    """How long the own work of a stage that has ended took, None where it has not said so."""
+    """How long a finished stage's own work took; None where it has not recorded that."""
     try:
         return float((folder / f"{stage}.seconds").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -39,16 +40,16 @@ def seconds(stage: str, folder: Path = FOLDER) -> float | None:
 
 
 def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
-    """What a stage that has ended ran with."""
+    """What a finished stage ran with."""
     try:
         noted = json.loads((folder / f"{stage}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        noted = {}  # of a stage without tensors
+        noted = {}  # a stage without tensors
     return {**(noted if isinstance(noted, dict) else {}), "processor": _processor(), "python": platform.python_version(), **_versions()}
 
 
 def of_artifacts(lock: Lock, log: Path = LOG) -> dict[str, dict[str, Any]]:
-    """What every stage ran with whose entry in `lock` was made on this machine, by the log; others are not in it."""
+    """From the log, what each stage ran with whose entry in `lock` was made on this machine; others are absent."""
     made: dict[str, dict[str, Any]] = {}
     waiting: dict[str, dict[str, Any]] = {}
     for line in read(log):
@@ -61,12 +62,12 @@ def of_artifacts(lock: Lock, log: Path = LOG) -> dict[str, dict[str, Any]]:
 
 
 def differences(stages: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """A line for all of `stages` that were computed with the same other things than now, or of which that is not known."""
+    """A line for each group of `stages` that differ from now in the same way, or of which nothing is known."""
     lines: dict[str, list[str]] = {}
     for stage in stages:
         old, new = before.get(stage), now.get(stage, {})
         if old is None:
-            text = "nothing on this machine says what it was computed with; other threads, hardware or versions give other bits"
+            text = "this machine has no record of what it was computed with; other threads, hardware or versions give other bits"
         else:
             told = [
                 f"{key} {old.get(key, 'none')}, here {new.get(key, 'none')}"

@@ -20,7 +20,7 @@ def fusions(sections: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_served(name: str, sections: Mapping[str, Any]) -> bool:
-    """Whether a system of params.yaml can be searched for a new query: not where it orders a run again, or is made from one that does."""
+    """Whether a system of params.yaml can be searched for a new query: not if it reorders a run, or is made from one that does."""
     entry = fusions(sections).get(name)
     if entry is None:
         return name == BM25 or any(name in (sections.get(section) or {}) for section in SEARCHED)
@@ -28,7 +28,7 @@ def is_served(name: str, sections: Mapping[str, Any]) -> bool:
 
 
 def made_from(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The systems that a fusion needs searched (bm25, models), and the fusions over them, `name` last: each after what it reads.
+    """The systems to search for a fusion (bm25, models), and the fusions over them: each after what it reads, `name` last.
 
     UserError where one of them cannot be searched for a new query.
     """
@@ -40,7 +40,7 @@ def made_from(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[s
         if entry is None:
             if not is_served(system, sections):
                 raise UserError(
-                    f"fuse.{name}: is made from {system}, which orders a run again and cannot be searched for a new query; "
+                    f"fuse.{name}: is made from {system}, which reorders a run and cannot be searched for a new query; "
                     f"expected bm25, rounds, adores, or fusions of them"
                 )
             searched.append(system)
@@ -54,7 +54,7 @@ def made_from(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[s
 
 
 def record_of(name: str, sections: Mapping[str, Any], runs: Path = RUNS) -> Path:
-    """The file that has the weight (or k) of a fusion; UserError where it is missing, or of other settings than params.yaml has now."""
+    """The file with a fusion's weight (or k). UserError where it is missing, or was made with other settings than params.yaml has now."""
     path = runs / name / "fusion.json"
     if not path.exists():
         raise UserError(f"{path}: not found: fuse.{name} has not run yet; run retemper run")

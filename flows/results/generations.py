@@ -1,6 +1,6 @@
-"""Which artifacts are of one generation, by dvc.lock alone: whether what a stage was made from is what stands there now.
+"""Which artifacts are of one generation, from dvc.lock alone: whether each stage was made from the inputs that are there now.
 
-A run that was stopped or has failed, or that was asked for some stages only, leaves the later ones as they were.
+A run that was stopped, failed, or was limited to some stages leaves the later ones as they were.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from flows.repository.lock import Lock, of_graph, parameters, read_lock
 from flows.results.metrics import METRICS, Metrics
 from tasks.core.stage.errors import UserError
 
-SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # what must fit together, beside the tokens' corpus
+SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # what must match, besides the tokens' corpus
 
 
 def lock_here() -> Lock:
@@ -20,9 +20,9 @@ def lock_here() -> Lock:
 
 
 def outdated(lock: Lock) -> dict[str, str]:
-    """Of each stage that was made, itself or by way of those that it reads, from another out than stands there now: that out's path.
+    """Map each stale stage to the input, direct or upstream, that has since been replaced.
 
-    A dep within an out (data/corpus/qrels) has a digest of its own, which dvc.lock cannot tell from the out's.
+    A dep within an out (data/corpus/qrels) has a digest of its own, which dvc.lock alone cannot compare with the out's.
     """
     makers = {out["path"]: name for name, entry in lock.items() for out in entry.get("outs", [])}
     digests, found = _digests(lock), dict[str, str]()
@@ -40,9 +40,9 @@ def outdated(lock: Lock) -> dict[str, str]:
 
 
 def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = False) -> str:
-    """What keeps encoder, vectors, index (and, if `measured`, the metrics) of `model` from being of one generation; nothing: they are.
+    """Why encoder, vectors, index (and, if `measured`, the metrics) of `model` are not of one generation; empty where they are.
 
-    `retrieved`: its runs too. Those of a fusion's systems always count: its weight was chosen on them.
+    `retrieved`: check its runs too. The runs of a fusion's systems always count: its weight was chosen on them.
     """
     fused = lock.get(f"fuse@{model}")
     parts = [str(parameters(fused)[f"fuse.{model}"][part]) for part in ("first", "second")] if fused else []
@@ -59,28 +59,28 @@ def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = F
     digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path in read}
     for name in stages:
         if name in lock and (path := _replaced(lock, name, digests)):
-            return f"{name} has read another {path} than the one that stands there now"
+            return f"{name} was made from another {path}"
     return ""
 
 
 def refuse_unfit(lock: Lock, model: str, where: str, measured: bool = False) -> None:
     """UserError where the parts of `model` are of different generations."""
     if problem := unfit(lock, model, measured):
-        raise UserError(f"{where}: model {model}: {problem}, expected the same; run retemper run, which brings them together")
+        raise UserError(f"{where}: model {model}: {problem}, expected the current one; run retemper run to bring them up to date")
 
 
 def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
-    """`metrics` without those that belong to artifacts which have been replaced, and a line that names these, if any."""
+    """`metrics` without those of replaced artifacts, and a line that names the excluded ones, if any."""
     lock = lock_here() if lock is None else lock
     late = {out["path"]: path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}
     why = {model: late[path] for model in metrics if (path := str(METRICS / f"{model}.json")) in late}
-    return leave_out(metrics, {model: f"measured before the present {path} was made" for model, path in why.items()})
+    return leave_out(metrics, {model: f"measured before the current {path} was made" for model, path in why.items()})
 
 
 def leave_out(metrics: Metrics, why: Mapping[str, str]) -> tuple[Metrics, str]:
     """`metrics` without the models that `why` names, and a line that says so, if any."""
     told = ", ".join(f"{model} ({reason})" for model, reason in why.items() if model in metrics)
-    return {model: splits for model, splits in metrics.items() if model not in why}, f"left out: {told}" if told else ""
+    return {model: splits for model, splits in metrics.items() if model not in why}, f"excluded: {told}" if told else ""
 
 
 def _digests(lock: Lock) -> dict[str, str]:
@@ -88,6 +88,6 @@ def _digests(lock: Lock) -> dict[str, str]:
 
 
 def _replaced(lock: Lock, name: str, digests: Mapping[str, str]) -> str:
-    """The first dep of a stage whose digest is not the one in `digests`; nothing where there is none."""
+    """The first dep of a stage whose digest differs from the one in `digests`; empty where there is none."""
     deps = lock[name].get("deps", [])
     return next((str(dep["path"]) for dep in deps if digests.get(dep["path"], dep.get("md5")) != dep.get("md5")), "")

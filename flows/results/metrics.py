@@ -1,4 +1,4 @@
-"""Metrics of evaluated models, as stages left them: `data/metrics/MODEL.json`, `{split: {measure: value}}`."""
+"""Metrics of evaluated models, as stages wrote them: `data/metrics/MODEL.json`, `{split: {measure: value}}`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,9 +38,9 @@ def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
 def best_model(
     metrics: Metrics, measure: str, sections: Mapping[str, Any], *, indexes: Path = INDEXES, split: str = "dev", fused: bool = False
 ) -> str:
-    """The best model by `measure` on `split` among those with an index, of equals the simplest by `sections` (params.yaml).
+    """The best model by `measure` on `split` among those with an index; among equals, the simplest by `sections` (params.yaml).
 
-    `fused`: fusions that can be searched are among them. UserError where there is none.
+    `fused`: include fusions that can be searched. UserError where there is none.
     """
     served_too = {name for name in fusions(sections) if is_served(name, sections)} if fused else set()
     served = {

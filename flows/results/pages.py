@@ -1,7 +1,7 @@
-"""What this machine measured, as pages: the report with its times beside the figures, and a timeline of a run.
+"""What this machine measured, as pages: the report with times beside its figures, and a timeline of a run.
 
-data/report is the same wherever it is made, bit for bit, and so holds no times; .retemper/report.html is that page and they. It has
-the curves of the pre-trainings too: data/report would depend on every one, also on those that no round starts from.
+data/report is the same wherever it is made, bit for bit, so it holds no times; .retemper/report.html is that page with the times. It
+also has the curves of the pre-trainings: with them, data/report would depend on every one, even if no round starts from it.
 """
 
 import html
@@ -27,11 +27,11 @@ TIMELINE = Path(".retemper/logs/timeline.html")
 LATENCY = Path("data/latency")
 PRETRAINED = Path("data/pretrain_curves")
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)  # of a time axis, seconds
-PLACE = "<!-- measured -->"  # where the report's page has room for it
+PLACE = "<!-- measured -->"  # its place in the report's page
 
 
 def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
-    """Write the pages, where there is something to be seen; say where they are, and what the times come to."""
+    """Write the pages that have something to show; report where they are, and what the times come to."""
     if spans:
         write_text(TIMELINE, timeline(spans))
         tell(f"timeline: {TIMELINE}")
@@ -70,14 +70,14 @@ def race_section(race: quality.Race, metric: str) -> str:
     rows = [[p.model, f"{p.seconds:,.1f}{' or more' if p.at_least else ''}", f"{p.quality:.4f}"] for p in order]
     told = "".join(f"<li>{html.escape(line)}.</li>" for line in quality.verdicts(race, metric))
     missing = (
-        f" Not here: {html.escape(', '.join(race.unknown))}, some of whose stages did not run on this machine." if race.unknown else ""
+        f" Not shown: {html.escape(', '.join(race.unknown))}, some of whose stages did not run on this machine." if race.unknown else ""
     )
     return (
         f'<section><h2>Time to quality from {html.escape(race.start)}</h2>{drawn}<ul class="verdicts">{told}</ul>'
         f"{figures.table(['model', 'seconds', f'dev {metric}'], rows) if rows else ''}"
         '<p class="note">Wall clock on this machine along the critical path, from the end of '
         f"{html.escape(race.start)}'s training until a model could be served: training, encoding, indexing and mining, as if every stage "
-        "began as soon as what it reads is there. A stage is timed from its start until its outs are cached. Evaluation does not count."
+        "began as soon as its inputs were ready. A stage is timed from its start until its outs are cached. Evaluation does not count."
         f"{missing}</p></section>"
     )
 
@@ -89,7 +89,7 @@ def latencies(graph: Graph) -> dict[str, Any]:
 
 
 def latency_section(found: Mapping[str, Any]) -> str:
-    """Latency of what orders a run anew, as a section of the page."""
+    """Latency of the systems that reorder a run, as a section of the page."""
     rows = []
     for name, values in found.items():
         for split in ("dev", "test"):
@@ -104,13 +104,13 @@ def latency_section(found: Mapping[str, Any]) -> str:
     header = ["system", "split", "depth", "ms a query", "median", "95th percentile", "measured on"]
     return (
         f"<section><h2>Latency</h2>{figures.table(header, rows)}"
-        '<p class="note">Milliseconds a query for the new order of the run\'s first documents, beside the search that found them. '
-        "Rerankers take a query at a time, as a search box would; rescoring takes all at once, so its mean is a throughput.</p></section>"
+        '<p class="note">Milliseconds per query to reorder the run\'s first documents, on top of the search that found them. '
+        "Rerankers take one query at a time, as a search box would; rescoring takes all at once, so its mean is a throughput.</p></section>"
     )
 
 
 def curves_section(graph: Graph) -> str:
-    """What the graph's pre-trainings plotted, a chart for each quantity, as a section of the page."""
+    """The curves of the graph's pre-trainings, a chart for each quantity, as a section of the page."""
     curves = load_curves(PRETRAINED, [name.partition("@")[2] for name in graph.stages if name.startswith("pretrain@")])
     order = list(dict.fromkeys(curve.name for found in curves.values() for curve in found))
     if not order:
@@ -122,9 +122,9 @@ def curves_section(graph: Graph) -> str:
     charts = "".join(line_chart(quantity.replace("_", " "), found, order) for quantity, found in curves.items())
     return (
         f'<section><h2>Pre-training</h2><ul class="legend">{legend}</ul><div class="charts">{charts}</div>'
-        '<p class="note">Steps of the optimizer from left to right. loss is the weighted sum of both losses, and compares only between '
+        '<p class="note">Optimizer steps run from left to right. loss is the weighted sum of both losses, comparable only between '
         "equal objectives; accuracy is the share of texts whose nearest candidate is their own, token accuracy that of masked tokens; "
-        "alignment and uniformity are of the texts' vectors, both better lower, and a uniformity near 0 is a collapse.</p></section>"
+        "alignment and uniformity are of the texts' vectors; lower is better for both, and a uniformity near 0 is a collapse.</p></section>"
     )
 
 
@@ -143,7 +143,7 @@ def timeline(spans: Sequence[timing.Span]) -> str:
     def bar(span: timing.Span) -> figures.Bar:
         waited = f", waited {clock(span.start - span.ready)}" if span.device and span.start - span.ready > 1 else ""
         where = f", device {span.device}{waited}" if span.device else ""
-        note = f"{span.stage}: {span.state}, {clock(span.end - span.start)}, from {clock(span.start - begin)} on{where}"
+        note = f"{span.stage}: {span.state}, {clock(span.end - span.start)}, starting at {clock(span.start - begin)}{where}"
         kind = kinds.index(span.stage.partition("@")[0])
         return figures.Bar(span.stage, span.start - begin, span.end - begin, kind, note, span.ready - begin if span.device else None)
 
@@ -156,8 +156,8 @@ def timeline(spans: Sequence[timing.Span]) -> str:
     marks = [(mark, clock(mark).replace(".0 s", " s")) for mark in time_ticks(whole)]
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
     body = (
-        f'<p class="note">{when}. {len(spans)} stages, {clock(busy)} of work in {clock(whole)}. Bars are from a stage\'s start to its outs '
-        "being in the cache; a dotted line before one is the wait for a device and for DVC to start.</p>"
+        f'<p class="note">{when}. {len(spans)} stages, {clock(busy)} of work in {clock(whole)}. Bars run from a stage\'s start until '
+        "its outs are cached; a dotted line before one is the wait for a device and for DVC to start.</p>"
         f"{figures.scrolling(figures.bars('time from the start', [bar(span) for span in order], marks))}"
         + figures.table(["stage", "start, s", "end, s", "seconds", "waited", "device", "state"], rows)
         + f'<script type="application/json" id="spans">{embedded(spans)}</script>'

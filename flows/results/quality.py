@@ -1,7 +1,7 @@
-"""Time to quality: how good each model of a chain is on dev, and after how many seconds from the model that the chains start from.
+"""Time to quality: how good each model of a chain is on dev, and how many seconds it took from the model that the chains start from.
 
 ANCE (arXiv:2007.00808) and STAR (arXiv:2104.08051, section 5.3) compare training times;
-here what serving needs is counted too: encoding and indexing.
+here, what serving needs counts too: encoding and indexing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Chain:
 
     name: str
     is_adore: bool
-    points: tuple[Reached, ...]  # the start among them
+    points: tuple[Reached, ...]  # including the start
 
     @property
     def best(self) -> Reached:
@@ -47,7 +47,7 @@ class Race:
 
 
 def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str, Measured], free: frozenset[str]) -> Measured | None:
-    """Seconds until all `targets` are made where whatever can runs at once; `free` stages are there already. None: one was not measured."""
+    """Seconds until all `targets` are made if each stage starts when it can; `free` stages are already made. None: one was not measured."""
     known: dict[str, Measured | None] = {}
 
     def finish(stage: str) -> Measured | None:
@@ -93,7 +93,7 @@ def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Me
 
 
 def paths(start: str, rounds: Mapping[str, Any], adores: Mapping[str, Any]) -> list[tuple[list[str], bool]]:
-    """The chains below `start`, without it: (models, whether they are query towers of one round). Rounds that are not trained are none."""
+    """The chains below `start`, without it: (models, whether they are query towers of one round). Untrained rounds do not count."""
     towers = [name for name, entry in adores.items() if entry["round"] == start]
     found = [(towers, True)] if towers else []
     for name, entry in rounds.items():
@@ -150,7 +150,7 @@ def verdicts(race: Race, metric: str) -> list[str]:
             if first is None:
                 told.append(f"{adore.name} does not reach {goal}; its best is {adore.best.quality:.4f}, after {seconds(adore.best)}")
             elif best.model == race.start:
-                told.append(f"{chain.name} does not get above {race.start}, which it starts from ({metric} {best.quality:.4f})")
+                told.append(f"{chain.name} does not improve on {race.start}, which it starts from ({metric} {best.quality:.4f})")
             else:
                 ratio = best.seconds / first.seconds if first.seconds else float("inf")
                 told.append(f"{adore.name} reaches {goal}, after {seconds(first)}: {ratio:.1f} times as fast")

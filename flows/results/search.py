@@ -38,7 +38,7 @@ def search(text: str, k: int, model: str | None) -> int:
     for name in searched:
         lexical = ["--lexical", "data/bm25"]
         systems += lexical if name == BM25 else ["--model", name, f"data/encoders/{name}", str(served_index(name))]
-    refuse_unfit(lock_here(), model, "dvc.lock", measured=chosen)  # chosen by its figures, which are then to be its own
+    refuse_unfit(lock_here(), model, "dvc.lock", measured=chosen)  # chosen by its metrics, so these must be current
     print(f"searching with {model}{note}", file=sys.stderr)
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *systems, *corpus, "--k", str(k), f"--query={text}"]
@@ -46,7 +46,7 @@ def search(text: str, k: int, model: str | None) -> int:
 
 
 def refuse_unindexed(model: str, fused: Iterable[str]) -> None:
-    """UserError where a model has no index, with the names that one may search with: models, and fusions of params.yaml."""
+    """UserError where a model has no index; it names what can be searched with: models, and fusions of params.yaml."""
     if not (INDEXES / model).exists():
         indexed = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
         known = ", ".join([*indexed, *fused]) or "none yet"

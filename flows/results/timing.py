@@ -1,7 +1,7 @@
-"""How long stages took on this machine, measured by the flow and kept in .retemper, where no stage reads it and no digest holds it.
+"""How long stages took on this machine, measured by the flow and kept in .retemper, where no stage reads it and no digest covers it.
 
 A log of lines, appended as stages begin and end. A time belongs to what the stage made: its entry in dvc.lock, by digest. So a time
-comes back when parameters are set back, and a stage that another machine ran has none here.
+returns when parameters are set back, and a stage that ran on another machine has none here.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ State = Literal["Ran", "Cached", "Failed", "Stopped"]
 
 @dataclass(frozen=True)
 class Span:
-    """A stage at work in this run. Times are seconds since the epoch; `ready` is when all that it reads was there."""
+    """A stage's work in this run. Times are seconds since the epoch; `ready` is when all its inputs were there."""
 
     stage: str
     ready: float
@@ -36,10 +36,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of wall clock that a stage took, from DVC starting its command to its outs being in the cache.
+    """Wall-clock seconds that a stage took, from DVC starting its command until its outs were in the cache.
 
-    Attempts that were stopped and gone on from are counted; `at_least` says that one was killed together with the flow, whose time
-    nobody knows.
+    Attempts that were stopped and resumed count; `at_least`: one was killed together with the flow, so its time is unknown.
     """
 
     seconds: float
@@ -66,14 +65,14 @@ class Clock:
         self.write(line | ({"environment": environment} if environment else {}))
 
     def keep(self) -> None:
-        """Say in the log which entry of dvc.lock the times belong to that this run, or one that was killed, has left without.
+        """Log which entries of dvc.lock the times belong to that this run, or a killed one, left without an entry.
 
-        Of a dvc.lock that a kill has cut short they go on waiting.
+        Where a kill truncated dvc.lock, they keep waiting.
         """
         waiting = fold(read(self._log))[1]
         try:
             lock = read_lock() if waiting else {}
-        except UserError:  # the run restores it (flows.process.locks), or says so
+        except UserError:  # the run restores it (flows.process.locks), or reports it
             return
         for stage in waiting:
             if stage in lock:
@@ -96,7 +95,7 @@ def entry_digest(entry: Mapping[str, Any]) -> str:
 
 
 def read(log: Path = LOG) -> list[dict[str, Any]]:
-    """The log's lines; one that a kill cut short is left out."""
+    """The log's lines; one that a kill truncated is skipped."""
     try:
         lines = log.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -116,8 +115,8 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Measured], dict[
     """Times by digest of a lock entry, and those of stages that ran and have no digest yet."""
     made: dict[str, Measured] = {}
     waiting: dict[str, Measured] = {}
-    before: dict[str, Measured] = {}  # attempts that did not end well, of the same parameters
-    running: dict[str, str] = {}  # parameters of the attempts at work
+    before: dict[str, Measured] = {}  # failed or stopped attempts, of the same parameters
+    running: dict[str, str] = {}  # parameters of the attempts in progress
     tried: dict[str, str] = {}
     for line in lines:
         if stage := line.get("began"):
@@ -141,14 +140,14 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Measured], dict[
 
 
 def measured(lock: Lock, log: Path = LOG) -> dict[str, Measured]:
-    """The times of what dvc.lock holds now, by stage; stages that did not run here are not in it."""
+    """The times of what dvc.lock holds now, by stage; stages that did not run here are absent."""
     made = fold(read(log))[0]
     found = {stage: made.get(entry_digest(entry)) for stage, entry in lock.items()}
     return {stage: one for stage, one in found.items() if one}
 
 
 def device_name(environment: Mapping[str, str], slot: str | None) -> str:
-    """What a span says of where it ran: the GPU's number, the one device, or nothing where the stage keeps none busy."""
+    """Where a span ran: the GPU's number, the only device, or empty where the stage uses none."""
     if slot is None:
         return ""
     return environment.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES") or "0"

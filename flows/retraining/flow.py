@@ -1,4 +1,4 @@
-"""The flow that a schedule or a worker starts: one retraining, in a process of its own. Prefect only looks on: its server may go away."""
+"""The flow that a schedule or a worker starts: one retraining in its own process. Prefect only watches; its server may be unavailable."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ from tasks.core.stage.errors import UserError
 
 @flow(name="retemper-retraining", persist_result=False)
 def scheduled(follow: str = "HEAD") -> State[None]:
-    """Retrain the project of the current folder; the state's name and message say how that ended."""
+    """Retrain the project in the current folder; the state's name and message say how that ended."""
     project = Path.cwd()
     try:
         with locks.only_run(project / LOCK):
@@ -42,7 +42,7 @@ def scheduled(follow: str = "HEAD") -> State[None]:
 
 
 def _publish(project: Path, ended: Ended) -> None:
-    """Tables and the report's place, on the flow run's page."""
+    """Put tables and the report's location on the flow run's page."""
     header, rows = metrics.rows(ended.metrics or {})
     text = [f"**{ended.result}**: {ended.reason}"]
     if rows:
@@ -57,7 +57,7 @@ def _publish(project: Path, ended: Ended) -> None:
 
 
 def _quietly(work: Callable[[], Any]) -> None:
-    """A server that is away costs the page its tables, never the run its success."""
+    """An unavailable server costs the page its tables, never the run its success."""
     try:
         work()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""How retrainings ended and who was crowned by hand: the branch's records, `.retemper/retrainings.jsonl` and the champions' tags."""
+"""How retrainings ended, and models crowned by hand: from the branch's records, `.retemper/retrainings.jsonl` and champion tags."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from flows.repository.git import git
 from flows.retraining import champion, tree
 from flows.retraining.champion import Champion
 
-AT_WORK = Path(".retemper/at_work.json")  # who is at work; found by the next one, it names one that was killed
+AT_WORK = Path(".retemper/at_work.json")  # the retraining in progress; if the next one finds it, that one was killed
 HISTORY = Path(".retemper/retrainings.jsonl")
 
 Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped", "set", "rollback"]  # the last two by hand
@@ -30,7 +30,7 @@ class Ended:
     champion: int | None = None
     candidate: str | None = None
     commit: str | None = None
-    metrics: Mapping[str, Any] | None = None  # model, split, measure; with the champion's own on the new data
+    metrics: Mapping[str, Any] | None = None  # model, split, measure; includes the champion's own on the new data
 
     @property
     def line(self) -> str:
@@ -38,11 +38,11 @@ class Ended:
 
 
 def read_history(project: Path) -> list[Ended]:
-    """Every retraining that is known here, in the order in which they ended: those of the branch, then those of this folder."""
+    """Every retraining known here, in the order in which they ended: those of the branch, then those of this folder."""
     local: list[dict[str, Any]] = []
     if (project / HISTORY).exists():
         for line in (project / HISTORY).read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):  # a line that a full disk cut short
+            with contextlib.suppress(ValueError):  # a line that a full disk truncated
                 local.append(json.loads(line))
     known = {entry["id"] for entry in local}
     shared = []
@@ -55,20 +55,20 @@ def read_history(project: Path) -> list[Ended]:
 
 
 def recorded(project: Path, commit: str) -> Ended | None:
-    """How the retraining ended that made `commit` of the branch; None where it holds no record."""
+    """How the retraining that made `commit` of the branch ended; None where the commit holds no record."""
     entry = json.loads(champion.show(project, commit, tree.RECORD) or "{}")
     return Ended(**(entry | {"commit": commit})) if entry else None
 
 
 def read_events(project: Path) -> list[Ended]:
-    """What has happened to the champion: every retraining that is known here, every rollback and champion set by hand; oldest first."""
+    """What has happened to the champion: every retraining known here, every rollback and champion set by hand; oldest first."""
     champions = champion.read_champions(project)
     events = [*read_history(project), *(_by_hand(champions, one) for one in champions if one.cause in ("set", "rollback"))]
     return sorted(events, key=lambda event: event.when)  # ISO 8601, all UTC
 
 
 def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
-    """A champion that somebody crowned, as an entry of the history."""
+    """A champion crowned by hand, as an entry of the history."""
     first = champion.original(champions, one)
     again = f"champion/{first.number} again" if first.number != one.number else f"{one.model} of commit {one.commit[:10]}"
     reason = f"{again}, by hand" + (f", in place of champion/{one.replaced}" if one.replaced else "")
@@ -77,7 +77,7 @@ def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
 
 
 def remember_killed(project: Path) -> None:
-    """A run that left its note was killed: remember that, unless its last act, the record, was done."""
+    """A run that left its note was killed: remember that, unless it got as far as its last act, the record."""
     try:
         found = Ended(**json.loads((project / AT_WORK).read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -89,9 +89,9 @@ def remember_killed(project: Path) -> None:
 
 
 def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
-    """Append to the history, on disk before the note of being at work goes away. A full disk is a warning.
+    """Append to the history, safely on disk before the run's note is removed. A full disk is a warning.
 
-    Of runs that find the same thing unchanged, one after another, the first is kept.
+    Of consecutive runs that find the same thing unchanged, only the first is kept.
     """
     try:
         known = read_history(project)

@@ -1,8 +1,8 @@
-"""Takes in new data: batches that others lay into an inbox, united with the data set, or in its place.
+"""Takes in new data: batches that others put into an inbox, merged with the data set or used instead of it.
 
 A batch is a BEIR folder below the inbox (corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, each optional, plain or .gz); a name
-that begins with a dot is still being written. Nothing is ever removed from an inbox: what comes out is a function of
-dataset.source and all batches, so a run that was killed, or comes twice, changes nothing.
+that begins with a dot is still being written. Nothing is ever removed from an inbox: the result is a function of
+dataset.source and all batches, so a run that was killed or repeated changes nothing.
 """
 
 import gzip
@@ -24,15 +24,15 @@ FILES = ("corpus.jsonl", "queries.jsonl")
 
 
 def take_in(intake: Intake, source: str, project: Path) -> str:
-    """The SPEC to train on: `source` itself, the last batch, or a folder (below the current one) that unites them all.
+    """The SPEC to train on: `source` itself, the last batch, or a folder (below the current one) that merges them all.
 
-    `inbox` and `source` are relative to `project`. UserError where the inbox is away or `source` cannot be united.
+    `inbox` and `source` are relative to `project`. UserError where the inbox is unavailable or `source` cannot be merged.
     """
     if intake.inbox is None:
         return absolute(source, project)
     inbox = project / local_path(intake.inbox)
     if not inbox.is_dir():
-        raise UserError(f"{FILE}: intake.inbox: {inbox}: no such folder; make it, or give access")
+        raise UserError(f"{FILE}: intake.inbox: {inbox}: no such folder; create it, or give access")
     batches = sorted(path for path in inbox.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not batches:
         return absolute(source, project)
@@ -48,7 +48,7 @@ def take_in(intake: Intake, source: str, project: Path) -> str:
 
 
 def absolute(source: str, project: Path) -> str:
-    """`source`, a SPEC of a data set or of articles, its path no longer relative to `project`."""
+    """`source`, a SPEC of a data set or of articles, with its path made absolute from `project`."""
     kind, colon, place = source.partition(":")
     if colon and kind in (*FOLDER_KINDS, "dump", "jsonl"):
         return f"{kind}:{(project / local_path(place)).resolve()}"
@@ -56,10 +56,10 @@ def absolute(source: str, project: Path) -> str:
 
 
 def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
-    """Unite BEIR folders into `out`: documents and queries by _id, judgments by (query, document), the later folder wins.
+    """Merge BEIR folders into `out`: documents and queries by _id, judgments by (query, document); the later folder wins.
 
-    The order is that of first appearance. Ids and lines stand in a temporary database on disk, so memory does not grow with
-    the corpus. Nothing is done where the same files were united before.
+    The order is that of first appearance. Ids and lines are in a temporary database on disk, so memory does not grow with
+    the corpus. Nothing is done where the same files were merged before.
     """
     parts = {name: [path for folder in folders if (path := _plain_or_gz(folder / name))] for name in FILES}
     for judged in map(beir_qrels, folders):
@@ -113,7 +113,7 @@ def _identified(path: Path, number: int, line: str) -> str:
     except ValueError:
         record = None
     if not isinstance(record, dict) or "_id" not in record:
-        raise UserError(f"{path}:{number}: found no JSON object with _id; mend that line")
+        raise UserError(f"{path}:{number}: found no JSON object with _id; fix that line")
     return str(record["_id"])
 
 
@@ -121,7 +121,7 @@ def _judged(path: Path, number: int, line: str) -> str | None:
     fields = line.split("\t")
     if len(fields) < 3:
         raise UserError(
-            f"{path}:{number}: found {len(fields)} columns, expected query-id, corpus-id and score between tabs; mend that line"
+            f"{path}:{number}: found {len(fields)} columns, expected query-id, corpus-id and score, separated by tabs; fix that line"
         )
     return None if number == 1 and not fields[2].strip().lstrip("-").isdigit() else f"{fields[0]}\t{fields[1]}"
 

@@ -1,6 +1,6 @@
-"""Prefect's records of runs that are no more: what was killed with its runner is Crashed, what nobody was there to start is Missed.
+"""Prefect's records of dead runs: what was killed with its runner becomes Crashed, what nobody was there to start becomes Missed.
 
-Import after `flows.pipeline.server.set_environment`. A killed runner or worker leaves its runs Running for ever (PrefectHQ/prefect #16746).
+Import after `flows.pipeline.server.set_environment`. A killed runner or worker leaves its runs Running forever (PrefectHQ/prefect #16746).
 """
 
 from datetime import UTC, datetime
@@ -19,12 +19,12 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
-LOOKED_AT = 100  # last runs whose pipelines may have been left Running by a kill
+LOOKED_AT = 100  # latest runs, whose pipelines a kill may have left Running
 ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
 def tidy(deployment: str, why: str, missed: bool = True) -> tuple[int, int]:
-    """Mark what is left of `deployment` (FLOW/NAME); how many runs were Crashed and how many Missed.
+    """Mark what is left of `deployment` (FLOW/NAME); returns how many runs were Crashed and how many Missed.
 
     The caller knows that none of its runs is alive: it holds the lock of the deployment's only runner.
     """

@@ -1,6 +1,6 @@
-"""Notices to people: a webhook, any service that apprise knows, or a Prefect block; named in the environment and never written down.
+"""Notices to people: by webhook, any service that apprise knows, or a Prefect block; named in the environment and never written down.
 
-An unavailable service is asked again, then a warning; it harms nothing.
+An unavailable service is tried again, then gives a warning; it harms nothing.
 """
 
 import http.client
@@ -16,12 +16,12 @@ from typing import Any
 
 from tasks.core.stage.errors import Invalid, UserError
 
-WEBHOOK = "RETEMPER_WEBHOOK"  # an http(s) address that takes {"text": ..., "event": ..., ...} by POST, or a URL of apprise's (slack://...)
+WEBHOOK = "RETEMPER_WEBHOOK"  # an http(s) address that takes {"text": ..., "event": ..., ...} by POST, or an apprise URL (slack://...)
 BLOCK = "RETEMPER_NOTIFY_BLOCK"  # a notification block of the Prefect server, KIND/NAME, such as slack-webhook/team
 PLAIN = ("http://", "https://")
 SECONDS = 10
 RETRIES, WAIT_SECONDS = 2, 2.0
-BUSY = (408, 425, 429)  # the 4xx statuses that may be another one next time
+BUSY = (408, 425, 429)  # the 4xx statuses that may change on a retry
 
 
 def check_webhook() -> None:
@@ -37,7 +37,7 @@ def check_block() -> None:
 
 
 def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> None:
-    """Tell `text` to whoever is named; what goes wrong is one warning, without addresses."""
+    """Send `text` to whoever is named; a failure is one warning, without addresses."""
     if address := os.environ.get(WEBHOOK):
         try:
             if address.startswith(PLAIN):
@@ -50,12 +50,12 @@ def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> 
     if name := os.environ.get(BLOCK):
         try:
             _load(name).notify(body=text, subject=f"retemper: {event}")
-        except Exception as error:  # whatever a block of others raises
+        except Exception as error:  # whatever a third-party block raises
             warn(str(error) if isinstance(error, UserError) else f"{BLOCK}: {name}: not notified of {event} ({type(error).__name__})")
 
 
 def _post(address: str, message: dict[str, Any]) -> None:
-    """POST `message` as JSON; again where the address does not answer, or has a fault that may pass."""
+    """POST `message` as JSON; retry where the address does not answer, or has a fault that may pass."""
     body = json.dumps(message).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json", "User-Agent": "retemper"})
     for left in reversed(range(RETRIES + 1)):
@@ -71,7 +71,7 @@ def _post(address: str, message: dict[str, Any]) -> None:
 
 
 def _send(address: str, event: str, text: str) -> None:
-    """By apprise, which tries again as often. ConnectionError where the service does not take it."""
+    """Send through apprise, which retries as often. ConnectionError where the service does not accept it."""
     import apprise
 
     kind = apprise.NotifyType.FAILURE if event == "failed" else apprise.NotifyType.INFO
@@ -82,7 +82,7 @@ def _send(address: str, event: str, text: str) -> None:
 
 
 def _service(address: str) -> Any:
-    """The service of an apprise URL; Invalid, without the address, where it is none."""
+    """The service of an apprise URL; raises Invalid, without the address, where apprise does not know it."""
     import apprise
 
     asset = apprise.AppriseAsset(app_id="Retemper", app_desc="Retemper", default_service_retry=RETRIES, default_service_wait=WAIT_SECONDS)
@@ -111,7 +111,9 @@ def _load(name: str) -> Any:
     try:
         block = Block.load(name)
     except ValueError:
-        raise UserError(f"{BLOCK}: {name}: no such block on the Prefect server, expected KIND/NAME; make it on its page") from None
+        raise UserError(
+            f"{BLOCK}: {name}: no such block on the Prefect server, expected KIND/NAME; create it on the server's page"
+        ) from None
     if not isinstance(block, NotificationBlock):
         raise UserError(f"{BLOCK}: {name}: not a notification block; name one that notifies, such as slack-webhook/NAME")
     return block

@@ -15,11 +15,11 @@ FILE = Path("retraining.yaml")
 
 
 class Intake(Params):
-    """Where new data comes from, beside `dataset.source` itself, which may grow or change as it likes."""
+    """Where new data comes from, besides `dataset.source` itself, which may grow or change at any time."""
 
     inbox: str | None = Field(None, min_length=1, description="folder of batches: BEIR folders, taken in the order of their names")
     mode: Literal["append", "replace"] = Field(
-        "append", description="append: dataset.source and every batch, united by id, the later wins; replace: the last batch alone"
+        "append", description="append: dataset.source and every batch, merged by id, the later wins; replace: the last batch alone"
     )
 
 
@@ -33,7 +33,7 @@ class Promotion(Params):
 
 
 class Retraining(Params):
-    """The file: all of it optional."""
+    """The whole file; every key is optional."""
 
     intake: Intake = Intake()
     promotion: Promotion = Promotion()
@@ -54,7 +54,7 @@ class Verdict:
 
 
 def read_retraining(path: Path = FILE) -> Retraining:
-    """The file's record, or its defaults where it is not there; UserError, one line, for a key or value that is wrong."""
+    """The file's record, or its defaults where it is missing; UserError, one line, for an invalid key or value."""
     return validate(Retraining, read_yaml(path), str(path)) if path.exists() else Retraining()
 
 
@@ -82,7 +82,7 @@ def lower_bound(differences: list[float], alpha: float) -> float:
 def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion) -> Verdict:
     """Compare values of `measure` by query. not_worse: the bound L >= -margin; better: L > 0. UserError where the queries differ."""
     if new.keys() != old.keys():
-        raise UserError(f"dev: the models were measured on other queries ({len(new)} and {len(old)}); expected the same")
+        raise UserError(f"dev: the models were measured on different queries ({len(new)} and {len(old)}), expected the same")
     differences = [new[query] - old[query] for query in sorted(new)]
     bound = lower_bound(differences, rule.alpha)
     promoted = bound >= -rule.margin if rule.rule == "not_worse" else bound > 0

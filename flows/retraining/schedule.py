@@ -1,8 +1,8 @@
-"""Retrains again and again: a Prefect deployment, its runner and, where none is configured, a server whose history lasts.
+"""Retrains on a schedule: a Prefect deployment, its runner and, where none is configured, a server whose history lasts.
 
 `serve` watches over two processes, both tied to its life: the server (ours, unless PREFECT_API_URL is set) and the runner,
-which starts each scheduled run in a process of its own. Either may die; it is started again, and the schedule, the
-deployment and the history are in the server's database.
+which starts each scheduled run in a process of its own. Either may die and is restarted; the schedule, the deployment and
+the history are in the server's database.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ from tasks.core.stage.errors import UserError
 LOCK = Path(".retemper/serve.lock")
 FLOW = "retemper-retraining"
 STOP_SECONDS = 1.8  # from the signal to the exit, at the latest
-MARK = "retemper-folder:"  # tag of a deployment, with the digest of the folder that it is of
-AGAIN_SECONDS = 5.0  # between two starts of a runner that ended by itself
+MARK = "retemper-folder:"  # tag of a deployment, with the digest of its folder
+AGAIN_SECONDS = 5.0  # between two starts of a runner that ended unexpectedly
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def serve(
     follow: str | None = None,
     pool: str | None = None,
 ) -> int:
-    """Serve retrainings on a schedule until a signal ends it; with `pool`, only tell its workers to. Returns the exit status."""
+    """Serve retrainings on a schedule until a signal ends it; with `pool`, only have its workers do so. Returns the exit status."""
     schedule = Schedule(name or default_name(), cron, interval, timezone or local_timezone(), follow or followed(Path.cwd()))
     check(schedule)
     read_retraining()
@@ -82,13 +82,13 @@ def serve(
             if server:
                 server.close()
             if stopping.is_set():
-                print("retemper: serving has ended; the schedule goes on when it is served again", flush=True)
+                print("retemper: serving has ended; the schedule continues when it is served again", flush=True)
                 _exit(0)
     return 1
 
 
 def _start_server() -> Server | None:
-    """Prefect's API, made ready. UserError where the configured server is away."""
+    """Get Prefect's API ready. UserError where the configured server is unavailable."""
     set_environment()
     server = None
     if not is_configured():
@@ -112,7 +112,7 @@ def _start_server() -> Server | None:
 
 
 def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> None:
-    """Keep the runner and our server alive; returns (a failure) where the runner ends again and again."""
+    """Keep the runner and our server alive; returns (a failure) where the runner keeps ending."""
     from flows.retraining.missed import tidy
 
     when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron else f"every {schedule.interval} s"
@@ -131,13 +131,13 @@ def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> N
         while runner.is_alive():
             runner.join(1.0)
             if server and not server.is_alive():
-                print("retemper: warning: Prefect's server ended by itself; it is started again", file=sys.stderr, flush=True)
+                print("retemper: warning: Prefect's server ended unexpectedly; restarting it", file=sys.stderr, flush=True)
                 server.start()
                 server.wait()
         short = short + 1 if time.monotonic() - started < 60 else 0
-        print("retemper: warning: the runner ended by itself; it is started again", file=sys.stderr, flush=True)
+        print("retemper: warning: the runner ended unexpectedly; restarting it", file=sys.stderr, flush=True)
         time.sleep(AGAIN_SECONDS)
-    print("retemper: the runner ends again and again; its output stands above", file=sys.stderr, flush=True)
+    print("retemper: the runner keeps ending; its output is above", file=sys.stderr, flush=True)
 
 
 def _run_runner(schedule: Schedule, processes: Processes) -> None:
@@ -151,7 +151,7 @@ def _run_runner(schedule: Schedule, processes: Processes) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """A signal that asks us to end raises Stop, once, and end us for good after STOP_SECONDS."""
+    """A signal that asks us to end raises Stop, once, and ends us for good after STOP_SECONDS."""
     stopping = threading.Event()
 
     def stop(_number: int, _frame: object) -> None:
@@ -172,7 +172,7 @@ def _stopping() -> Iterator[threading.Event]:
 
 
 def _exit(status: int) -> None:
-    """Prefect's own exit functions wait up to a minute for a server that we have just ended. What is tied to us ends with us."""
+    """Exit at once: Prefect's exit functions wait up to a minute for a server that we have just ended. What is tied to us ends too."""
     with suppress(ValueError, OSError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -180,7 +180,7 @@ def _exit(status: int) -> None:
 
 
 def _last_words(schedule: Schedule, server: Server | None) -> None:
-    """Say of the run that we stopped that it was; where there is no time for it, the next `serve` does."""
+    """Mark the run that we stopped as stopped; if there is no time for it, the next `serve` does."""
     if "prefect.main" not in sys.modules or (server and not server.is_alive()):
         return
 
@@ -203,12 +203,12 @@ def mark(machine: str | None = None) -> str:
 
 
 def default_name() -> str:
-    """FOLDER-DIGEST@HOST: folders of one name are told apart."""
+    """FOLDER-DIGEST@HOST, which tells folders of the same name apart."""
     return f"{Path.cwd().name}-{mark().removeprefix(MARK)[:6]}@{socket.gethostname()}"
 
 
 def refuse_others(name: str, ours: str, pool: bool = False) -> None:
-    """UserError where the deployment of that name is another folder's, or workers run it (unless for a `pool`). Needs Prefect's API."""
+    """UserError where the deployment of that name belongs to another folder, or workers run it (without `pool`). Needs Prefect's API."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -219,16 +219,16 @@ def refuse_others(name: str, ours: str, pool: bool = False) -> None:
             return
     if found.work_pool_name and not pool:
         raise UserError(
-            f"{FLOW}/{name}: the workers of pool {found.work_pool_name} run this deployment; give another --name, "
+            f"{FLOW}/{name}: the workers of pool {found.work_pool_name} run this deployment; choose another --name, "
             f"or delete it: prefect deployment delete {FLOW}/{name}"
         )
     marks = [tag for tag in found.tags if tag.startswith(MARK)]
     if marks and ours not in marks:
-        raise UserError(f"{FLOW}/{name}: this deployment is of another folder or machine; give another --name")
+        raise UserError(f"{FLOW}/{name}: this deployment belongs to another folder or machine; choose another --name")
 
 
 def check(schedule: Schedule) -> None:
-    """UserError where a schedule is none."""
+    """UserError where a schedule is invalid."""
     if schedule.interval is not None and schedule.interval < 1:
         raise UserError(f"--interval {schedule.interval}: expected at least 1 second")
     set_environment()
@@ -267,13 +267,15 @@ def _times(schedule: Schedule) -> list[Any]:
 
     if schedule.cron:
         return [Cron(schedule.cron, schedule.timezone)]
-    return [Interval(timedelta(seconds=schedule.interval or 0), anchor_date=datetime(2024, 1, 1, tzinfo=UTC))]  # else: from each start on
+    return [
+        Interval(timedelta(seconds=schedule.interval or 0), anchor_date=datetime(2024, 1, 1, tzinfo=UTC))
+    ]  # otherwise: counted from each start
 
 
 def _deploy(schedule: Schedule, pool: str) -> int:
-    """Tell the workers of a pool to run on the schedule, each in this folder, one at a time."""
+    """Have the workers of a pool run on the schedule, each in this folder, one at a time."""
     if not is_configured():
-        raise UserError("--pool needs a Prefect server that its workers reach too; set PREFECT_API_URL")
+        raise UserError("--pool: expected a Prefect server that its workers can reach too; set PREFECT_API_URL")
     set_environment()
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
@@ -287,7 +289,7 @@ def _deploy(schedule: Schedule, pool: str) -> int:
         try:
             client.read_work_pool(pool)
         except ObjectNotFound:
-            raise UserError(f"--pool {pool}: no such work pool; make it: prefect work-pool create --type process {pool}") from None
+            raise UserError(f"--pool {pool}: no such work pool; create it: prefect work-pool create --type process {pool}") from None
     notify.check_block()
     refuse_others(schedule.name, mark(machine=""), pool=True)
     deployment = scheduled.to_deployment(

@@ -1,4 +1,4 @@
-"""`retemper gc`: what no branch, tag, experiment or working tree needs goes from the cache, and if asked from a remote."""
+"""`retemper gc`: removes from the cache, and on request from a remote, what no branch, tag, experiment or working tree needs."""
 
 import json
 import time
@@ -26,15 +26,15 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.safe_yaml import refuse_bomb
 
 DAYS = 7.0
-Load = Callable[[str], Mapping[str, str]]  # files of a folder's listing by digest
+Load = Callable[[str], Mapping[str, str]]  # digest of a folder's listing to the digests of its files, by name
 
 
 @dataclass
 class Needs:
-    """Digests that must stay, and the references without a dvc.lock, for which nothing can be kept."""
+    """Digests to keep, and the references without a dvc.lock, for which nothing can be kept."""
 
     oids: set[str] = field(default_factory=set)
-    names: dict[str, str] = field(default_factory=dict)  # digest to `stage: out`, of everything seen, needed or not
+    names: dict[str, str] = field(default_factory=dict)  # digest to `stage: out`, for everything seen, needed or not
     without: list[str] = field(default_factory=list)
 
     def add(self, lock: Lock) -> None:
@@ -45,23 +45,26 @@ class Needs:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What can go: objects with their sizes in bytes, and entries of the run cache whose outs are gone with them."""
+    """What can be removed: objects with their sizes in bytes, and run-cache entries whose outs go with them."""
 
     objects: Mapping[Any, int]
     runs: tuple[Any, ...]
 
 
 def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: float = DAYS) -> None:
-    """Remove from the cache (and from `remote`, what is older than `days`) what nothing needs; with `dry` only say what that is.
+    """Remove what nothing needs from the cache, and from `remote` where it is older than `days`. With `dry`, only report it.
 
-    UserError while a run is at work in any project over this cache, or where it cannot be known what others need.
+    UserError while a run is in progress in any project that uses this cache, or where what others need cannot be known.
     """
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
         shared = (root / team.PROJECTS).is_dir()
         projects = [Path.cwd(), *(other for other in team.registered(root) if shared and other != Path.cwd())]
         if not root.is_relative_to(Path.cwd()) and not shared and not _is_worktree_of(root):
-            raise UserError(f"{root}: a cache outside this project, and who else uses it is not known; retemper cache share {root} in each")
+            raise UserError(
+                f"{root}: this cache is outside the project, and who else uses it is unknown; "
+                f"run retemper cache share {root} in each project that does"
+            )
         trees = list(dict.fromkeys(tree for project in projects for tree in worktrees(project)))
         held.enter_context(locks.only_run_in(trees))
         locks.repair()
@@ -83,14 +86,14 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
             for path in [*found.runs, *sorted(found.objects, key=lambda path: path.suffix != ".dir")]:
                 path.unlink(missing_ok=True)
             for folder in {run.parent for run in found.runs}:
-                with suppress(OSError):  # DVC stumbles over an empty folder of runs; one that is not empty stays
+                with suppress(OSError):  # DVC fails on an empty folder of runs; one that is not empty stays
                     folder.rmdir()
 
 
 def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
-    """What the references of `projects` and the working trees need: outs of every dvc.lock and of every .dvc file.
+    """What the references of `projects` and the working trees need: the outs of every dvc.lock and .dvc file.
 
-    Of a run that was killed, what dvc.lock was before counts too; UserError where the kill cut dvc.lock short.
+    After a killed run, the dvc.lock from before it counts too. UserError where the kill truncated dvc.lock.
     """
     needs = Needs()
     for project in projects:
@@ -102,7 +105,7 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
     for tree in trees:
         lock_file = tree / locks.DVC_LOCK
         if lock_file.exists() and not (lock_is_readable(lock_file) and lock_file.read_bytes().endswith(b"\n")):
-            raise UserError(f"{lock_file}: cut short, so what it needs is not known; retemper run there mends it")
+            raise UserError(f"{lock_file}: truncated, so what it needs is unknown; run retemper run there to fix it")
         needs.add(read_lock(lock_file))
         needs.add(read_lock(tree / locks.BEFORE))
         for file in [
@@ -114,7 +117,7 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
 
 
 def with_contents(needs: Needs, load: Load) -> set[str]:
-    """The needed digests, those of the files in needed folders included; names them too."""
+    """The needed digests, including those of the files in needed folders; records their names too."""
     needed = set(needs.oids)
     for oid in [oid for oid in needs.names if oid.endswith(".dir")]:
         for name, inner in load(oid).items():
@@ -132,7 +135,7 @@ def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every entry of a run cache; what it made gets its name."""
+    """Every entry of a run cache; records the names of what it made."""
     for path in sorted((root / "runs").glob("*/*/*")):
         try:
             text = path.read_text(encoding="utf-8")
@@ -153,8 +156,8 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
         repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
         fs, base = remote.fs, remote.odb.path
         there = _sizes(fs, base) if fs.exists(base) else {}
-    except Exception as error:  # DVC's, or of any of the libraries that speak to remotes
-        raise UserError(f"remote {name}: nothing was removed, it cannot be read: {reason(name, error)}") from None
+    except Exception as error:  # from DVC, or any library that talks to remotes
+        raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
     places = {oid: path for path in there if (oid := remote_id(path))}
     entries = list(_runs(root, needs))
 
@@ -166,12 +169,12 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
     needed = with_contents(needs, load)
     unneeded = {oid: path for oid, path in places.items() if oid not in needed}
     young = {oid for oid, path in unneeded.items() if time.time() - _changed(fs, path) < days * 86400}
-    for oid in [oid for oid in young if oid.endswith(".dir")]:  # what is in a young folder may have come earlier
+    for oid in [oid for oid in young if oid.endswith(".dir")]:  # the files of a young folder may be older than it
         young |= {entry["md5"] for entry in json.loads(fs.fs.cat_file(places[oid]))}
     gone = {oid: there[path] for oid, path in unneeded.items() if oid not in young}
     needed |= young  # their runs stay with them
     if young:
-        tell(f"remote {name}: {len(young)} more objects are needed by nothing that git has, but younger than {days:g} days: they stay")
+        tell(f"remote {name}: kept {len(young)} more objects that nothing in git needs: they are younger than {days:g} days")
     stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
     stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
     _tell(f"remote {name}", Garbage(gone, tuple(stale)), {oid: needs.names.get(oid, "") for oid in gone}, dry, tell)
@@ -189,14 +192,14 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
 
 
 def _sizes(fs: Any, folder: str) -> dict[str, int]:
-    """Bytes of every file below a remote's folder, by path."""
+    """Size in bytes of every file below a remote's folder, by path."""
     if fs.protocol == "local":
         return {path: Path(path).stat().st_size for path in fs.find(folder)}
     return {path: int(info["size"] or 0) for path, info in fs.fs.find(folder, detail=True).items()}
 
 
 def _changed(fs: Any, path: str) -> float:
-    """When an object came to a remote, in seconds since 1970; now, where the remote does not say: colleagues push before they commit."""
+    """When an object reached a remote, in seconds since 1970; now, where the remote does not say: colleagues push before they commit."""
     info = fs.fs.info(path)
     when = next((info[key] for key in ("mtime", "LastModified", "last_modified", "updated") if info.get(key)), None)
     if isinstance(when, datetime):
@@ -205,14 +208,14 @@ def _changed(fs: Any, path: str) -> float:
 
 
 def _fetch_references(tell: Callable[[str], None]) -> None:
-    """Everything that colleagues have pushed to git, so that what they need is known."""
+    """Fetch everything that colleagues have pushed to git, so that what they need is known."""
     names = git("remote").splitlines()
     for name in names:
         kinds = {"heads": f"refs/remotes/{name}", "tags": f"refs/retemper/{name}/tags", "exps": f"refs/retemper/{name}/exps"}
         try:
             git("fetch", "--quiet", "--prune", "--no-tags", name, *(f"+refs/{kind}/*:{place}/*" for kind, place in kinds.items()))
         except UserError as error:
-            raise UserError(f"git remote {name}: {error}; what colleagues need is not known, so nothing was removed") from None
+            raise UserError(f"git remote {name}: {error}; what colleagues need is unknown, so nothing was removed") from None
     if not names:
         tell("no git remote: only this clone's branches, tags and experiments are known")
 
@@ -225,11 +228,11 @@ def _is_worktree_of(root: Path) -> bool:
 def _tell(where: str, found: Garbage, names: Mapping[Any, str], dry: bool, tell: Callable[[str], None]) -> None:
     groups: dict[str, list[int]] = defaultdict(list)
     for key, size in found.objects.items():
-        groups["/".join(names[key].split("/")[:3]) or "(nothing knows of it)"].append(size)
+        groups["/".join(names[key].split("/")[:3]) or "(unknown)"].append(size)
     rows = [[name, str(len(sizes)), megabytes(sum(sizes))] for name, sizes in sorted(groups.items())]
     if rows:
         tell(text_table(["not needed", "objects", "MB"], rows))
-    verb = "would go" if dry else "removed"
+    verb = "would remove" if dry else "removed"
     tell(f"{where}: {verb}: {len(found.objects)} objects, {megabytes(sum(found.objects.values()))} MB, {len(found.runs)} recorded runs")
 
 

@@ -22,12 +22,12 @@ from tasks.core.stage.frozen import CODE
 SOURCE = "data/source.json"
 STATS = "data/corpus/stats.json"
 GRAPH = ("dvc.yaml", "params.yaml")
-LOOKED_AT = 100  # commits of code that are searched for the one that an artifact was made with
+LOOKED_AT = 100  # commits of code searched for the one that made an artifact
 
 
 @dataclass(frozen=True)
 class File:
-    """A file or folder that a stage read or wrote. `made_by` is a stage, or nothing for code; `commit` the last with that content."""
+    """A file or folder that a stage read or wrote. `made_by` is a stage, empty for code; `commit` is the latest with that content."""
 
     path: str
     digest: str
@@ -38,7 +38,7 @@ class File:
 
 @dataclass(frozen=True)
 class Step:
-    """A stage as dvc.lock recorded it. `cached`: since when its run is in this clone's cache (ISO 8601, UTC), if it is."""
+    """A stage as dvc.lock recorded it. `cached`: when its run entered this clone's cache (ISO 8601, UTC), if it is there."""
 
     stage: str
     command: str
@@ -60,13 +60,13 @@ class Lineage:
     committed: bool  # whether git has this dvc.lock
     date: str  # of the commit, ISO 8601
     source: Mapping[str, Any]  # dataset and encoder: source, digest, files, packages
-    rows: Mapping[str, Any]  # data/corpus/stats.json, where the cache has it
-    metrics: Mapping[str, Any]  # of the model, where the cache has them
+    rows: Mapping[str, Any]  # data/corpus/stats.json, if the cache has it
+    metrics: Mapping[str, Any]  # of the model, if the cache has them
     steps: tuple[Step, ...] = field(default=())
 
 
 def show(artifact: str, revision: str | None, form: str, page: Path | None, *, whole: bool = False) -> None:
-    """Print the lineage of an artifact as a tree (short, unless the `whole` is asked for) or as JSON, or write a page."""
+    """Print the lineage of an artifact as text (short, or the `whole` tree) or as JSON, or write a page."""
     found = trace(artifact, revision, cache_folder())
     if page:
         write_text(page, as_html(found))
@@ -80,19 +80,19 @@ def show(artifact: str, revision: str | None, form: str, page: Path | None, *, w
 
 
 def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/cache")) -> Lineage:
-    """The lineage of a model, a metric or any out, as `revision` has it, or this working tree. UserError where nothing made it."""
+    """The lineage of a model, a metric or any out, in `revision` or in this working tree. UserError where nothing made it."""
     commit = commit_of(revision or "HEAD")
     if revision:
         text = read_blob(commit, LOCK)
         if text is None:
-            raise UserError(f"revision {revision}: its commit has no {LOCK}; commit it after a run, or ask without --rev")
+            raise UserError(f"revision {revision}: its commit has no {LOCK}; commit it after a run, or omit --rev")
         lock = parse_lock(text, f"{revision}:{LOCK}")
         source, graph, params = (read_blob(commit, name) for name in (SOURCE, *GRAPH))
     else:
         lock = read_lock()
         source, graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in (SOURCE, *GRAPH))
         if not lock:
-            raise UserError(f"{LOCK}: not there; run retemper run first, or name a revision with --rev")
+            raise UserError(f"{LOCK}: not found; run retemper run first, or name a revision with --rev")
     lock = of_graph(lock, graph, params)
     makers = {out["path"]: stage for stage, entry in lock.items() for out in entry.get("outs", [])}
     path = find(artifact, list(makers))
@@ -122,7 +122,7 @@ def find(artifact: str, outs: list[str]) -> str:
         if candidate in outs:
             return candidate
     models = sorted(Path(out).name for out in outs if out.startswith("data/encoders/"))
-    raise UserError(f"{artifact}: {LOCK} knows no such model, metric or path; models: {', '.join(models) or 'none yet'}")
+    raise UserError(f"{artifact}: {LOCK} has no such model, metric or path; models: {', '.join(models) or 'none yet'}")
 
 
 def ancestors(lock: Lock, stage: str) -> list[str]:
@@ -140,7 +140,7 @@ def ancestors(lock: Lock, stage: str) -> list[str]:
 
 
 def parents(lock: Lock, stage: str) -> list[str]:
-    """The stages that made what `stage` read: outs that are a dep, that it is part of, or that are parts of it; by name."""
+    """The stages that made what `stage` read, by name: one of their outs is a dep, contains one, or is part of one."""
     wanted = [dep["path"] for dep in lock[stage].get("deps", [])]
     return sorted(
         name
@@ -150,15 +150,15 @@ def parents(lock: Lock, stage: str) -> list[str]:
 
 
 class Code:
-    """In which commit a file or folder of code has a content: the latest that does, looking back from `head`."""
+    """Finds the latest commit, going back from `head`, in which a file or folder of code has a given content."""
 
     def __init__(self, head: str) -> None:
         self._head = head
         self._history: dict[str, dict[str, str]] = {}
-        self._digests: dict[str, dict[str, str]] = {}  # of the code of every stage, by commit
+        self._digests: dict[str, dict[str, str]] = {}  # of every stage's code, by commit
 
     def commit(self, path: str, digest: str) -> str:
-        """A commit's id, or nothing where no commit before `head` has that content."""
+        """The commit's id; empty where no commit up to `head` has that content."""
         known = self._history.setdefault(path, {})
         if digest not in known:
             for commit in git("log", "--format=%H", self._head, "--", path).splitlines():
@@ -169,7 +169,7 @@ class Code:
         return known.get(digest, "")
 
     def commit_of_stage(self, stage: str, digest: str) -> str:
-        """The latest commit before `head` in which the code of a stage has that digest; nothing where it has it in none of the last."""
+        """The latest commit up to `head` in which a stage's code has that digest; empty where none of the last LOOKED_AT has it."""
         for commit in git("log", f"--max-count={LOOKED_AT}", "--format=%H", self._head, "--", PACKAGE).splitlines():
             if commit not in self._digests:
                 with tempfile.TemporaryDirectory() as folder:
@@ -185,7 +185,7 @@ class Code:
 
 
 def _tree_digest(commit: str, path: str) -> str:
-    """DVC's digest of a file, or of a folder (`.dir`), as a commit has it; nothing where it has none."""
+    """DVC's digest of a file, or of a folder (`.dir`), in a commit; empty where the commit lacks it."""
     listed = git("ls-tree", "-r", "-z", commit, "--", f"./{path}").split("\0")
     files = {line.split("\t", 1)[1]: line.split()[2] for line in listed if line}
     digests = {name: hashlib.md5(_blob(oid), usedforsecurity=False).hexdigest() for name, oid in files.items()}
@@ -195,7 +195,7 @@ def _tree_digest(commit: str, path: str) -> str:
 
 
 def folder_digest(files: Mapping[str, str]) -> str:
-    """DVC's digest of a folder with these files and digests: of the JSON of its listing, in order of names."""
+    """DVC's digest of a folder with these files and digests: the digest of its listing as JSON, sorted by name."""
     entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
@@ -212,7 +212,7 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: P
         stages = sorted({stage for out, stage in makers.items() if _overlap(out, path)})
         if stages:
             recorded = _digest_of(lock, makers, path, cache / "files" / "md5")
-            stale = f"dvc.lock now has {recorded[:8]} of it" if recorded and recorded != digest else ""
+            stale = f"dvc.lock now has {recorded[:8]}" if recorded and recorded != digest else ""
             inputs.append(File(path, digest, ", ".join(stages), note=stale))
         else:
             commit = code.commit(path, digest)
@@ -228,7 +228,7 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: P
 
 
 def _cached(entry: Mapping[str, Any], cache: Path) -> str:
-    """When the run cache here took in this run: the time it ended, or was fetched."""
+    """When this run entered the run cache here: when it ended, or was fetched."""
     key = {"cmd": entry.get("cmd"), "deps": entry.get("deps", []), "params": entry.get("params", {}), "outs": []}
     if not key["params"]:
         del key["params"]
@@ -245,7 +245,7 @@ def _cached(entry: Mapping[str, Any], cache: Path) -> str:
 
 
 def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, objects: Path | None = None) -> str:
-    """The digest that dvc.lock gives a path: an out's, or (by the listing in the cache) that of a part of one; else nothing."""
+    """The digest that dvc.lock gives a path: an out's, or (from the listing in the cache) that of a part of one; else empty."""
     for out, stage in makers.items():
         recorded = next(str(o.get("md5", "")) for o in lock[stage]["outs"] if o["path"] == out)
         if out == path:
@@ -258,7 +258,7 @@ def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, objects: Path |
 
 
 def _read(lock: Lock, makers: Mapping[str, str], path: str, objects: Path) -> dict[str, Any]:
-    """A JSON artifact by its digest in `lock`: from the cache, or from the working tree where that is the same."""
+    """A JSON artifact by its digest in `lock`: from the cache, or from the working tree where the digest matches."""
     digest = _digest_of(lock, makers, path, objects)
     for file in (object_path(objects, digest), Path(path)) if digest else ():
         if file.is_file() and file_md5(file) == digest:
@@ -272,19 +272,19 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def as_text(found: Lineage) -> str:
-    """A tree: the artifact, its stage, what that read, and so on up to the source; each stage in full once."""
+    """A tree: the artifact, its stage, what that stage read, and so on up to the source; each stage in full once."""
     return "\n".join([*_head(found), "", *_tree(found), ""]).rstrip()
 
 
 def as_short_text(found: Lineage) -> str:
-    """A line or two for each stage, the last one first: what it made, its parameters, and what is out of date or uncommitted about it."""
+    """A line or two for each stage, the last one first: what it made, its parameters, and what is stale or uncommitted."""
     revision = "" if found.revision == "working tree" else f" --rev {found.revision[:12]}"
     rest = f"commands, code, digests and files: retemper lineage {found.artifact.removeprefix('data/encoders/')}{revision} --all"
     return "\n".join([*_head(found, files=False), "", *_lines(found), "", rest])
 
 
 def _lines(found: Lineage) -> Iterator[str]:
-    for step in reversed(found.steps):  # what was made last comes first
+    for step in reversed(found.steps):  # last made first
         made = ", ".join(f"{Path(file.path).name} {file.digest[:8]}" for file in step.outs[:1])
         odd = [
             *(["code uncommitted"] if any(file.note for file in step.code) else []),
@@ -297,7 +297,7 @@ def _lines(found: Lineage) -> Iterator[str]:
 
 
 def _parameters(params: Mapping[str, Any]) -> str:
-    """`init warmup, lr 5e-05`: the fields of a stage's own sections; digests stand elsewhere."""
+    """`init warmup, lr 5e-05`: the fields of a stage's own sections; digests are elsewhere."""
     fields: list[tuple[str, Any]] = []
     for key, value in params.items():
         if ": " not in key:  # of data/source.json
@@ -344,7 +344,7 @@ def _tree(found: Lineage) -> Iterator[str]:
 
 
 def as_html(found: Lineage) -> str:
-    """The same on a page that needs nothing else."""
+    """The same as a self-contained page."""
     e = html.escape
     rows = []
     for step in reversed(found.steps):

@@ -23,7 +23,7 @@ from tasks.core.sources.datasets import local_path
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, new_file, write_text
 
-CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # git's, and this clone's own
+CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # committed, and this clone's own
 SECRET = ("password", "passphrase", "token", "key", "secret", "credential", "connection_string", "keyfile", "user", "profile")
 LINKS = ["reflink", "hardlink", "symlink", "copy"]
 PROJECTS = "projects"  # folder in a shared cache: who uses it, for garbage collection
@@ -31,13 +31,13 @@ PATIENCE = {"s3": {"connect_timeout": 10, "read_timeout": 30}, "ssh": {"timeout"
 
 
 def add(name: str, url: str, options: Sequence[str]) -> str:
-    """Make `url` the remote `name` that this project shares by, once it has been written to and read from; what was done, in a line.
+    """Check that `url` can be written and read, and make it this project's remote `name`; returns what was done, in a line.
 
-    `options` are DVC's of a remote, `key=value`; those that hold a secret go to .dvc/config.local, which git ignores, and
-    the value `-` is asked for. The remote gets its mark (`flows.repository.remote`), without which runs take it for unavailable.
-    UserError, and nothing changed, where the remote is unavailable or refuses.
+    `options` are DVC's remote options, `key=value`. Secrets go to .dvc/config.local, which git ignores; the value `-` is
+    asked for. The remote gets its mark (`flows.repository.remote`); without one, runs treat it as unavailable.
+    UserError, with nothing changed, where the remote is unavailable or refuses.
     """
-    name = name.lower()  # DVC reads the names of remotes so
+    name = name.lower()  # as DVC reads the names of remotes
     scheme, given = _scheme(url), dict(_option(option) for option in options)
     if scheme == "":
         url = str(_folder(url))
@@ -47,20 +47,20 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     with _undone_unless_kept():
         _write(name, {"url": url, "verify": "true", **plain}, secrets)
         probe(name, scheme)
-    PUSHED.unlink(missing_ok=True)  # the next run looks what is there: it may be a new remote at a former one's place
-    hidden = f"; {', '.join(sorted(secrets))} in {LOCAL_CONFIG}, which git does not see" if secrets else ""
+    PUSHED.unlink(missing_ok=True)  # the next run checks what is there: this may be a new remote in the place of an old one
+    hidden = f"; {', '.join(sorted(secrets))} in {LOCAL_CONFIG}, which git ignores" if secrets else ""
     return f"remote {name}: {url} can be written and read{hidden}. For the team: git commit {CONFIG} -m 'Remote {name}'"
 
 
 def remotes() -> list[tuple[str, str, bool]]:
-    """Name, place and whether runs share by it, of every remote."""
+    """Name, URL, and whether runs use it, for every remote."""
     with repository() as repo:
         default = repo.config["core"].get("remote")
         return [(name, str(remote["url"]), name == default) for name, remote in repo.config["remote"].items()]
 
 
 def remove(name: str) -> None:
-    """Forget a remote, and its secrets; what lies there stays. UserError where there is none of that name."""
+    """Forget a remote and its secrets; what it holds stays. UserError where there is no remote of that name."""
     name = name.lower()
     known = [known for known, _, _ in remotes()]
     if name not in known:
@@ -74,9 +74,9 @@ def remove(name: str) -> None:
 
 
 def probe(name: str, scheme: str) -> None:
-    """Write a file to a remote, read it and take it away; then mark the remote.
+    """Write a file to a remote, read it and delete it; then mark the remote.
 
-    UserError, in one line and without any secret, where that fails.
+    UserError, on one line and without any secret, where that fails.
     """
     from dvc.fs import RemoteMissingDepsError, get_cloud_fs
 
@@ -87,41 +87,41 @@ def probe(name: str, scheme: str) -> None:
             fs = kind(**{**config, **{key: config.get(key, value) for key, value in PATIENCE.get(scheme, {}).items()}})
             file = fs.join(place, f"probe-{content.decode()}")
             if scheme == "":
-                Path(place).mkdir(exist_ok=True)  # not its parents: a share that is not mounted would be written beside
+                Path(place).mkdir(exist_ok=True)  # not its parents: if a share is not mounted, we would write to the disk beneath it
                 if Path(place).stat().st_uid == os.getuid():
                     Path(place).chmod(0o2775)
             fs.pipe_file(file, content)
             try:
                 if fs.cat_file(file) != content:
-                    raise UserError(f"remote {name}: what was written is not what is read; is it a remote that keeps files?")
+                    raise UserError(f"remote {name}: the bytes read are not the bytes written; check that it stores files unchanged")
             finally:
                 fs.remove(file)
             write_mark(fs, place)
     except (RemoteMissingDepsError, ImportError):
-        raise UserError(f"remote {name}: {scheme}:// needs DVC's plug-in; pip install 'dvc[{scheme}]', and again") from None
+        raise UserError(f"remote {name}: {scheme}:// needs DVC's plug-in; pip install 'dvc[{scheme}]', then try again") from None
     except UserError:
         raise
-    except Exception as error:  # DVC's, the disk's, or of any of the libraries that speak to remotes
+    except Exception as error:  # from DVC, the disk, or any library that talks to remotes
         fix = remedy(name, _reason(error))
         raise UserError(f"remote {name}: cannot be written and read: {_reason(error)}; nothing was changed{fix}") from None
 
 
 def share(folder: Path) -> str:
-    """Make `folder` the cache of this clone, for every user in the folder's group; what is cached here goes there. Says what was done.
+    """Make `folder` this clone's cache, shared with the folder's group, and move what is cached here into it; returns what was done.
 
-    Outs are linked to it, not copied (reflinks where the disk has them, else hard links, else symbolic ones).
+    Outs are linked to it, not copied (reflinks where the disk supports them, else hard links, else symbolic links).
     """
     folder = local_path(str(folder)).resolve()
     own = Path(".dvc/cache").absolute()
     if not folder.parent.is_dir():
-        raise UserError(f"{folder}: {folder.parent} is not there; make it, or is it not mounted?")
+        raise UserError(f"{folder}: {folder.parent} not found; create it, or mount it")
     if folder != own.resolve() and (folder.is_relative_to(own.resolve()) or own.resolve().is_relative_to(folder)):
-        raise UserError(f"{folder}: in or around {own}, this clone's own cache; name a folder elsewhere")
+        raise UserError(f"{folder}: inside or around {own}, this clone's own cache; name a folder elsewhere")
     folder.mkdir(exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"{folder}: no permission to write; its group needs it (chgrp TEAM {folder}; chmod 2775 {folder})")
+        raise UserError(f"{folder}: no write permission; give it to the group (chgrp TEAM {folder}; chmod 2775 {folder})")
     if folder.stat().st_uid == os.getuid():
-        folder.chmod(0o2775)  # files made in it belong to its group
+        folder.chmod(0o2775)  # new files in it belong to its group
     with repository() as repo:
         before = Path(repo.cache.local_cache_dir)
         same = before.exists() and before.samefile(folder)
@@ -130,12 +130,12 @@ def share(folder: Path) -> str:
         with repo.config.edit("local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
     register(folder, Path.cwd())
-    done = f"{moved} objects moved there from {before}" if ours or same else f"{before} stays as it is, others may use it"
-    return f"cache: {folder} ({done}); set in {LOCAL_CONFIG}, for this clone"
+    done = f"{moved} objects moved there from {before}" if ours or same else f"{before} stays as it is, since others may use it"
+    return f"cache: {folder} ({done}); set in {LOCAL_CONFIG} for this clone"
 
 
 def register(folder: Path, project: Path) -> None:
-    """Note in a shared cache that `project` uses it, so that nobody's garbage collection takes what it needs."""
+    """Note in a shared cache that `project` uses it, so that no garbage collection removes what it needs."""
     note = folder / PROJECTS / f"{uuid.uuid5(uuid.NAMESPACE_URL, str(project)).hex}.json"
     if not note.exists():
         note.parent.mkdir(exist_ok=True)
@@ -146,36 +146,36 @@ def register(folder: Path, project: Path) -> None:
 
 
 def register_again(folder: Path, warn: Callable[[str], None]) -> None:
-    """The same at every run over a cache that is shared: the project may have been moved, or come by its settings another way.
+    """The same on every run with a shared cache: the project may have moved, or got its settings in another way.
 
-    What stands in a `.retemper` (worktrees, passing clones) has its needs counted with its project, or none.
+    Anything in a `.retemper` folder (worktrees, temporary clones) is skipped: its needs count with its project's, or not at all.
     """
     if not (folder / PROJECTS).is_dir() or ".retemper" in Path.cwd().parts:
         return
     try:
         register(folder, next(iter(worktrees()), Path.cwd()))
     except OSError as error:
-        warn(f"{folder / PROJECTS}: {error.strerror}; somebody's retemper gc may take what this project needs")
+        warn(f"{folder / PROJECTS}: {error.strerror}; another user's retemper gc may remove what this project needs")
 
 
 def registered(folder: Path) -> list[Path]:
-    """The projects that use a shared cache. UserError where one cannot be seen: it may be away for now, and what it needs is not known."""
+    """The projects that use a shared cache. UserError where one is unavailable, since what it needs is unknown."""
     found = []
     for note in sorted((folder / PROJECTS).glob("*.json")):
         try:
             project = Path(json.loads(note.read_text(encoding="utf-8"))["folder"])
         except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(f"{note}: cannot be read as the note of a project that uses this cache; delete it if nobody knows it") from None
+            raise UserError(f"{note}: not a valid note of a project that uses this cache; delete it if nobody needs it") from None
         if not os.path.isdir(project / ".dvc"):  # noqa: PTH112 - pathlib raises where a folder above it is closed to us
             raise UserError(
-                f"{note}: its project {project} cannot be seen, so what it needs is not known; mount it, or delete this note if it is gone"
+                f"{note}: cannot see its project {project}, so what it needs is unknown; mount it, or delete this note if it is gone"
             )
         found.append(project)
     return found
 
 
 def _move_cache(source: Path, target: Path) -> int:
-    """Copy or link what `target` lacks, then remove `source`; how many objects it had."""
+    """Copy what `target` lacks, then remove `source`; returns the number of objects moved."""
     count = 0
     for file in [*objects(source / "files" / "md5"), *(path for path in (source / "runs").rglob("*") if path.is_file())]:
         copy = target / file.relative_to(source)
@@ -189,7 +189,7 @@ def _move_cache(source: Path, target: Path) -> int:
             with new_file(copy) as temporary:
                 shutil.copyfile(file, temporary)
                 if file_digest(temporary) != file_digest(file):
-                    raise UserError(f"{copy}: not what was copied there; is the disk whole? {source} stays")
+                    raise UserError(f"{copy}: the copy differs from its original; check the disk ({source} was kept)")
                 temporary.chmod(mode)
     shutil.rmtree(source, ignore_errors=True)
     return count
@@ -199,12 +199,12 @@ def _write(name: str, shared: Mapping[str, str], secrets: Mapping[str, str]) -> 
     from dvc.config import ConfigError
 
     if secrets and subprocess.run(["git", "check-ignore", "-q", str(LOCAL_CONFIG)], check=False).returncode:
-        raise UserError(f"{LOCAL_CONFIG}: git does not ignore it, and a secret was to go there; add /config.local to .dvc/.gitignore")
+        raise UserError(f"{LOCAL_CONFIG}: git does not ignore it, so a secret cannot go there; add /config.local to .dvc/.gitignore")
     with repository() as repo:
         try:
             with repo.config.edit("repo") as config:
                 if name in config["remote"] and config["remote"][name]["url"] != shared["url"]:
-                    raise UserError(f"{CONFIG}: remote {name} is {config['remote'][name]['url']}; retemper remote remove {name} first")
+                    raise UserError(f"{CONFIG}: remote {name} is {config['remote'][name]['url']}; run retemper remote remove {name} first")
                 config["remote"][name] = {**config["remote"].get(name, {}), **shared}  # new credentials keep the other options
                 config["core"]["remote"] = name
             if secrets:
@@ -212,7 +212,7 @@ def _write(name: str, shared: Mapping[str, str], secrets: Mapping[str, str]) -> 
                     config["remote"][name] = {**config["remote"].get(name, {}), **secrets}
                 LOCAL_CONFIG.chmod(0o600)
         except ConfigError as error:
-            raise UserError(f"remote {name}: {_reason(error)}; known options: DVC's `dvc remote modify --help`") from None
+            raise UserError(f"remote {name}: {_reason(error)}; dvc remote modify --help lists the options") from None
 
 
 @contextmanager
@@ -230,12 +230,12 @@ def _undone_unless_kept() -> Iterator[None]:
 
 
 def _scheme(url: str) -> str:
-    """The part before ://, nothing for a folder. UserError where the URL holds a password: config files are git's."""
+    """The part before ://, empty for a folder. UserError where the URL holds a password: the config file is committed."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme and urlsplit(url).password is not None:
         bare = url.replace(f":{urlsplit(url).password}@", "@", 1)
         raise UserError(
-            f"remote: the URL holds a password, and git would keep it; add {bare} --option password=- instead, which asks for it"
+            f"remote: the URL holds a password, which git would store; add {bare} --option password=- instead, which asks for it"
         )
     return "" if scheme == "file" else scheme
 
@@ -243,7 +243,7 @@ def _scheme(url: str) -> str:
 def _folder(url: str) -> Path:
     folder = local_path(url.removeprefix("file://")).absolute()
     if not folder.parent.is_dir():
-        raise UserError(f"{folder}: {folder.parent} is not there; make it, or is it not mounted?")
+        raise UserError(f"{folder}: {folder.parent} not found; create it, or mount it")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: found a file, expected a folder")
     return folder
@@ -252,7 +252,7 @@ def _folder(url: str) -> Path:
 def _option(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UserError(f"--option {text}: expected key=value, such as endpointurl=https://host (dvc remote modify --help names them)")
+        raise UserError(f"--option {text}: expected key=value, such as endpointurl=https://host (dvc remote modify --help lists them)")
     if value == "-":
         try:
             value = getpass.getpass(f"{key}: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")

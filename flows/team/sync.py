@@ -1,4 +1,4 @@
-"""A team's remote: what others computed comes before, what we computed goes after. An unavailable remote never costs work."""
+"""A team's remote: before a run, pull what others computed; after it, push what we computed. An unavailable remote never costs work."""
 
 import hashlib
 import json
@@ -19,48 +19,48 @@ from tasks.core.stage.files import file_digest, write_json, write_text
 DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.repository.dvc"]
 LOCK = Path("dvc.lock")
-LOST = "failed to transfer"  # to the cache or the remote: DVC says so, and ends with status 0
+LOST = "failed to transfer"  # to the cache or the remote: DVC says so, but exits with status 0
 # What S3, ssh and others call a refusal, however DVC wraps it.
 REFUSED = re.compile(r"Forbidden|Denied|Unauthorized|InvalidAccessKey|SignatureDoes|Expired|credentials|Authentication", re.IGNORECASE)
-FORBIDDEN = re.compile(r"\[Errno (1|13|30)\]")  # a folder's, or an ssh host's disk: no key would help
+FORBIDDEN = re.compile(r"\[Errno (1|13|30)\]")  # from a folder or an ssh host's disk: no key would help
 NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
 
 Warn = Callable[[str], None]
 
 
 def remote_name(repo: Any) -> str | None:
-    """The remote that this project shares by (`dvc remote add --default`), if any."""
+    """The remote that this project uses (`dvc remote add --default`), if any."""
     name = repo.config["core"].get("remote")
     return str(name) if name else None
 
 
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
-    """Fetch the record of others' runs, and the outs of `stages` that dvc.lock knows; False (and a warning) where it is unavailable."""
+    """Fetch the records of others' runs and the outs of `stages` in dvc.lock; False, with a warning, where the remote is unavailable."""
     fresh = not (cache_folder() / "files").exists()
-    if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was away
+    if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was unavailable
         _keep_unpushed()
     if problem := _run(processes, [*REMOTE, "runs"], warn):
-        state = "refuses" if REFUSED.search(problem) else "is unavailable"
-        warn(f"remote {remote} {state}, nothing is pulled: {problem}{remedy(remote, problem)}")
+        state = "refuses access" if REFUSED.search(problem) else "is unavailable"
+        warn(f"remote {remote} {state}, so nothing is pulled: {problem}{remedy(remote, problem)}")
         return False
     stages = list(stages)
     if stages and (problem := _run(processes, [*REMOTE, "pull", *stages], warn)):
-        warn(f"remote {remote} lacks some of what dvc.lock names; it is computed here: {problem}")
-    elif fresh:  # whatever is here came from there
+        warn(f"remote {remote} lacks some outs that dvc.lock names, so they are computed here: {problem}")
+    elif fresh:  # all that is here came from there
         write_json(PUSHED, _state(remote))
     return True
 
 
 def restore(processes: Processes, stages: Iterable[str]) -> None:
-    """Check out at once what the cache has of the outs of `stages` (a worktree over a cache, say); a stage whose outs it lacks runs."""
+    """Check out, in one go, those outs of `stages` that the cache has (in a new worktree, say); a stage whose outs it lacks runs."""
     _run(processes, [*REMOTE, "checkout", *stages], lambda _: None)
 
 
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
-    """Send outs and the record of runs to the remote; False (and a warning) where that failed. The next run tries again, with these too."""
+    """Send outs and run records to the remote; False, with a warning, where that failed. The next run sends these again with its own."""
     if problem := _run(processes, [*REMOTE, "push"], warn):
         _keep_unpushed()
-        warn(f"remote {remote}: not everything was pushed, the next run tries again: {problem}{remedy(remote, problem)}")
+        warn(f"remote {remote}: not everything was pushed; the next run tries again: {problem}{remedy(remote, problem)}")
         return False
     write_json(PUSHED, _state(remote))
     shutil.rmtree(UNPUSHED, ignore_errors=True)
@@ -73,11 +73,11 @@ def _keep_unpushed() -> None:
 
 
 def remedy(remote: str, problem: str) -> str:
-    """What fixes a remote's refusal: a clause that follows on `problem`, nothing where that is another fault."""
+    """How to fix a remote's refusal: a clause to put after `problem`, empty where that is another fault."""
     if NO_BUCKET.search(problem):
-        return "; make the bucket, or share by another remote (retemper remote remove, retemper remote add)"
+        return "; create the bucket, or use another remote (retemper remote remove, retemper remote add)"
     if FORBIDDEN.search(problem):
-        return "; give access: its group has to be able to write there, and everybody of the team to be in it"
+        return "; give access: its group must be able to write there, and the whole team must be in that group"
     if REFUSED.search(problem):
         keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
         return f"; fix its credentials: retemper remote add {remote} URL {keys}"
@@ -85,13 +85,13 @@ def remedy(remote: str, problem: str) -> str:
 
 
 def reason(remote: str, error: BaseException) -> str:
-    """What an error of a remote says, in one line, and what fixes it."""
+    """A remote's error on one line, and how to fix it."""
     said = " ".join(str(error).split()) or type(error).__name__
     return said + remedy(remote, said)
 
 
 def is_pushed(remote: str) -> bool:
-    """Whether the present dvc.lock was pushed to `remote` from here."""
+    """Whether the current dvc.lock was pushed to `remote` from here."""
     try:
         return bool(json.loads(PUSHED.read_text(encoding="utf-8")) == _state(remote))
     except (FileNotFoundError, ValueError):
@@ -99,7 +99,7 @@ def is_pushed(remote: str) -> bool:
 
 
 def restorable(status: dict[str, list[Any]]) -> list[str]:
-    """Stages of a `read_status` to which nothing happened but that their files are not here (a fresh clone)."""
+    """Stages of a `read_status` whose only change is that their files are missing (in a fresh clone)."""
     return [name for name, changes in status.items() if all(_missing(change) for change in changes)]
 
 
@@ -117,7 +117,7 @@ def _state(remote: str) -> dict[str, str]:
 
 
 def _run(processes: Processes, command: list[str], warn: Warn) -> str:
-    """Run a command, whose warnings go to `warn`; the line that says what went wrong, or nothing."""
+    """Run a command and pass its warnings to `warn`; returns the line that says what went wrong, or an empty one."""
     lines: list[str] = []
 
     def read(line: str) -> None:

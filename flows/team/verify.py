@@ -1,4 +1,4 @@
-"""`retemper verify`: every cached object is read and compared with its digest. A damaged one is removed."""
+"""`retemper verify`: reads every cached object and compares it with its digest. A corrupt one is removed."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from tasks.core.stage.errors import UserError
 
 
 def verify_cache() -> int:
-    """Exit status: 0 where every object of the cache was whole, else 1 (the next run mends it)."""
+    """Exit status: 0 where every object of the cache was intact, else 1 (the next run fixes it)."""
     with locks.only_run(), repository() as repo, repo.lock:
         root = Path(repo.cache.local_cache_dir) / "files" / "md5"
 
@@ -23,19 +23,19 @@ def verify_cache() -> int:
 
         def remove(path: Path) -> None:
             wrong.append(path)
-            _say(path, "damaged, removed; the next run of who has or makes it puts it there again")
+            _say(path, "corrupt, removed; the next run that has or makes it puts it back")
             path.unlink(missing_ok=True)
 
         count, size = cache.verify(root, remove)
-    print(f"{root}: {count} objects, {size / 1e6:,.1f} MB read, {len(wrong)} damaged")
+    print(f"{root}: {count} objects, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt")
     return 1 if wrong else 0
 
 
 def verify_remote(name: str) -> int:
-    """The same for the objects of a remote; all of them are read, so all of them are downloaded.
+    """The same for the objects of a remote; reading them all means downloading them all.
 
-    The listing of a folder of which an object is damaged or gone goes too: DVC takes what a listing names for there, and would never
-    send it again.
+    A folder's listing is removed too where one of its objects is corrupt or missing: DVC assumes that what a listing names is there,
+    and would never send it again.
     """
     size = 0
     try:
@@ -59,7 +59,7 @@ def verify_remote(name: str) -> int:
                     whole.add(oid)
                 else:
                     wrong.append(path)
-                    _say(path, "damaged, removed; the next run here sends it, if its cache has it, else whoever makes it")
+                    _say(path, "corrupt, removed; the next run here pushes it if its cache has it, else the next run that makes it does")
                     odb.fs.remove(path)
             hollow = [
                 path
@@ -68,14 +68,14 @@ def verify_remote(name: str) -> int:
                 if any(not odb.exists(oid) for oid in {entry["md5"] for entry in json.loads(odb.fs.fs.cat_file(path))} - whole)
             ]
             for path in hollow:
-                _say(path, "lists what is damaged or gone, removed with it")
+                _say(path, "lists corrupt or missing objects, removed with them")
                 odb.fs.remove(path)
             if wrong or hollow:
                 get_index(odb).clear()
                 PUSHED.unlink(missing_ok=True)
-    except Exception as error:  # DVC's, or of any of the libraries that speak to remotes
+    except Exception as error:  # from DVC, or any library that talks to remotes
         raise UserError(f"remote {name}: cannot be read: {reason(name, error)}") from None
-    print(f"remote {name}: {len(files)} objects, {size / 1e6:,.1f} MB read, {len(wrong)} damaged")
+    print(f"remote {name}: {len(files)} objects, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt")
     return 1 if wrong or hollow else 0
 
 

@@ -138,7 +138,7 @@ class Toy:
         subprocess.run(words, cwd=self.folder, env=self.environment, check=True, capture_output=True)
 
     def at_work(self, name: str, seconds: float = 300) -> int:
-        """Wait for a stage to be at work; its process id."""
+        """Wait for a stage to start; returns its process id."""
         path = self.folder / ".at_work" / name.replace("/", "_")
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -152,7 +152,7 @@ class Toy:
         return {name: (start, end) for name, start, end in map(json.loads, lines)}
 
     def processes(self) -> list[str]:
-        """Command lines of live processes at work in the folder."""
+        """Command lines of live processes in the folder."""
         found = []
         for entry in Path("/proc").iterdir():
             try:
@@ -165,7 +165,7 @@ class Toy:
         return found
 
     def gone(self, seconds: float = 30) -> bool:
-        """Whether no process is at work in the folder any more, `seconds` from now at the latest."""
+        """Whether all processes in the folder end within `seconds`."""
         deadline = time.monotonic() + seconds
         while self.processes():
             if time.monotonic() > deadline:
@@ -191,7 +191,7 @@ def read_states() -> Callable[[str], dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def toy_environment(tmp_path_factory: pytest.TempPathFactory, prepared: dict[str, str]) -> dict[str, str]:
-    """An environment with no settings of the user's, one Prefect home and one prepared Python for the session."""
+    """An environment without the user's settings; one Prefect home and one prepared Python for the session."""
     home = tmp_path_factory.mktemp("home")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "DVC", "GIT"))}
     own = {"DVC_GLOBAL_CONFIG_DIR": str(home / "dvc"), "DVC_NO_ANALYTICS": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
@@ -203,7 +203,7 @@ def toy_environment(tmp_path_factory: pytest.TempPathFactory, prepared: dict[str
 
 @pytest.fixture(scope="session")
 def server_url(toy_environment: dict[str, str]) -> Iterator[str]:
-    """One Prefect server for all tests that do not mind: it takes seconds to start."""
+    """One Prefect server for all tests that can share it: it takes seconds to start."""
     script = "import flows.pipeline.server as s; server = s.Server(); server.wait(); print(server.url, flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -447,7 +447,7 @@ class Retraining:
         return current(self.folder)
 
     def processes(self) -> list[str]:
-        """Command lines of live processes at work in the folder or below it."""
+        """Command lines of live processes in the folder or below it."""
         found = []
         for entry in Path("/proc").iterdir():
             try:
@@ -460,7 +460,7 @@ class Retraining:
         return found
 
     def gone(self, seconds: float = 30) -> bool:
-        """Whether no process is at work there any more, `seconds` from now at the latest."""
+        """Whether all processes there end within `seconds`."""
         return self.wait_until(lambda: not self.processes(), seconds)
 
     @staticmethod
@@ -473,7 +473,7 @@ class Retraining:
         return True
 
     def at_work(self, seconds: float = 300) -> int:
-        """Wait for a training to be at work; its process id."""
+        """Wait for a training to start; returns its process id."""
         path = Path(self.environment["TOY_ACTS"]).parent / "at_work"
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

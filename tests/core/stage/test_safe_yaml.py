@@ -47,7 +47,7 @@ def test_a_bomb_is_one_line_for_every_reader(name: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"params\.yaml:\d+: not YAML \(.*{words}".replace("(*", r"\(\*")) as refused:
             read(path)
         assert len(str(refused.value)) < 300 and "\n" not in str(refused.value)
-    with pytest.raises(UserError, match=r"dvc\.lock: not a dvc\.lock"):
+    with pytest.raises(UserError, match=r"dvc\.lock: invalid dvc\.lock"):
         parse_lock(text, "dvc.lock")
 
 

@@ -56,7 +56,7 @@ def test_help_has_examples(tmp_path: Path) -> None:
 
 
 def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
-    """A pipe is 80 columns wide: rich would cut a name that has no room."""
+    """A pipe is 80 columns wide: rich would truncate a name that does not fit."""
     group = get_command(cli.build())
     assert isinstance(group, TyperGroup)
     leaves: list[tuple[list[str], Any]] = []
@@ -130,7 +130,7 @@ def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
         assert set(done.stdout.split()) == expected
 
 
-def test_what_evaluate_is_given(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_of_evaluate(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     got: list[tuple[Any, ...]] = []
     monkeypatch.setattr(evaluate, "evaluate", lambda *given: got.append(given) or 7)
@@ -152,7 +152,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
             [sys.executable, "-c", probe], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
         )
         loaded = set(ast.literal_eval(done.stdout.splitlines()[-1]))
-        assert not (heavy | light) & loaded, "help is there at once"
+        assert not (heavy | light) & loaded, "help is immediate"
 
 
 def test_outside_a_project(tmp_path: Path, project: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_dry_run_names_stages_and_changes_nothing(project: Path) -> None:
     assert not (project / "data/source.json").exists()
 
 
-def test_a_dry_run_that_is_hung_up_leaves_no_setting(project: Path) -> None:
+def test_a_dry_run_ended_by_sighup_leaves_no_setting(project: Path) -> None:
     code = """
 import os, signal, sys
 from flows.cli.main import main
@@ -209,7 +209,7 @@ sys.exit(main(["run", "--dry-run", "--set", "rounds.star.lr=0.123"], hang_up))
         assert (project / "params.yaml").read_bytes() == before
 
 
-def test_streams_that_are_closed_are_no_mistake(project: Path) -> None:
+def test_closed_streams_are_no_mistake(project: Path) -> None:
     command = f"exec {sys.executable} -m flows.cli run --dry-run prepare <&- >&-"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(["sh", "-c", command], cwd=project, env=environment, stderr=subprocess.PIPE, timeout=300, check=False)
@@ -217,7 +217,7 @@ def test_streams_that_are_closed_are_no_mistake(project: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", [[], ["--set", "rounds.star.lr=1e-5"]])
-def test_what_a_person_saves_during_a_dry_run_stays(project: Path, setting: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edits_saved_during_a_dry_run_stay(project: Path, setting: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     saved = (project / "params.yaml").read_text() + "# saved meanwhile\n"
 
@@ -228,11 +228,11 @@ def test_what_a_person_saves_during_a_dry_run_stays(project: Path, setting: list
     assert (project / "params.yaml").read_text() == saved
 
 
-def test_a_run_at_work_sees_nothing_of_a_setting_that_is_refused(project: Path) -> None:
+def test_a_run_in_progress_never_sees_a_refused_setting(project: Path) -> None:
     before = (project / "params.yaml").stat().st_mtime_ns
     with locks.only_run(project / locks.RUN_LOCK):
         for more in ([], ["--dry-run"]):
-            assert "a run is at work in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *more))
+            assert "another run is in progress in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *more))
     assert (project / "params.yaml").stat().st_mtime_ns == before, "it was never written"
 
 
@@ -244,7 +244,7 @@ def test_dvcs_refusals_are_one_line(project: Path) -> None:
     assert "dvc.yaml" in refused(call(project, "run"))
 
 
-def test_search_asks_the_best_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     for model, value in (("bm25", 0.9), ("star", 0.8), ("init", 0.5)):
         (project / "data/metrics").mkdir(exist_ok=True)
@@ -283,9 +283,9 @@ def test_search_asks_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
 def test_evaluate_runs_the_stages_beside_the_project(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each stage is stood in for by one that makes its outs; the last also writes metrics."""
+    """Each stage is replaced by one that makes its outs; the last also writes metrics."""
     monkeypatch.chdir(project)
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # else our own stages are found before these
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # otherwise our own stages are found before these
     stand_in = "import sys, pathlib; a = sys.argv; o = a[a.index({last!r}) + 1]; pathlib.Path(o).write_text({text!r}); print('did', o)"
     seen: list[list[str]] = []
 
@@ -307,7 +307,7 @@ def test_evaluate_runs_the_stages_beside_the_project(
     assert cli.main(["evaluate", "--model", "model", "--data", "beir:somewhere", "--out", "found.json"]) == 0
     assert json.loads(Path("found.json").read_text()) == {"test": {"nDCG@10": 0.25}}
     assert "0.2500" in capsys.readouterr().out
-    assert there == [{"corpus", "params.json"}], "behind prepare, and before all else"
+    assert there == [{"corpus", "params.json"}], "after prepare, and before all else"
     assert not list(Path(".retemper").glob("evaluate-*")), "the temporary folder is gone"
     assert list(Path("data").iterdir()) == []
     assert seen[0][:3] == ["tasks.prepare", "--source", "beir:somewhere"]
@@ -324,12 +324,12 @@ def test_evaluate_runs_the_stages_beside_the_project(
     assert not list(Path(".retemper").glob("evaluate-*"))
 
 
-def test_a_schedule_that_is_none_is_refused(project: Path) -> None:
+def test_an_invalid_schedule_is_refused(project: Path) -> None:
     assert '--cron "every day": expected a cron expression' in refused(call(project, "serve", "--cron", "every day"))
     assert "--interval 0: expected at least 1 second" in refused(call(project, "serve", "--interval", "0"))
 
 
-def test_rounds_are_written_and_taken_away(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds_are_written_and_removed(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(project)
     before = Path("params.yaml").read_text()
     assert cli.main(["rounds", "ance", "--n", "3", "--lag", "1", "--init", "warmup", "--steps", "9", "--carry-on", "--set", "lr=1e-6"]) == 0

@@ -166,7 +166,7 @@ def test_a_fusion_that_cannot_be_evaluated(small: Any) -> None:
         assert (done.status, done.err.count("\n")) == (2, 1)
         return str(done.err)
 
-    assert "fuse.three: is made from crossed, which orders a run again and cannot be searched for a new query" in line("three")
+    assert "fuse.three: is made from crossed, which reorders a run and cannot be searched for a new query" in line("three")
     small.set("fuse.hybrid.method", "rrf")
     assert "data/runs/hybrid/fusion.json: found method linear, expected rrf as in fuse.hybrid of params.yaml; run retemper run" in line(
         "hybrid"

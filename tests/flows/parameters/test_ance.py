@@ -1,4 +1,4 @@
-"""Rounds of ANCE in params.yaml, comments kept and refusals undone; lag 1 overlaps by what it promises."""
+"""ANCE rounds in params.yaml, with comments kept and refusals undone; lag 1 overlaps as promised."""
 
 import shutil
 from itertools import pairwise
@@ -82,22 +82,22 @@ def test_each_round_starts_from_the_one_before_and_its_negatives_lag(params: Pat
     assert params.read_text() == before
 
 
-def test_carried_on(params: Path) -> None:
+def test_carry_on_is_one_long_training(params: Path) -> None:
     ance.add(some_ance(carry_on=True))
     entries = [read_yaml(params)["rounds"][f"ance{k}"] for k in range(1, 5)]
     assert [entry.get("optimizer_from") for entry in entries] == [None, "continue", "continue", "continue"]
     assert [entry["schedule_steps"] for entry in entries] == [200] * 4
-    assert {entry["seed"] for entry in entries} == {44}, "one long training has one order, which is none of warmup's (42) or star's (43)"
+    assert {entry["seed"] for entry in entries} == {44}, "one long training has one order, which is neither warmup's (42) nor star's (43)"
 
 
-def test_rounds_that_begin_anew_draw_other_queries(params: Path) -> None:
+def test_rounds_that_start_over_draw_other_queries(params: Path) -> None:
     ance.add(some_ance())
     assert [read_yaml(params)["rounds"][f"ance{k}"]["seed"] for k in range(1, 5)] == [44, 45, 46, 47]
     ance.add(some_ance(prefix="more"))
     assert [read_yaml(params)["rounds"][f"more{k}"]["seed"] for k in range(1, 5)] == [48, 49, 50, 51]
 
 
-def test_mined_with_a_round_that_was_not_mined_yet(params: Path) -> None:
+def test_a_round_that_was_not_mined_yet_is_mined(params: Path) -> None:
     ance.add(some_ance(init="star", negatives="star"))
     assert set(read_yaml(params)["mine"]) == {"warmup", "star", "ance1", "ance2"}
     ance.add(some_ance(n=2, init="base", negatives="bm25", prefix="x"))
@@ -127,7 +127,7 @@ def test_refused_and_undone(params: Path, values: dict[str, Any], words: str) ->
 def test_names_that_are_taken_or_needed(params: Path) -> None:
     ance.add(some_ance())
     before = params.read_text()
-    with pytest.raises(UserError, match=r"rounds.ance1: is there already; retemper rounds remove ance"):
+    with pytest.raises(UserError, match=r"rounds.ance1: already exists; run retemper rounds remove ance"):
         ance.add(some_ance(n=1))
     apply(["rounds.after={init: ance4, negatives: none}"], params, lambda _: None)
     with pytest.raises(UserError, match=r"rounds.after.init: found 'ance4'"):
@@ -143,7 +143,7 @@ def test_lag_1_mines_beside_a_training_and_lag_0_in_turn(served: Any) -> None:
     toy = type(served)(served.folder, served.environment | {"CUDA_VISIBLE_DEVICES": "0,1"})
     (toy.folder / "dvc.yaml").write_text(GRAPH)
     params = toy.folder / "params.yaml"
-    # Each waits for the other to begin: the run ends only where both are at work at once.
+    # Each waits for the other to begin: the run ends only if both are in progress at once.
     toy.acts(encoders__lag1_2="meet negatives/lag1_1", negatives__lag1_1="meet encoders/lag1_2")
     for lag in (0, 1):
         plan = Ance(n=3, lag=lag, init="warmup", negatives="warmup", prefix=f"lag{lag}_")

@@ -20,7 +20,7 @@ LISTS: dict[str, Any] = {"lists": "given", "loss": "ranknet"}
 
 @pytest.fixture
 def sections(checkout: Path) -> dict[str, Any]:
-    """The project's own, with rounds of our choosing."""
+    """The project's own parameters, with our own rounds."""
     found = read_yaml(checkout / "params.yaml")
     warmup = {**TRAINED, "hard_negatives": 2, "steps": 10}
     found["rounds"] = {"warmup": warmup, "star": {"init": "warmup", "negatives": "warmup", "hard_negatives": 4}}
@@ -80,7 +80,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("rounds.Star", TRAINED, "rounds.Star: found the name 'Star', expected lower-case letters, digits and _"),
+        ("rounds.Star", TRAINED, "rounds.Star: found the name 'Star', expected lowercase letters, digits and _"),
         ("rounds.a-b", TRAINED, "rounds.a-b: found the name 'a-b'"),
         ("rounds.2nd", TRAINED, "rounds.2nd: found the name '2nd'"),
         ("rounds.bm25", TRAINED, "rounds.bm25: the name bm25 is reserved"),
@@ -137,7 +137,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("fuse.star", FUSED, "fuse.star: the name star is taken by rounds.star"),
         ("fuse.f", FUSED | {"second": "nowhere"}, "fuse.f.second: found 'nowhere', expected one of bm25, f, star, warmup"),
         ("fuse.f", FUSED | {"second": "bm25"}, "fuse.f: found {'first': 'bm25', 'second': 'bm25'}; value error, first and second are both"),
-        ("fuse.f", FUSED | {"depth": 99}, "fuse.f.depth: found 99, expected 100 at least, as R@100 in evaluate.measures asks"),
+        ("fuse.f", FUSED | {"depth": 99}, "fuse.f.depth: found 99, expected at least 100 for R@100 in evaluate.measures"),
         ("fuse.f", FUSED | {"first": "f"}, "fuse.f: needs itself: fuse.f -> fuse.f; name another system in one of them"),
         ("fuse.f", FUSED | {"weight": 0.5}, "fuse.f.weight: unknown key, expected one of first, second, method, depth"),
         (
@@ -145,11 +145,15 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
             RESCORED | {"encoder": "warmup"},
             "rescore.r.encoder: found warmup, whose queries meet the vectors of warmup, expected star as in rescore.r.round",
         ),
-        ("encoder.source", "data/encoders/warmup", "encoder.source: found data/encoders/warmup, an out of this project's stages; copy it"),
+        (
+            "encoder.source",
+            "data/encoders/warmup",
+            "encoder.source: found data/encoders/warmup, an output of this project's stages; copy it",
+        ),
         (
             "dataset.source",
             "parquet:./data/corpus",
-            "dataset.source: found parquet:./data/corpus, an out of this project's stages; copy it",
+            "dataset.source: found parquet:./data/corpus, an output of this project's stages; copy it",
         ),
         ("teacher.t", {"negatives": "random", "reranker": "r"}, "teacher.t: found {'negatives': 'random', 'reranker': 'r'}"),
         (
@@ -172,7 +176,11 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("rounds.warmup.window", [100, 140], "rounds.warmup.hard_negatives: found 2, expected at most 1: bm25.depth keeps ranks 1 to 100"),
         ("rounds.warmup.loss", "kl", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): loss kl needs"),
         ("rounds.warmup.sampling", "simans", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): sampling"),
-        ("rounds.warmup", {**TRAINED, **CARRIED}, "rounds.warmup.init: found 'base', no round; expected a round trained with adamw"),
+        (
+            "rounds.warmup",
+            {**TRAINED, **CARRIED},
+            "rounds.warmup.init: found 'base', which is not a round; expected a round trained with adamw",
+        ),
         (
             "rounds.star",
             {**CARRIED, "init": "warmup", "negatives": "bm25", "optimizer": "lamb"},
@@ -181,7 +189,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         (
             "rounds.star",
             {**CARRIED, "init": "warmup", "negatives": "bm25", "schedule_steps": 14},
-            "rounds.star.schedule_steps: found 14, expected the whole chain's steps, 15 at least",
+            "rounds.star.schedule_steps: found 14, expected at least the whole chain's steps, 15",
         ),
         (
             "rounds",
@@ -189,12 +197,12 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
                 "b": {"init": "base", "negatives": "none", **CARRIED, "steps": 0},
                 "warmup": {**CARRIED, "init": "b", "negatives": "bm25", "hard_negatives": 2},
             },
-            "rounds.b.init: found 'base', no round; expected a round trained with adamw, or optimizer_from: anew",
+            "rounds.b.init: found 'base', which is not a round; expected a round trained with adamw, or optimizer_from: anew",
         ),
         (
             "rounds",
             {"warmup": {**CARRIED, "init": "below", "negatives": "bm25", "hard_negatives": 2}, "below": {**TRAINED, **CARRIED}},
-            "rounds.below.init: found 'base', no round; expected a round trained with adamw, or optimizer_from: anew",
+            "rounds.below.init: found 'base', which is not a round; expected a round trained with adamw, or optimizer_from: anew",
         ),
         ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
         ("rounds.star.speed", 1, "rounds.star.speed: unknown key"),
@@ -206,19 +214,19 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("pretrain.costa.temperature", 0, "pretrain.costa.temperature: found 0; input should be greater than 0"),
         ("articles.source", "zim:wiki", "articles.source: articles 'zim:wiki': unknown kind 'zim'"),
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
-        ("retrieve.depth", 50, "retrieve.depth: found 50, expected 100 at least, as R@100 in evaluate.measures asks"),
-        ("bm25.run_depth", 99, "bm25.run_depth: found 99, expected 100 at least, as R@100 in evaluate.measures asks"),
+        ("retrieve.depth", 50, "retrieve.depth: found 50, expected at least 100 for R@100 in evaluate.measures"),
+        ("bm25.run_depth", 99, "bm25.run_depth: found 99, expected at least 100 for R@100 in evaluate.measures"),
         (
             "evaluate",
             MOVED,
-            "evaluate.depth: moved to the section retrieve; take depth, ignore_identical_ids out of evaluate, and write "
+            "evaluate.depth: moved to section retrieve; remove depth, ignore_identical_ids from evaluate, and add "
             "retrieve: {depth: 500, ignore_identical_ids: true}",
         ),
-        ("evaluate.precision", "fp32", "evaluate.precision: moved to the section retrieve; take precision out of evaluate, and write "),
+        ("evaluate.precision", "fp32", "evaluate.precision: moved to section retrieve; remove precision from evaluate, and add "),
         (
             "evaluate.measures",
             ["AP", "nDCG@10", "R(rel=2)@2000"],
-            "retrieve.depth: found 1000, expected 2000 at least, as R(rel=2)@2000 in evaluate.measures asks",
+            "retrieve.depth: found 1000, expected at least 2000 for R(rel=2)@2000 in evaluate.measures",
         ),
         ("adore", {"a": {"round": "strar", "negatives": "none"}}, "adore.a.round: found 'strar', expected one of star, warmup"),
         ("adore", {"a": {"round": "base", "negatives": "none"}}, "adore.a.round: found 'base', expected one of star"),
@@ -240,7 +248,7 @@ def test_refusals(sections: dict[str, Any], key: str, value: Any, line: str) -> 
 
 def test_a_list_that_loses_a_document_is_longer(sections: dict[str, Any]) -> None:
     sections["evaluate"], sections["retrieve"] = {"measures": ["nDCG@10", "R@1000"]}, {"ignore_identical_ids": True}
-    line = r"^params.yaml: bm25.run_depth: found 1000, expected 1001 at least, as R@1000 in evaluate.measures asks"
+    line = r"^params.yaml: bm25.run_depth: found 1000, expected at least 1001 for R@1000 in evaluate.measures"
     with pytest.raises(UserError, match=line):
         check(sections)
 
@@ -356,7 +364,7 @@ def test_a_query_tower_may_rescore_with_the_vectors_of_its_round(sections: dict[
 
 @pytest.mark.parametrize(("depths", "most"), [((100, 200), 200), ((10, 200), 21), ((200, 30), 61), ((10, 5), 11)])
 def test_a_mixture_ends_with_the_shorter_of_its_sources(sections: dict[str, Any], depths: tuple[int, int], most: int) -> None:
-    """Half of each: it holds twice the shorter one and, where that comes second, one more."""
+    """Half of each: it holds twice the shorter one, plus one more where that comes second."""
     sections["bm25"]["depth"], sections["mine"]["warmup"]["depth"] = depths
     sections["mix"] = {"m": {"first": "bm25", "second": "warmup", "depth": 200}}
     asking = {**TRAINED, "init": "warmup", "negatives": "m", "window": [1, 200]}

@@ -115,14 +115,14 @@ last: 1
         ("last", "last: 1\n", ""),
     ],
 )
-def test_what_is_removed_takes_no_comment_of_another_along(file: Path, key: str, gone: str, instead: str) -> None:
+def test_removing_a_key_keeps_the_comments_of_others(file: Path, key: str, gone: str, instead: str) -> None:
     file.write_text(COMMENTED)
     apply([f"{key}="], file, accept)
     assert COMMENTED.count(gone) == 1
     assert file.read_text() == COMMENTED.replace(gone, instead)
 
 
-def test_a_section_that_is_emptied_and_filled_again_keeps_its_place(file: Path) -> None:
+def test_a_section_emptied_and_refilled_keeps_its_place(file: Path) -> None:
     file.write_text(COMMENTED)
     apply(["only.x=", "only.y=5"], file, accept)
     assert file.read_text() == COMMENTED.replace("  x: 1\n", "  y: 5\n")
@@ -148,10 +148,10 @@ def test_newlines_stay_as_they_are(file: Path) -> None:
         ("rounds.b.deep.c=2", "rounds.a.deep and rounds.b.deep"),
     ],
 )
-def test_a_section_that_stands_in_two_places_is_not_edited_in_both(file: Path, assignment: str, places: str) -> None:
+def test_a_section_shared_by_an_alias_is_not_edited(file: Path, assignment: str, places: str) -> None:
     text = "rounds:\n  a: &x {lr: 5, deep: {c: 1}}\n  b: *x\n  c: {lr: 5}\n"
     file.write_text(text)
-    with pytest.raises(UserError, match=f"{re.escape(assignment)}: {places} are one section"):
+    with pytest.raises(UserError, match=f"{re.escape(assignment)}: {places} are the same section"):
         apply([assignment], file, accept)
     assert file.read_text() == text
     apply(["rounds.b.lr=5", "rounds.c.lr=6", "rounds.b={lr: 7}"], file, accept)
@@ -196,17 +196,17 @@ def test_true_is_not_one(file: Path) -> None:
     [
         ("rounds", "--set rounds: expected section.key=value"),
         (".=1", "--set .=1: expected section.key=value"),
-        ("rounds.star.lr.x=1", "--set rounds.star.lr.x=1: rounds.star.lr is no section"),
+        ("rounds.star.lr.x=1", "--set rounds.star.lr.x=1: rounds.star.lr is not a section"),
         ("rounds.star.lr=[1", "--set rounds.star.lr=[1: the value is not YAML"),
         ("rounds.star.lr=2024-13-45", "--set rounds.star.lr=2024-13-45: the value is not YAML"),
         ("text.separator=!x y", "--set text.separator=!x y: the value is not YAML; quote it"),
         ("text.separator={a: !x y}", "--set text.separator={a: !x y}: the value is not YAML; quote it"),
         ("rounds.star.lr=!!int x", "--set rounds.star.lr=!!int x: the value is not YAML"),
-        ("text.separator=two ", "--set text.separator=two : in YAML the value is 'two'; quote it"),
-        ("text.separator= ", "--set text.separator= : in YAML the value is None; quote it"),
-        ("text.separator=#5", "--set text.separator=#5: in YAML the value is None; quote it"),
-        ("dataset.source=beir:run #2", "--set dataset.source=beir:run #2: in YAML the value is 'beir:run'; quote it"),
-        ("text.separator=query: ", "--set text.separator=query: : in YAML the value is a section, {'query': None}; quote it"),
+        ("text.separator=two ", "--set text.separator=two : YAML reads the value as 'two'; quote it"),
+        ("text.separator= ", "--set text.separator= : YAML reads the value as None; quote it"),
+        ("text.separator=#5", "--set text.separator=#5: YAML reads the value as None; quote it"),
+        ("dataset.source=beir:run #2", "--set dataset.source=beir:run #2: YAML reads the value as 'beir:run'; quote it"),
+        ("text.separator=query: ", "--set text.separator=query: : YAML reads the value as a section, {'query': None}; quote it"),
     ],
 )
 def test_refusals(file: Path, assignment: str, line: str) -> None:

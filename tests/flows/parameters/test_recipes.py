@@ -1,4 +1,4 @@
-"""Recipes go into params.yaml and out of it again, to the byte."""
+"""Recipes go into params.yaml and out again, byte for byte."""
 
 import shutil
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_each_recipe_goes_in_and_out_again(project: Path, name: str, end: bytes)
     assert not recipes.MEMORY.exists()
 
 
-def test_a_second_recipe_takes_the_place_of_the_first_and_other_edits_stay(project: Path) -> None:
+def test_a_second_recipe_replaces_the_first_and_other_edits_stay(project: Path) -> None:
     former = read_yaml(project)
     with recipes.edited(["bm25.k1=1.2"], "zero_shot", lasting=True):
         pass
@@ -58,7 +58,7 @@ def test_a_second_recipe_takes_the_place_of_the_first_and_other_edits_stay(proje
 
 
 def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> None:
-    """Else edits made since would give way to what stood there long ago."""
+    """Otherwise it would overwrite later edits with old sections."""
     committed = project.read_text()
     recipes.apply("zero_shot")
     project.write_text(committed)
@@ -73,13 +73,13 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("nowhere", [], r"--recipe nowhere: no docs/recipes/nowhere.yaml; expected one of compressed_indexes, .*zero_shot, none"),
+        ("nowhere", [], r"--recipe nowhere: docs/recipes/nowhere.yaml not found, expected one of compressed_indexes, .*zero_shot, none"),
         ("none", [], "no recipe of this folder is in place"),
         ("zero_shot", ["report.metric=P@7"], r"report\.metric: found 'P@7'"),
         ("unfit", [], "rescore.x.round"),
     ],
 )
-def test_a_recipe_that_cannot_be_changes_nothing(project: Path, name: str, settings: list[str], said: str) -> None:
+def test_an_invalid_recipe_changes_nothing(project: Path, name: str, settings: list[str], said: str) -> None:
     Path("docs/recipes/unfit.yaml").write_text("rescore: {x: {run: bm25, round: nobody, encoder: star}}\n")
     before = project.read_bytes()
     with pytest.raises(UserError, match=said), recipes.edited(settings, name, lasting=True):
@@ -88,8 +88,8 @@ def test_a_recipe_that_cannot_be_changes_nothing(project: Path, name: str, setti
     assert not recipes.MEMORY.exists()
 
 
-def test_what_is_undone_later(project: Path) -> None:
-    """By a run that finds the data set unfit; unless somebody has saved something in the meantime."""
+def test_a_recipe_can_be_undone_later(project: Path) -> None:
+    """By a run that finds the data set unfit, unless someone has saved something in the meantime."""
     before = project.read_bytes()
     with recipes.edited(["dataset.source=demo", "bm25.k1=2"], "zero_shot", lasting=True) as undo:
         pass

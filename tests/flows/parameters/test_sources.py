@@ -1,4 +1,4 @@
-"""data/source.json: content by digest, wherever it lies, and remembered while it is away."""
+"""data/source.json: content by digest, wherever it is, and remembered while it is unavailable."""
 
 import hashlib
 import json
@@ -88,7 +88,7 @@ def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Plac
     assert place.source.stat().st_mtime_ns == written
     os.utime("beir/corpus.jsonl", ns=(1, 1))
     place.write()
-    assert read == ["corpus.jsonl"], "a new time of change: read again, and found the same"
+    assert read == ["corpus.jsonl"], "a new mtime: read again, and found the same"
     assert place.source.stat().st_mtime_ns == written
 
 
@@ -110,7 +110,7 @@ def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Place, read: lis
     assert read == ["corpus.jsonl"]
 
 
-def test_a_memory_of_an_earlier_version_is_not_believed(place: Place, read: list[str]) -> None:
+def test_a_memory_of_an_earlier_version_is_not_trusted(place: Place, read: list[str]) -> None:
     before = place.write()
     memory = flows.parameters.sources.MEMORY
     known = json.loads(memory.read_text())
@@ -121,14 +121,14 @@ def test_a_memory_of_an_earlier_version_is_not_believed(place: Place, read: list
     assert len(read) == 4
 
 
-def test_a_source_that_is_away_keeps_its_entry(place: Place) -> None:
+def test_an_unavailable_source_keeps_its_entry(place: Place) -> None:
     before = place.write()
     Path("other").mkdir()
     shutil.copytree("beir", "other", dirs_exist_ok=True)
     Path("other/corpus.jsonl").write_text('{"_id": "d", "text": "other"}\n')
     other = place.write("beir:other")
     shutil.rmtree("beir")
-    assert place.write() == before, "switched back while it is away"
+    assert place.write() == before, "switched back while it is unavailable"
     assert "beir" in place.warnings[0]
     assert place.write("beir:other") == other
     assert len(place.warnings) == 1
@@ -138,7 +138,7 @@ def test_a_source_that_is_away_keeps_its_entry(place: Place) -> None:
     assert place.write("beir:other") == other
 
 
-def test_a_source_that_is_there_and_malformed_is_not_away(place: Place) -> None:
+def test_a_malformed_source_is_not_taken_for_unavailable(place: Place) -> None:
     before = place.write()
     Path("beir/qrels/all.tsv").write_text("q\td\t1\n")
     with pytest.raises(UserError, match=r"^beir/qrels/all.tsv: found qrels of an unknown split"):
@@ -157,7 +157,7 @@ def test_a_source_that_is_there_and_malformed_is_not_away(place: Place) -> None:
     assert "encoder model: found an empty folder" in place.warnings[2]
 
 
-def test_malformed_articles_are_told_and_have_no_digest(place: Place) -> None:
+def test_malformed_articles_are_reported_and_have_no_digest(place: Place) -> None:
     Path("wiki").mkdir()
     Path("wiki/enwiki-20260101-pages-articles.xml").write_text("a")
     sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": "dump:wiki"}}
@@ -205,7 +205,7 @@ def test_rerankers_are_kept_by_name(place: Place) -> None:
     assert place.write(encoder="./model") == plain, "a removed one goes"
 
 
-def test_articles_have_an_entry_of_their_own_and_are_never_missed_before_they_are_needed(place: Place) -> None:
+def test_articles_have_their_own_entry_and_are_not_required_until_needed(place: Place) -> None:
     def write(source: str) -> dict[str, Any]:
         sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": source}}
         Path("params.yaml").write_text(json.dumps(sections))
@@ -220,7 +220,7 @@ def test_articles_have_an_entry_of_their_own_and_are_never_missed_before_they_ar
     here = write("dump:wiki")
     assert here["files"] == {"pages.xml.bz2": hashlib.sha256(b"pages").hexdigest()}
     Path("wiki").rename("moved")
-    assert write("dump:wiki") == here, "away, but remembered"
+    assert write("dump:wiki") == here, "unavailable, but remembered"
     assert "wiki" in place.warnings[0]
     assert write("dump:moved")["digest"] == here["digest"]
 
@@ -257,7 +257,7 @@ def hub(cache: Path, *more: str) -> None:
 
 
 def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Downloaded when it is first named; kept where it is not here and known; the same whatever else somebody has of it."""
+    """Downloaded when first named; kept where it is known but not here; the same whatever else someone has of it."""
     asked: list[str] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "one"))
     monkeypatch.setattr(flows.parameters.sources, "encoder_folder", lambda name: (asked.append(name), hub(tmp_path / "one")))
@@ -271,10 +271,10 @@ def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Place, tmp_pat
     shutil.rmtree(".retemper")
     assert place.write(encoder="org/model")["encoder"] == entry and asked == ["org/model"]
     assert watch(["encoder"]) == {"problem": "", "files": {}}
-    assert "not on this machine yet; going on with what is remembered" in place.warnings[-1]
+    assert "not on this machine yet; continuing with its last known digest" in place.warnings[-1]
 
 
-def test_a_hugging_face_id_that_cannot_be_had(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hugging_face_id_that_cannot_be_downloaded(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(name: str) -> None:
         raise UserError(f"encoder {name}: not on this machine, and the download failed")
 
@@ -285,7 +285,7 @@ def test_a_hugging_face_id_that_cannot_be_had(place: Place, tmp_path: Path, monk
     assert not place.source.exists()
 
 
-def test_a_folder_that_is_no_models_is_refused_before_anything_in_it_is_read(place: Place, read: list[str]) -> None:
+def test_a_folder_without_a_model_is_refused_before_it_is_read(place: Place, read: list[str]) -> None:
     place.write()
     read.clear()
     before = Path("data/source.json").read_text()
@@ -300,7 +300,7 @@ def test_a_folder_that_is_no_models_is_refused_before_anything_in_it_is_read(pla
     assert list(place.write(encoder="../etc")["encoder"]["files"]) == ["config.json", "notes.json"]
 
 
-def test_of_a_folder_of_tables_only_those_that_the_format_names_are_read(place: Place) -> None:
+def test_only_tables_that_the_format_names_are_read(place: Place) -> None:
     for name in ("documents.parquet", "queries/train.parquet", "qrels/train.parquet", "other/private.parquet", "salaries.parquet"):
         Path("tables", name).parent.mkdir(parents=True, exist_ok=True)
         Path("tables", name).write_bytes(b"x")
@@ -312,11 +312,11 @@ def test_of_a_folder_of_tables_only_those_that_the_format_names_are_read(place: 
     ]
 
 
-def test_a_source_that_is_no_longer_the_one_of_the_file_is_told_to_the_stage(place: Place) -> None:
+def test_a_stage_learns_that_a_source_has_changed(place: Place) -> None:
     place.write()
     found = watch(["dataset"])
     assert found["problem"] == "" and sorted(Path(name).name for name in found["files"]) == ["corpus.jsonl", "queries.jsonl", "test.tsv"]
-    Path("params.yaml").write_text("rounds: {}\n")  # edited while the run is at work: for the next one
+    Path("params.yaml").write_text("rounds: {}\n")  # edited during the run: for the next one
     assert watch(["dataset"]) == found
     with Path("beir/corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "e", "text": "u"}\n')

@@ -1,4 +1,4 @@
-"""Real runs of a toy project: which stages run, together with which, and what is left when something ends before its time."""
+"""Real runs of a toy project: which stages run, alongside which others, and what is left when something ends early."""
 
 import json
 import os
@@ -24,14 +24,14 @@ def without_server(toy: Any) -> Any:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process does anything any more: one that nobody has reaped does not."""
+    """Whether a process is still doing anything: a zombie is not."""
     try:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:
         return False
 
 
-def test_what_runs_is_what_changed(served: Any, executed: Any, read_states: Any) -> None:
+def test_only_what_changed_runs(served: Any, executed: Any, read_states: Any) -> None:
     toy = without_server(served)
     # Neither evaluation ends before the other has begun; the two trainings would overlap if they could.
     served.acts(metrics__a="meet metrics/b", metrics__b="meet metrics/a", encoders__a="linger", encoders__b="linger")
@@ -72,7 +72,7 @@ def test_what_runs_is_what_changed(served: Any, executed: Any, read_states: Any)
     assert "train@a" in done.stderr
 
 
-def test_two_devices_at_once_stand_on_the_timeline(served: Any) -> None:
+def test_two_devices_at_once_are_on_the_timeline(served: Any) -> None:
     """Lag 1's two branches look like these: neither ends before the other has begun. The flow's times are the stages' own."""
     served.acts(encoders__a="meet encoders/b", encoders__b="meet encoders/a")
     toy = type(served)(served.folder, served.environment | {"CUDA_VISIBLE_DEVICES": "0,1"})
@@ -97,7 +97,7 @@ def test_two_devices_at_once_stand_on_the_timeline(served: Any) -> None:
     assert "train@a" not in page, "cached: it did not work"
 
 
-def test_a_failed_stage_fails_what_comes_after_it_alone(served: Any, read_states: Any, executed: Any) -> None:
+def test_a_failed_stage_fails_only_what_depends_on_it(served: Any, read_states: Any, executed: Any) -> None:
     served.acts(encoders__a="fail")
     done = served.call("run")
     assert done.returncode == 2
@@ -120,7 +120,7 @@ def test_a_failed_stage_fails_what_comes_after_it_alone(served: Any, read_states
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any, executed: Any, number: signal.Signals) -> None:
-    toy = without_server(served) if number == signal.SIGKILL else served  # with a server of its own it takes longer
+    toy = without_server(served) if number == signal.SIGKILL else served  # with its own server it takes longer
     toy.acts(encoders__a="hang", encoders__b="hang")
     run = toy.start("run", "train")
     deadline = time.monotonic() + 90
@@ -130,7 +130,7 @@ def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any
         time.sleep(0.05)
     assert at_work
     stage = int(at_work[0].read_text())
-    if number == signal.SIGINT:  # somebody signals all that is at work in the folder, and the stage hears of it first
+    if number == signal.SIGINT:  # someone signals all processes in the folder, and the stage gets it first
         os.kill(stage, number)
     run.send_signal(number)
     output, errors = run.communicate(timeout=60)
@@ -168,16 +168,16 @@ def test_a_killed_dvc_process_takes_its_stage_with_it(served: Any, read_states: 
     assert served.gone(), served.processes()
 
 
-def test_a_lock_file_that_a_kill_cut_short_is_mended(served: Any, executed: Any) -> None:
+def test_a_lock_file_truncated_by_a_kill_is_restored(served: Any, executed: Any) -> None:
     lock, memory = served.folder / "dvc.lock", served.folder / ".retemper/dvc.lock"
     served.run("train")
     before = lock.read_text()
     served.run()
-    assert not memory.exists(), "nothing to mend after a run that ended well"
+    assert not memory.exists(), "nothing to fix after a run that ended well"
     whole = lock.read_bytes()
     for size in (len(whole) // 2 + 3, len(whole) - 20):
         lock.write_bytes(whole[:size])
-        memory.write_text(before)  # as it stands while a run is at work
+        memory.write_text(before)  # as it is during a run
         assert executed(served.run()) == set(), f"{size} bytes: what was finished is in the cache"
         assert lock.read_bytes() == whole or set(lock.read_text().split()) == set(whole.decode().split())
     lock.write_text("<<<<<<< mine\n" + before)
@@ -216,7 +216,7 @@ def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any)
     assert (committed.folder / "data/report").read_text() == (served.folder / "data/report").read_text()
 
     shutil.rmtree(remote)
-    remote.write_text("a file where the remote should be")  # it is away
+    remote.write_text("a file where the remote should be")  # it is unavailable
     served.rounds(a="1", b="3")
     done = served.call("run")
     assert done.returncode == 0, done.stderr
@@ -225,7 +225,7 @@ def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any)
     assert "Traceback" not in done.stderr
 
 
-def test_a_configured_server_that_is_away_is_told_in_one_line(finished: Any) -> None:
+def test_an_unavailable_configured_server_is_reported_in_one_line(finished: Any) -> None:
     away = type(finished)(finished.folder, finished.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
     done = away.call("run")
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""What a run tidies up when it has ended, and how a retraining's goes on without its server."""
+"""What a run tidies up when it has ended, and how a retraining's run continues without its server."""
 
 import json
 from asyncio import CancelledError
@@ -45,7 +45,7 @@ def test_the_table_of_a_study_is_printed_by_every_run_that_asks_for_it(
 def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A schedule's log would otherwise have the whole table each time. With something to do, all is said."""
+    """A schedule's log would otherwise have the whole table each time. With something to do, everything is printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(), None, False, None)
@@ -60,8 +60,8 @@ def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
     assert "executed 1, cached 1" in capsys.readouterr().out
 
 
-def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a stage that was not asked for, or that Prefect did not come to, DVC may not have the outs yet."""
+def test_finished_work_is_removed_only_after_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC may not have the outs yet of a stage that was not requested, or that Prefect did not reach."""
     monkeypatch.chdir(tmp_path)
     work = Path(".retemper/scratch/train/0")
     work.mkdir(parents=True)
@@ -73,7 +73,7 @@ def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, mon
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
 
     def end(targets: list[str], outcomes: dict[str, Outcome]) -> tuple[bool, bool]:
-        """Whether the finished work, and the memory of dvc.lock, are there afterwards."""
+        """Whether the finished work and the memory of dvc.lock exist afterwards."""
         monkeypatch.setattr(run, "_execute", lambda *_: outcomes)
         with suppress(run.StagesFailed):
             run.run(targets)
@@ -86,7 +86,7 @@ def test_finished_work_is_thrown_away_after_a_whole_run_only(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("ended", [server.ServerUnavailable(ConnectionError()), CancelledError()], ids=["away", "its lease forgotten"])
-def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(
+def test_a_pipeline_without_its_server_ignores_that_servers_limit(
     ended: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[dict[str, str]] = []
@@ -97,7 +97,7 @@ def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(
     def started(_: Processes, __: Any, ___: Any, env: dict[str, str]) -> int:
         given.append(env)
         if len(given) == 1:
-            raise CancelledError  # Prefect's own comes late, in whatever the thread is at by then
+            raise CancelledError  # Prefect's own comes late, wherever the thread is by then
         return 0
 
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_without_its_server_a_pipeline_goes_on_without_that_servers_limit(
     assert given[0]["PREFECT_HOME"]
 
 
-def test_a_slot_that_the_server_forgets_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_forgotten_by_the_server_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []
 
     def concurrency(name: str, **settings: Any) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""A Prefect server of ours that ends: what the user is told."""
+"""When a Prefect server of ours ends: what the user is told."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ from flows.repository.graph import Graph, Stage
         ("import time; time.sleep(600)", "has not answered in 0.2 s"),
     ],
 )
-def test_one_that_never_answers_is_one_line(script: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers_is_one_line(script: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(server, "SERVER", [sys.executable, "-c", script])
@@ -37,7 +37,7 @@ def test_one_that_never_answers_is_one_line(script: str, how: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("alive", [False, True])
-def test_one_that_is_killed_under_a_run_is_named_in_place_of_prefects_error(alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_killed_during_a_run_is_named_instead_of_prefects_error(alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = server.Server.__new__(server.Server)
     ours._process = SimpleNamespace(poll=lambda: None if alive else -9)  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""Which data sets a run refuses once they are prepared, and what it says."""
+"""Which data sets a run refuses once they are prepared, and how."""
 
 import json
 import shutil
@@ -26,19 +26,19 @@ def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, *
     return splits.check(stages, SECTIONS, stats=folder / "stats.json", **more)
 
 
-def test_what_learns_from_train() -> None:
+def test_which_stages_train_on_train() -> None:
     assert splits.learning(STAGES, SECTIONS) == ["train@star", "reranker@tuned", "adore@tower"]
     assert splits.learning(STAGES, {}) == []
 
 
-def test_which_are_taken(tmp_path: Path) -> None:
+def test_data_sets_that_are_accepted(tmp_path: Path) -> None:
     assert told(tmp_path, ALL) == ""
     assert told(tmp_path, ALL, with_dev=True) == ""
     assert told(tmp_path, {"dev": 1}, UNTRAINED) == ""
     assert told(tmp_path, {"train": 1}, ("prepare", "bm25")) == "", "nothing is measured"
     assert "the best system is chosen on test" in told(tmp_path, {"test": 1}, UNTRAINED)
     assert "the best system is chosen on test" in told(tmp_path, {"train": 1, "test": 1})
-    for text in (None, "", "[]", '{"splits": {"train": 1}}'):  # a graph of somebody's own
+    for text in (None, "", "[]", '{"splits": {"train": 1}}'):  # someone's own graph
         if text is not None:
             (tmp_path / "other.json").write_text(text)
         assert splits.check(STAGES, SECTIONS, stats=tmp_path / "other.json") == ""
@@ -51,15 +51,15 @@ def test_which_are_taken(tmp_path: Path) -> None:
             {"test": 300},
             {"edits": ["dataset.source=beir:my corpus"]},
             "beir:x: found judged queries of test 300, expected train, which train@star, reranker@tuned, adore@tower need; nothing was "
-            "changed; for what needs no training (BM25, the encoder as it came, the report): "
+            "changed; to run what needs no training (BM25, the encoder as is, the report): "
             "retemper run --recipe zero_shot --set 'dataset.source=beir:my corpus'",
         ),
-        ({"train": 1, "test": 1}, {"with_dev": True}, "expected dev, on which a new model meets the champion; give the data set a dev"),
+        ({"train": 1, "test": 1}, {"with_dev": True}, "expected dev, on which a new model is compared with the champion; add a dev split"),
         ({"train": 1}, {}, "expected dev or test, on which systems are measured"),
         ({}, {"stages": UNTRAINED}, "found judged queries of none, expected dev or test"),
     ],
 )
-def test_which_are_refused(tmp_path: Path, counts: dict[str, int], more: dict[str, Any], said: str) -> None:
+def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], more: dict[str, Any], said: str) -> None:
     with pytest.raises(splits.Unfit) as raised:
         told(tmp_path, counts, **more)
     assert said in str(raised.value)
@@ -77,12 +77,12 @@ def test_an_unfit_data_set_is_refused_when_it_is_prepared_and_nothing_has_change
     project.add(7.0, folder=other)
     names = ("params.yaml", "dvc.lock", "data/source.json", "data/corpus/stats.json", "data/metrics/a.json", "data/report/report.html")
     before = {name: (project.folder / name).read_bytes() for name in names}
-    project.act("fail")  # should a training begin
+    project.act("fail")  # if a training begins
     out, err = project.call("run", "--set", "dataset.source=beir:../other", "--set", "bm25.k1=1.5", status=2)
     assert "train@a" not in out
     assert err == (
-        "retemper: beir:../other: found judged queries of dev 20, test 20, expected train, which train@a need; nothing was changed; for "
-        "what needs no training (BM25, the encoder as it came, the report): retemper run --recipe zero_shot "
+        "retemper: beir:../other: found judged queries of dev 20, test 20, expected train, which train@a need; nothing was changed; to run "
+        "what needs no training (BM25, the encoder as is, the report): retemper run --recipe zero_shot "
         "--set dataset.source=beir:../other --set bm25.k1=1.5\n"
     )
     assert {name: (project.folder / name).read_bytes() for name in names} == before

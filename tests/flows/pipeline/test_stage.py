@@ -1,4 +1,4 @@
-"""DVC's output as it was seen (3.67), and who has the device."""
+"""DVC's output as recorded (3.67), and which stage has the device."""
 
 import os
 import threading
@@ -44,7 +44,7 @@ def test_a_stage_that_ran() -> None:
     assert (transcript.ran, transcript.exited, own) == (True, None, ["> a line of its own", "epoch 1"])
 
 
-def test_our_own_warning_is_shown_outside_of_the_stages_output_too() -> None:
+def test_our_own_warning_is_shown_outside_the_stages_output_too() -> None:
     line = "retemper: warning: remote team: object 0a is corrupt"
     assert read(f"{line}\n{RAN}\n{line}")[1] == [line, "> a line of its own", "epoch 1", line]
 
@@ -78,7 +78,7 @@ def monkeypatched(env: Mapping[str, str]) -> Iterator[None]:
 
 
 class Scripted(Processes):
-    """Answers with what DVC said once, in turn; a stage that ends with status 2 writes its problem."""
+    """Replays what DVC printed once, in turn; a stage that ends with status 2 writes its problem."""
 
     def __init__(self, *answers: tuple[int, str]) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Scripted(Processes):
     def run(self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None) -> int:
         assert env is not None
         assert command[-1] == "train@a"
-        if "checkout" in command:  # of what stood there before the stage failed
+        if "checkout" in command:  # of what was there before the stage failed
             return 0
         status, text = self.answers.pop(0)
         for line in text.splitlines():
@@ -122,10 +122,10 @@ def test_how_a_stage_ended(tmp_path: Path) -> None:
     assert end((255, MISSING)) == ("Failed", 1, f"train@a: {MISSING.removeprefix('ERROR: ')}; its log: {log}")
     whole = run_stage("train@a", Scripted((255, FAILED), CHECKED_OUT), lambda _: None, logs=tmp_path).problem
     assert whole == PROBLEM_OF_TRAIN, "every field comes through"
-    assert end((255, BUSY), (255, BUSY), (0, RAN)) == ("Ran", 0, ""), "a lock that somebody held is asked for again"
+    assert end((255, BUSY), (255, BUSY), (0, RAN)) == ("Ran", 0, ""), "a lock that someone held is tried again"
 
 
-def test_a_device_is_one_stages_at_a_time() -> None:
+def test_a_device_serves_one_stage_at_a_time() -> None:
     slots, guard, both = Slots(["0", "1"]), threading.Lock(), threading.Barrier(2, timeout=60)
     at_work: set[str] = set()
     most = 0
@@ -163,11 +163,11 @@ def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("runtime.yaml").write_text("threads: 1\nslots: 3\n")
     assert find_devices() == ["", "", ""], "three at once on the CPU"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    assert find_devices() == ["2", "5"], "slots are for machines without"
+    assert find_devices() == ["2", "5"], "slots are for machines without GPUs"
     Path("runtime.yaml").write_text("device: cpu\nslots: 2\n")
-    assert find_devices() == ["", ""], "no GPU takes part"
+    assert find_devices() == ["", ""], "no GPU is used"
     Path("runtime.yaml").write_text("device: cuda:1\n")
-    assert find_devices() == [""], "that one of both, which the stage finds by itself"
+    assert find_devices() == [""], "that one of the two, which the stage finds by itself"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     Path("runtime.yaml").write_text("slots: many\n")
     with pytest.raises(UserError, match=r"^runtime.yaml: slots: found 'many', expected 1 or more$"):

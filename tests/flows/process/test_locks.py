@@ -1,4 +1,4 @@
-"""Locks: one run a folder, and what dead DVC processes left."""
+"""Locks: one run per folder, and what dead DVC processes left."""
 
 import json
 import os
@@ -18,9 +18,9 @@ from tasks.core.stage.errors import UserError
 def test_a_second_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     lock = tmp_path / ".retemper" / "run.lock"
     with only_run(lock):
-        with pytest.raises(UserError, match=rf"a run is at work in this folder \(process {os.getpid()}\)"), only_run(lock):
+        with pytest.raises(UserError, match=rf"another run is in progress in this folder \(process {os.getpid()}\)"), only_run(lock):
             pass
-        assert lock.read_text() == str(os.getpid()), "a refused run leaves the name of the one at work"
+        assert lock.read_text() == str(os.getpid()), "a refused run leaves the id of the one in progress"
     with only_run(lock):
         pass
 
@@ -40,7 +40,7 @@ def held(process: int) -> str:
     "content", ["", '{"write": {"/da', "[]", held(2**22 + 1), held(os.getpid())], ids=["empty", "cut", "list", "gone", "us"]
 )
 def test_a_stale_or_broken_record_is_removed(rwlock: Path, content: str) -> None:
-    """A process id may be another program's by now: ours is no DVC."""
+    """A process id may be another program's by now: ours is not DVC."""
     rwlock.write_text(content)
     assert repair(rwlock)
     assert not rwlock.exists()
@@ -53,7 +53,7 @@ def test_an_empty_record_or_none_is_left(rwlock: Path) -> None:
     assert rwlock.exists()
 
 
-def test_a_record_is_left_while_dvc_is_at_work_in_the_folder(rwlock: Path) -> None:
+def test_a_record_is_left_while_dvc_runs_in_the_folder(rwlock: Path) -> None:
     root = rwlock.parents[2]
     rwlock.write_text("")
     program = root / "dvc"
@@ -73,19 +73,19 @@ def test_a_record_is_left_while_dvc_is_at_work_in_the_folder(rwlock: Path) -> No
 
 
 @pytest.mark.parametrize("cut", ["", "stages:\n  a:\n    cm", "stages:\n  a"])
-def test_a_dvc_lock_that_was_cut_short_is_put_back(tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_dvc_lock_is_restored(tmp_path: Path, cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lock, memory = tmp_path / "dvc.lock", tmp_path / "memory" / "dvc.lock"
     lock.write_text("stages: {}\n")
-    assert not locks.restore(lambda: False, lock, memory), "no run was cut"
+    assert not locks.restore(lambda: False, lock, memory), "no run was killed"
     locks.remember(lock, memory)
     lock.write_text(cut)
     assert locks.restore(lambda: True, lock, memory)
     assert lock.read_text() == "stages: {}\n"
-    assert not locks.restore(lambda: True, lock, memory), "it is whole"
+    assert not locks.restore(lambda: True, lock, memory), "it is intact"
     assert not locks.restore(lambda: False, lock, memory), "nothing to put back"
     lock.write_text("stages: []\n")
-    assert locks.restore(lambda: False, lock, memory), "whole, but DVC cannot read it"
+    assert locks.restore(lambda: False, lock, memory), "not truncated, but DVC cannot read it"
     lock.write_text("<<<<<<< mine\n")
     assert not locks.restore(lambda: False, lock, memory), "a conflict is the user's"
     locks.forget(lock, memory, tmp_path / "intact")
@@ -97,8 +97,8 @@ ENTRIES = "".join(f"  {name}:\n    cmd: x\n" for name in ("prepare", "train@a", 
 
 @pytest.mark.parametrize("source", ["last run", "git"])
 @pytest.mark.parametrize("cut", ["", "stages:\n", "stages:\n  prepare:\n    cmd: x\n"])
-def test_a_dvc_lock_that_was_cut_into_valid_yaml_is_put_back(tmp_path: Path, source: str, cut: str) -> None:
-    """No run was at work; it can be read, and has only fewer entries."""
+def test_a_dvc_lock_truncated_to_valid_yaml_is_restored(tmp_path: Path, source: str, cut: str) -> None:
+    """No run was in progress; it can be read, and only has fewer entries."""
     lock, memory, intact = tmp_path / "dvc.lock", tmp_path / "before", tmp_path / "intact"
     whole = f"stages:\n{ENTRIES}"
     lock.write_text(whole)
@@ -114,15 +114,15 @@ def test_a_dvc_lock_that_was_cut_into_valid_yaml_is_put_back(tmp_path: Path, sou
     lock.write_text(cut)
     assert restore(cut) == "", "checked out from git as it is"
     told = restore(committed)
-    assert "train@a, train@b; it is again as" in told
+    assert "train@a, train@b; restored as" in told
     assert ("git" in told) == (source == "git")
     assert lock.read_text() == whole
     lock.write_text(whole.replace("cmd: x", "cmd: y"))
-    assert restore(committed) == "", "changed, not cut"
+    assert restore(committed) == "", "changed, not truncated"
 
 
-def test_entries_that_a_killed_run_has_lost_are_put_back(tmp_path: Path) -> None:
-    """The first stage has changed, so what was cut is no beginning of the former dvc.lock."""
+def test_entries_lost_by_a_killed_run_are_restored(tmp_path: Path) -> None:
+    """The first stage has changed, so the former dvc.lock does not begin with what is left."""
     lock, memory = tmp_path / "dvc.lock", tmp_path / "before"
     whole = f"stages:\n{ENTRIES}"
     lock.write_text(whole)
@@ -130,13 +130,13 @@ def test_entries_that_a_killed_run_has_lost_are_put_back(tmp_path: Path) -> None
     lock.write_text("stages:\n  prepare:\n    cmd: y\n")
     committed = lock.read_text()
     assert locks.restore(lambda: True, lock, memory, committed=lambda: committed) == "", "checked out after the kill"
-    assert "cut short by a kill" in locks.restore(lambda: True, lock, memory, committed=lambda: whole)
+    assert "truncated by a kill" in locks.restore(lambda: True, lock, memory, committed=lambda: whole)
     assert lock.read_text() == whole
     lock.write_text(whole.replace("cmd: x", "cmd: y"))
     assert locks.restore(lambda: True, lock, memory) == "", "no entry is lost"
 
 
-def test_a_first_run_that_was_cut_leaves_no_dvc_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_first_run_leaves_no_dvc_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lock, memory = tmp_path / "dvc.lock", tmp_path / "dvc.lock.before"
     locks.remember(lock, memory)
@@ -155,16 +155,16 @@ def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
     done = finished.call("run")
     assert done.returncode == 2
     assert "dvc.yaml" in done.stderr
-    assert "cut short" not in done.stderr
+    assert "truncated" not in done.stderr
     assert lock.read_text() == text
     finished.command("git", "checkout", "--quiet", "dvc.yaml")
     for cut in (text[: len(text) // 2], text.replace("  prepare:", "  prepare: 7\n  was:")):
         lock.write_text(cut)
         memory.write_text(text)
         finished.call("run", "--dry-run")
-        assert lock.read_text() == cut, "a dry run mends nothing"
-    assert "cut short" in finished.call("run").stderr
+        assert lock.read_text() == cut, "a dry run fixes nothing"
+    assert "truncated" in finished.call("run").stderr
     assert lock.read_text() == text
     lock.write_text(text[: text.index("\n  report:") + 1])  # valid YAML
-    assert "dvc.lock was cut short and had lost report; it is again as the last run left it" in finished.call("run").stderr
+    assert "dvc.lock was truncated and had lost report; restored as the last run left it" in finished.call("run").stderr
     assert lock.read_text() == text

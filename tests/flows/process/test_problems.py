@@ -1,4 +1,4 @@
-"""A command's problems, by way of the file that its environment names."""
+"""A command's problems, from the file that its environment names."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_a_process_that_fails_says_why_twice(tmp_path: Path) -> None:
     assert not list((tmp_path / "new").iterdir()), "the record is taken once"
 
 
-def test_what_is_no_mistake_of_the_user_is_no_record(tmp_path: Path) -> None:
+def test_only_a_users_mistake_is_recorded(tmp_path: Path) -> None:
     done, problems = run(tmp_path / "problem.json", "RuntimeError('boom')")
     assert done.returncode == 1
     assert "RuntimeError: boom" in done.stderr
@@ -51,7 +51,7 @@ def test_a_full_disk_is_a_problem_of_its_own_kind(tmp_path: Path) -> None:
     assert problems[0].message.startswith("data/x: No space left on device; nothing half-written was kept")
 
 
-def test_a_record_takes_no_room_of_a_disk_that_has_filled_up(tmp_path: Path) -> None:
+def test_a_record_needs_no_space_on_a_full_disk(tmp_path: Path) -> None:
     reported = Problems(tmp_path / "problem.json")
     blocks = (tmp_path / "problem.json").stat().st_blocks
     assert (tmp_path / "problem.json").stat().st_size == ROOM
@@ -63,11 +63,11 @@ def test_a_record_takes_no_room_of_a_disk_that_has_filled_up(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "[{", "[{}]", "{}", "7", '[{"kind": 1, "message": "x", "more": 2}]'])
-def test_a_record_that_a_kill_has_cut_is_none(tmp_path: Path, text: str) -> None:
+def test_a_truncated_record_is_ignored(tmp_path: Path, text: str) -> None:
     reported = Problems(tmp_path / "problem.json")
     (tmp_path / "problem.json").write_text(text)
     assert reported.take() == []
-    assert reported.take() == [], "nor is one that is gone"
+    assert reported.take() == [], "a missing one too"
 
 
 def test_problems_are_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,7 @@ def test_problems_are_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert reported.take() == both
 
 
-def test_a_message_is_whole_or_made_of_its_parts() -> None:
+def test_a_message_is_given_or_made_from_its_parts() -> None:
     assert str(UserError("as it is")) == "as it is"
     assert str(Missing(where="params.yaml: rounds", remedy="add it")) == "params.yaml: rounds; add it"
     assert str(Invalid(where="a", found="1", expected="2")) == "a: found 1, expected 2"

@@ -24,7 +24,7 @@ def alive(process: int) -> bool:
 
 
 def gone(process: int, seconds: float = 30) -> bool:
-    """Whether a process ends; our sleepers sleep for longer."""
+    """Whether a process ends; our sleepers sleep longer than we wait."""
     deadline = time.monotonic() + seconds
     while alive(process) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -51,7 +51,7 @@ def test_output_comes_line_by_line_and_the_status_is_the_commands(tmp_path: Path
 
 
 def test_commands_and_all_that_they_start_ignore_sigint() -> None:
-    """Or one that it meets, while it imports as well, shows a KeyboardInterrupt."""
+    """Otherwise one that it hits, even during imports, shows a KeyboardInterrupt."""
     lines: list[str] = []
     inner = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('and so does its child')"
     script = f"import os, signal, subprocess, sys; os.kill(os.getpid(), signal.SIGINT); print('it goes on', flush=True); \
@@ -60,7 +60,7 @@ subprocess.run([sys.executable, '-c', {inner!r}])"
     assert lines == ["it goes on", "and so does its child"]
 
 
-def test_a_killed_command_and_one_that_is_not_there() -> None:
+def test_a_killed_command_and_a_missing_one() -> None:
     assert Processes().run(python("import os; os.kill(os.getpid(), 9)"), print) == 137
     lines: list[str] = []
     assert Processes().run(["no-such-command"], lines.append) == 127
@@ -74,7 +74,7 @@ def test_commands_see_our_python_and_an_empty_stdin() -> None:
     assert lines == [sys.prefix, "''"]
 
 
-def test_a_signal_that_meets_a_destructor_stops_without_a_traceback() -> None:
+def test_a_signal_during_a_destructor_stops_without_a_traceback() -> None:
     script = """
 import os, signal
 from flows.process.processes import Processes, Stopped, stopping_on_signals
@@ -120,7 +120,7 @@ class TestNothingIsLeft:
         with pytest.raises(Stopped):
             processes.run(["true"], print)
 
-    def test_of_a_command_that_will_not_listen(self) -> None:
+    def test_of_a_command_that_ignores_signals(self) -> None:
         processes, begun = Processes(), threading.Event()
         status: list[int] = []
         thread = threading.Thread(target=lambda: status.append(processes.run(python(STUBBORN), lambda _: begun.set())))

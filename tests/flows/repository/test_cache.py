@@ -1,4 +1,4 @@
-"""A cache file damaged by hand: detected, taken from the workspace, fetched or computed again, never used."""
+"""A cache file corrupted by hand: detected, restored from the workspace, fetched or computed again, never used."""
 
 import hashlib
 import shutil
@@ -13,7 +13,7 @@ from flows.repository import cache
 
 
 def damage(path: Path, keep_size: bool = True) -> None:
-    """Change a cached file's bytes, mode and all, as an editor with the right to do so would."""
+    """Change a cached file's bytes and mode, as an editor with permission would."""
     path.chmod(0o644)
     path.write_text("x" * path.stat().st_size if keep_size else "y")
     path.chmod(0o444)
@@ -32,21 +32,21 @@ def whole(toy: Any) -> bool:
     return not wrong
 
 
-def test_damage_in_the_cache_alone_is_mended_from_the_workspace(finished: Any) -> None:
+def test_corruption_in_the_cache_alone_is_fixed_from_the_workspace(finished: Any) -> None:
     encoder = cached(finished, "data/encoders/a")
     text = encoder.read_text()
     damage(encoder)
     done = finished.call("run")
     assert done.returncode == 0, done.stderr
     assert "executed 0" in done.stdout
-    assert "data/encoders/a: its copy in the cache was damaged or gone; put there again" in done.stderr
+    assert "data/encoders/a: its copy in the cache was corrupt or missing; restored from this file" in done.stderr
     assert encoder.read_text() == text
     assert whole(finished)
 
 
 @pytest.mark.parametrize("out", ["data/encoders/a", "data/metrics/a.json"])
-def test_damage_that_was_checked_out_is_computed_again(finished: Any, executed: Callable[..., set[str]], out: str) -> None:
-    """Plain DVC takes the damaged file for whole; the next run does not."""
+def test_corruption_that_was_checked_out_is_computed_again(finished: Any, executed: Callable[..., set[str]], out: str) -> None:
+    """Plain DVC takes the corrupt file for intact; the next run does not."""
     text = (finished.folder / out).read_text()
     damage(cached(finished, out))
     (finished.folder / out).unlink()
@@ -58,7 +58,7 @@ def test_damage_that_was_checked_out_is_computed_again(finished: Any, executed: 
     assert whole(finished)
 
 
-def test_damage_in_an_earlier_result_is_not_restored(finished: Any, executed: Callable[..., set[str]]) -> None:
+def test_a_corrupt_earlier_result_is_not_restored(finished: Any, executed: Callable[..., set[str]]) -> None:
     first = cached(finished, "data/encoders/b")
     text = first.read_text()
     finished.rounds(a="1", b="3")
@@ -70,7 +70,9 @@ def test_damage_in_an_earlier_result_is_not_restored(finished: Any, executed: Ca
     assert whole(finished)
 
 
-def test_damage_is_fetched_again_where_there_is_a_remote(finished: Any, tmp_path: Path, executed: Callable[..., set[str]]) -> None:
+def test_a_corrupt_object_is_fetched_again_where_there_is_a_remote(
+    finished: Any, tmp_path: Path, executed: Callable[..., set[str]]
+) -> None:
     assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
     finished.run()  # pushes
     text = (finished.folder / "data/encoders/a").read_text()
@@ -79,7 +81,7 @@ def test_damage_is_fetched_again_where_there_is_a_remote(finished: Any, tmp_path
     assert executed(finished.run()) == set()
     assert (finished.folder / "data/encoders/a").read_text() == text
 
-    # and damage in the remote is not taken over
+    # and corruption in the remote is not taken over
     encoder = cached(finished, "data/encoders/a")
     damage(tmp_path / "remote" / "files" / "md5" / encoder.parent.name / encoder.name)
     encoder.unlink()

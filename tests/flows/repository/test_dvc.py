@@ -1,4 +1,4 @@
-"""What is edited while a stage runs: the stage is recorded as it was read, and never under what it has not seen."""
+"""What is edited while a stage runs: the stage is recorded with the inputs that it read, never with ones it has not seen."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def locked(folder: Path, stage: str) -> dict[str, Any]:
     return entry
 
 
-def test_parameters_edited_meanwhile_are_a_change_for_the_next_run(served: Any, executed: Executed) -> None:
+def test_parameters_edited_during_a_run_count_for_the_next_run(served: Any, executed: Executed) -> None:
     served.acts(encoders__a="sleep 3")
     process = served.start("run")
     served.at_work("encoders/a")
@@ -36,12 +36,12 @@ def test_parameters_edited_meanwhile_are_a_change_for_the_next_run(served: Any, 
     assert (served.folder / "data/encoders/a").read_text().startswith("9(")
     served.rounds(a="1", b="1")
     assert executed(served.run()) == set()
-    assert (served.folder / "data/encoders/a").read_text().startswith("1("), "from the run cache, under what it was made of"
+    assert (served.folder / "data/encoders/a").read_text().startswith("1("), "from the run cache, under the inputs it was made from"
 
 
 @pytest.mark.parametrize("act", ["sleep 4", "fail"])
-def test_of_two_runs_over_one_cache_one_computes_and_the_other_takes_its_outs(toy: Any, tmp_path: Path, act: str) -> None:
-    """Where that one fails, the other is not kept waiting, and tries itself."""
+def test_one_of_two_runs_computes_a_stage_and_the_other_takes_its_outs(toy: Any, tmp_path: Path, act: str) -> None:
+    """If the first one fails, the other stops waiting and tries itself."""
     toy.acts(data__corpus=act)
     (toy.folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
     trees = [shutil.copytree(toy.folder, tmp_path / name) for name in ("one", "other")]

@@ -54,7 +54,7 @@ def test_targets(toy_graph: Graph) -> None:
     assert list(toy_graph.upstream_of(["train@b"]).stages) == ["prepare", "train@b"]
 
 
-def test_what_comes_after_a_change() -> None:
+def test_what_is_downstream_of_a_change() -> None:
     diamond = graph(a="", b="a", c="a", d="b c", e="")
     assert diamond.downstream_of(["b"]) == {"b", "d"}
     assert diamond.downstream_of(["a"]) == {"a", "b", "c", "d"}

@@ -1,4 +1,4 @@
-"""What an earlier graph made is deleted; what nobody made here is not."""
+"""What an earlier graph made is deleted; what no stage made is kept."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_outs_of_a_removed_round_go_and_nothing_else(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
-def test_what_a_killed_stage_had_half_written_goes() -> None:
+def test_half_written_files_of_a_killed_stage_are_removed() -> None:
     Path("data/encoders/.a.partial").mkdir()
     Path("data/encoders/.a.partial/half").write_text("half")
     Path("data/metrics/.a.json.partial").write_text("half")
@@ -49,14 +49,14 @@ def test_what_a_killed_stage_had_half_written_goes() -> None:
     assert files() == before
 
 
-def test_what_dvc_lock_knows_goes_too() -> None:
+def test_outs_that_only_dvc_lock_knows_are_removed_too() -> None:
     Path("dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  evaluate@b:\n    cmd: x\n    outs:\n    - path: data/metrics/b.json\n      md5: 0\n"
     )
     assert leftovers.remove(outs("metrics/a.json"), print) == [Path("data/metrics/b.json")]
 
 
-def test_somebodys_own_files_stay_with_a_warning() -> None:
+def test_a_users_own_files_stay_with_a_warning() -> None:
     Path("data/encoders/mine").mkdir()
     Path("data/encoders/mine/model").write_text("precious")
     warnings: list[str] = []

@@ -1,4 +1,4 @@
-"""Two branches that each add a round: their params.yaml and dvc.lock are united, and nobody computes anything again."""
+"""Two branches that each add a round: their params.yaml and dvc.lock are merged, and nothing is computed again."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def test_two_branches_that_each_add_a_round_are_merged_by_one_command(finished: 
     assert executed(finished.run()) == {"report"}, "its inputs are new; everything else is in the cache"
     again = finished.call("merge")
     assert (again.returncode, again.stdout) == (2, "")
-    assert "git has no conflict in them" in again.stderr
+    assert "found no git conflict in them" in again.stderr
 
 
 def entry(out: str, dep: str = "d") -> dict[str, Any]:
@@ -95,9 +95,9 @@ mine: {}
         (BASE.replace("1e-05", "2e-05"), BASE.replace("{lr: 1e-05}", "{lr: 1e-05, steps: 7}"), BASE.replace("1e-05}", "2e-05, steps: 7}")),
         (BASE.replace("  star: {lr: 1e-05}\n", ""), BASE.replace("mine: {}", "mine: {init: 1}"), None),
     ],
-    ids=["a round each", "a key each of one line", "one taken away"],
+    ids=["a round each", "a key each of one line", "one removed"],
 )
-def test_parameters_of_both_sides_are_united_with_their_comments(ours: str, theirs: str, wanted: str | None) -> None:
+def test_parameters_of_both_sides_are_merged_with_their_comments(ours: str, theirs: str, wanted: str | None) -> None:
     wanted = wanted or ours.replace("mine: {}", "mine: {init: 1}")
     assert merge_params(BASE, ours, theirs) == wanted
 

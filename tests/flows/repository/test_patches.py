@@ -1,4 +1,4 @@
-"""What flows/repository/patches.py replaces in DVC is what it takes it for: another version of DVC fails here first."""
+"""What flows/repository/patches.py replaces in DVC is what it expects: another version of DVC fails here first."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ print(json.dumps({place: taken(place) for place in sys.argv[1:]}))
 """
 
 
-def test_what_is_replaced_takes_what_it_took() -> None:
-    """In a process of its own: in this one it may have been replaced already."""
+def test_replaced_functions_have_their_known_signatures() -> None:
+    """In a process of its own: this one may have replaced them already."""
     done = subprocess.run([sys.executable, "-c", ASK, *REPLACED], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == REPLACED, "look at flows/repository/patches.py"

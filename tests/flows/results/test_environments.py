@@ -1,4 +1,4 @@
-"""What a stage ran with is kept beside its time, belongs to what it made, and explains a digest that is another one."""
+"""What a stage ran with is kept beside its time, belongs to what it made, and explains a digest that differs."""
 
 import json
 import os
@@ -25,14 +25,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest: str) -> None:
-    """A stage of the flow in `project`, which computes with so many threads."""
+    """A stage of the flow in `project` that computes with this many threads."""
     monkeypatch.chdir(project)
     for name, value in environments.begin("train@a").items():
         monkeypatch.setenv(name, value)
     before = torch.get_num_threads()
     try:
         choose_device(Runtime(device="cpu", threads=threads))
-        choose_device(Runtime(device="cpu", threads=7))  # a worker's, later: not what the stage is said to have run with
+        choose_device(Runtime(device="cpu", threads=7))  # a worker's, later: not what the stage is recorded to have run with
     finally:
         torch.set_num_threads(before)
         torch.use_deterministic_algorithms(False)
@@ -42,7 +42,7 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest:
     clock.write({"made": "train@a", "digest": timing.entry_digest(entry(digest)["train@a"])})
 
 
-def test_other_threads_are_named_where_a_digest_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_are_named_where_a_digest_differs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = folder / "clone"
     clone.mkdir()
     run(clone, monkeypatch, threads=2, digest="22")
@@ -54,10 +54,10 @@ def test_other_threads_are_named_where_a_digest_is_another(folder: Path, monkeyp
     assert not list(explain(wanted, wanted, list(compare(wanted, wanted, folder, folder)), clone)), "equal digests need no words"
     (folder / timing.LOG).unlink()
     (line,) = explain(wanted, made, rows, clone)
-    assert line.startswith("train@a: nothing on this machine says what it was computed with; other threads, hardware or versions")
+    assert line.startswith("train@a: this machine has no record of what it was computed with; other threads, hardware or versions")
 
 
-def test_what_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(folder, monkeypatch, threads=1, digest="11")
     found = environments.of_artifacts(entry("11"))["train@a"]
     assert found["threads"] == 1 and found["device"] == "cpu" and "torch" in found
@@ -72,7 +72,7 @@ def test_what_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads((folder / environments.FOLDER / "train@a.json").read_text())["threads"] == 1
 
 
-def test_stages_of_one_difference_share_a_line() -> None:
+def test_stages_with_the_same_difference_share_a_line() -> None:
     old, new = {"threads": 1, "torch": "2.1"}, {"threads": 2, "torch": "2.2"}
     lines = list(environments.differences(["a", "b", "c"], {"a": old, "b": old, "c": new}, dict.fromkeys("abc", new)))
     assert lines == [

@@ -1,4 +1,4 @@
-"""Models whose parts, or whose figures, are of different generations, by a dvc.lock."""
+"""Models whose parts or metrics are of different generations, by a dvc.lock."""
 
 import json
 import sys
@@ -85,33 +85,43 @@ STAR = {"data/encoders/star": "anew"}
     ("found", "model", "told", "measured"),
     [
         (lock(), "star", "", ""),
-        (lock("train@star", **STAR), "star", "encode@star has read another data/encoders/star", "encode@star"),
-        (lock("train@star", **STAR), "tower", "encode@star has read another data/encoders/star", "encode@star"),
+        (lock("train@star", **STAR), "star", "encode@star was made from another data/encoders/star", "encode@star"),
+        (lock("train@star", **STAR), "tower", "encode@star was made from another data/encoders/star", "encode@star"),
         (lock("train@star", **STAR), "other", "", ""),
-        (lock("encode@star", **{"data/embeddings/star": "anew"}), "star", "index@star has read another data/embeddings/star", "index@star"),
-        (lock("train@star", "encode@star", **STAR), "star", "index@star has read another data/encoders/star", "index@star"),
+        (
+            lock("encode@star", **{"data/embeddings/star": "anew"}),
+            "star",
+            "index@star was made from another data/embeddings/star",
+            "index@star",
+        ),
+        (lock("train@star", "encode@star", **STAR), "star", "index@star was made from another data/encoders/star", "index@star"),
         (lock("train@star", "encode@star", "index@star", **STAR), "star", "", "retrieve@star"),
         (lock("retrieve@star", **{"data/runs/star": "anew"}), "star", "", "evaluate@star"),
         (
             lock("train@star", "encode@star", "index@star", **STAR),
             "tower",
-            "adore@tower has read another data/encoders/star",
+            "adore@tower was made from another data/encoders/star",
             "adore@tower",
         ),
         (lock("adore@tower", **{"data/encoders/tower": "anew"}), "tower", "", "retrieve_adore@tower"),
-        (lock("prepare", **{"data/corpus": "anew"}), "star", "tokenize has read another data/corpus", "tokenize"),
+        (lock("prepare", **{"data/corpus": "anew"}), "star", "tokenize was made from another data/corpus", "tokenize"),
         (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), "star", "", ""),  # star's own parts are of one generation
         (lock(), "hybrid", "", ""),
-        (lock("train@star", **STAR), "hybrid", "encode@star has read another data/encoders/star", "encode@star"),
-        (lock("train@star", "encode@star", "index@star", **STAR), "hybrid", "retrieve@star has read another data/enc", "retrieve@star"),
-        (lock("retrieve@star", **{"data/runs/star": "anew"}), "hybrid", "fuse@hybrid has read another data/runs/star", "fuse@hybrid"),
-        (lock("bm25", **{"data/candidates": "anew"}), "hybrid", "retrieve_bm25 has read another data/candidates", "retrieve_bm25"),
+        (lock("train@star", **STAR), "hybrid", "encode@star was made from another data/encoders/star", "encode@star"),
+        (
+            lock("train@star", "encode@star", "index@star", **STAR),
+            "hybrid",
+            "retrieve@star was made from another data/enc",
+            "retrieve@star",
+        ),
+        (lock("retrieve@star", **{"data/runs/star": "anew"}), "hybrid", "fuse@hybrid was made from another data/runs/star", "fuse@hybrid"),
+        (lock("bm25", **{"data/candidates": "anew"}), "hybrid", "retrieve_bm25 was made from another data/candidates", "retrieve_bm25"),
         (lock("fuse@hybrid", **{"data/runs/hybrid": "anew"}), "hybrid", "", "evaluate_fuse@hybrid"),
         ({"train@star": entry("train@star")}, "star", "", ""),
         ({}, "star", "", ""),
     ],
 )
-def test_parts_of_a_model_that_do_not_belong_together(found: dict[str, Any], model: str, told: str, measured: str) -> None:
+def test_parts_of_different_generations_are_named(found: dict[str, Any], model: str, told: str, measured: str) -> None:
     assert unfit(found, model).startswith(told) and bool(unfit(found, model)) == bool(told)
     assert unfit(found, model, measured=True).partition(" ")[0] == measured
 
@@ -128,10 +138,10 @@ def test_parts_of_a_model_that_do_not_belong_together(found: dict[str, Any], mod
         ({}, {"star", "tower", "other", "hybrid"}),
     ],
 )
-def test_figures_of_what_has_been_replaced_are_left_out(found: dict[str, Any], left: set[str]) -> None:
+def test_metrics_of_replaced_artifacts_are_left_out(found: dict[str, Any], left: set[str]) -> None:
     kept, note = present(FIGURES, found)
     assert set(kept) == left
-    assert all((f"{model} (measured before the present " in note) == (model not in left) for model in FIGURES)
+    assert all((f"{model} (measured before the current " in note) == (model not in left) for model in FIGURES)
     assert {name for name in outdated(found) if name.startswith("evaluate")} == {
         f"evaluate{ {'tower': '_adore', 'hybrid': '_fuse'}.get(model, '') }@{model}" for model in set(FIGURES) - left
     }
@@ -139,7 +149,7 @@ def test_figures_of_what_has_been_replaced_are_left_out(found: dict[str, Any], l
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
-    """A whole run, after which star was trained anew and nothing else."""
+    """A whole run, after which star alone was trained again."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text((checkout / "params.yaml").read_text())
     (tmp_path / "dvc.lock").write_text(json.dumps({"stages": lock("train@star", **STAR)}))
@@ -158,30 +168,32 @@ def test_a_search_refuses_the_new_encoder_over_the_old_vectors(project: Path, mo
 
     monkeypatch.setattr(search.subprocess, "run", lambda command, **_: commands.append(command) or Done())
     for model in ("star", None):
-        with pytest.raises(UserError, match=r"^dvc\.lock: model star: encode@star has read another data/encoders/star .* retemper run"):
+        with pytest.raises(
+            UserError, match=r"^dvc\.lock: model star: encode@star was made from another data/encoders/star, .* retemper run"
+        ):
             search.search("words", 3, model)
     assert search.search("words", 3, "other") == 0
     (project / "dvc.lock").write_text(json.dumps({"stages": lock("train@star", "encode@star", "index@star", **STAR)}))
     assert search.search("words", 3, "star") == 0
-    with pytest.raises(UserError, match="model star: retrieve@star has read another"):  # chosen by a figure of another's
+    with pytest.raises(UserError, match="model star: retrieve@star was made from another"):  # chosen by another model's metrics
         search.search("words", 3, None)
     assert len(commands) == 2
 
 
-def test_such_a_pair_is_not_crowned(project: Path) -> None:
+def test_a_model_of_two_generations_is_not_crowned(project: Path) -> None:
     git("init", "--quiet", folder=project)
     git("add", "dvc.lock", folder=project)
     git("commit", "--quiet", "-m", "half a run", folder=project)
     commit = git("rev-parse", "HEAD", folder=project)
     assert "encoder" in record_of(project, commit, "other")["digests"]
-    with pytest.raises(UserError, match=rf"^{commit[:12]}: dvc\.lock: model star: encode@star has read another data/encoders/star"):
+    with pytest.raises(UserError, match=rf"^{commit[:12]}: dvc\.lock: model star: encode@star was made from another data/encoders/star"):
         record_of(project, commit, "star")
 
 
-def test_the_table_of_a_run_leaves_old_figures_out(
+def test_the_table_of_a_run_leaves_old_metrics_out(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that dvc.lock tells of, and those that the run was to measure and has not."""
+    """Both those that dvc.lock shows to be old, and those that the run should have measured and did not."""
     metric = (project / "data/metrics/other.json").absolute()
     graph = Graph({"train@other": Stage("train@other", (), ()), "evaluate@other": Stage("evaluate@other", ("train@other",), (metric,))})
     monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False, None))
@@ -191,15 +203,15 @@ def test_the_table_of_a_run_leaves_old_figures_out(
     run.run(["evaluate@other"])
     said = capsys.readouterr().out
     assert "other  dev     0.7000" in said and "0.9000" not in said and "0.8000" not in said
-    assert "left out: hybrid (" in said and "star (measured before the present data/encoders/star was made), tower (" in said
+    assert "excluded: hybrid (" in said and "star (measured before the current data/encoders/star was made), tower (" in said
     monkeypatch.setattr(run, "_execute", lambda *_: {"train@other": Outcome("Failed", problem=Problem("stage", "boom"))})
     with pytest.raises(run.StagesFailed):
         run.run(["evaluate@other"])
     said = capsys.readouterr().out
-    assert "0.7000" not in said and "left out: other (evaluate@other: skipped)" in said
+    assert "0.7000" not in said and "excluded: other (evaluate@other: skipped)" in said
 
 
-def test_an_experiment_has_no_figures_of_before(project: Path) -> None:
+def test_an_experiment_has_no_earlier_metrics(project: Path) -> None:
     """The baseline's entry stays in dvc.lock where a sweep's targets do not need the model."""
     git("init", "--quiet", folder=project)
     cache = project / "cache"
@@ -212,7 +224,7 @@ def test_an_experiment_has_no_figures_of_before(project: Path) -> None:
     assert set(store.read("x", "HEAD", "", cache).metrics) == {"other"}
 
 
-def test_a_training_alone_makes_its_models_figures_old(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the dvc.lock that DVC itself writes."""
     monkeypatch.chdir(toy.folder)
     freeze_parameters()
@@ -223,4 +235,4 @@ def test_a_training_alone_makes_its_models_figures_old(toy: Any, monkeypatch: py
     toy.command(sys.executable, "-m", "dvc", "repro", "--single-item", "train@a")
     found, note = present(read_metrics())
     assert set(found) == {"b"}
-    assert note == "left out: a (measured before the present data/encoders/a was made)"
+    assert note == "excluded: a (measured before the current data/encoders/a was made)"

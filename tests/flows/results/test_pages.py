@@ -82,7 +82,7 @@ def test_the_page_has_the_curves_of_the_graphs_pretrainings(tmp_path: Path, monk
     names = ["pretrain@costa", "pretrain@mlm", "pretrain@away", "report"]
     graph = Graph({name: Stage(name, (), ()) for name in names})
     pages.write(graph, [], print)
-    assert not pages.PAGE.exists(), "nothing to be seen yet"
+    assert not pages.PAGE.exists(), "nothing to show yet"
     plot("costa", "token_accuracy", 0.0, 0.25, 0.5)
     plot("mlm", "token_accuracy", 0.0, 0.5, 1.0)
     plot("costa", "alignment", 1.5, 0.5)
@@ -107,7 +107,7 @@ def test_the_place_for_times_is_in_the_report() -> None:
     assert page.read_text(encoding="utf-8").count(pages.PLACE) == 1
 
 
-def test_a_timeline_shows_who_worked_beside_whom_and_who_waited() -> None:
+def test_a_timeline_shows_which_stages_ran_together_and_which_waited() -> None:
     spans = [
         Span("train@a", 100, 101, 111, "0", "Ran"),
         Span("encode@b", 100, 111, 131, "1", "Ran"),

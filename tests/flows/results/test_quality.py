@@ -64,7 +64,7 @@ def test_seconds_are_those_of_the_critical_path() -> None:
     ]
 
 
-def test_what_was_not_measured_here_is_said_and_not_guessed() -> None:
+def test_what_was_not_measured_here_is_named_and_not_guessed() -> None:
     known = took(train__sync1=Measured(10.0, at_least=True))
     del known["encode@lag2"]
     (race,) = races(SECTIONS, graph(), known, DEV)
@@ -78,9 +78,9 @@ def test_what_was_not_measured_here_is_said_and_not_guessed() -> None:
     assert races(SECTIONS, {"prepare": []}, known, DEV) == [], "another target: no such stages"
 
 
-def test_chains_that_do_not_get_above_their_start() -> None:
+def test_chains_that_do_not_improve_on_their_start() -> None:
     (race,) = races(SECTIONS, graph(), took(), DEV | {"sync1": 0.4, "sync2": 0.5})
-    assert "sync1, sync2 does not get above warmup" in verdicts(race, "M")[0]
+    assert "sync1, sync2 does not improve on warmup" in verdicts(race, "M")[0]
     assert races({"rounds": {"a": {"init": "base"}, "b": {"init": "a"}}, "adore": None}, graph(), took(), DEV) == [], "one chain is no race"
 
 

@@ -71,7 +71,7 @@ def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monk
     )
     for model, words in {
         "new": "data/runs/new/fusion.json: not found: fuse.new has not run yet; run retemper run",
-        "again": "fuse.again: is made from over, which orders a run again and cannot be searched for a new query",
+        "again": "fuse.again: is made from over, which reorders a run and cannot be searched for a new query",
         "bm25": "no index of model bm25, expected one of star, star_adore, hybrid, three, new, again; run retemper run",
     }.items():
         with pytest.raises(UserError, match=words):

@@ -1,4 +1,4 @@
-"""What the history tells: retrainings, champions by hand, and nothing twice."""
+"""What the history holds: retrainings, champions set by hand, and nothing twice."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str
 
 
 def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among the retrainings, by time; which champion each has brought back, and in place of which."""
+    """Among the retrainings, by time; which champion each brought back, and which one it replaced."""
     monkeypatch.setattr(history, "read_history", lambda _: [history.Ended("r", "refused", "worse", "2026-01-03T00:00:00+00:00")])
     crownings = [
         crowned(1, "first", "e1", when="2026-01-01T00:00:00+00:00"),
@@ -46,7 +46,7 @@ def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeyp
     [({}, "unchanged"), ({"lock": "other"}, "refused"), ({"champion": 2}, "refused"), ({"rules": "promotion: {margin: 0.5}"}, "refused")],
     ids=["nothing", "artifacts", "champion", "rules"],
 )
-def test_what_was_refused_is_not_refused_again_until_something_is_new(
+def test_a_refusal_is_not_repeated_until_something_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], result: str
 ) -> None:
     """A schedule would otherwise add a commit, a notice and a line of history each minute."""

@@ -1,4 +1,4 @@
-"""Batches united with a data set, against a plain dictionary; what is refused."""
+"""Batches merged with a data set, against a plain dictionary; what is refused."""
 
 import gzip
 import json
@@ -95,7 +95,7 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match=r"intake.inbox: .*inbox: no such folder"):
         take_in(rule, "beir:base", project)
     beir(project / "inbox/.002", {"d9": "half"})
-    assert take_in(rule, "beir:base", project) == f"beir:{project / 'base'}", "nothing has come that is complete"
+    assert take_in(rule, "beir:base", project) == f"beir:{project / 'base'}", "no complete batch has arrived"
     beir(project / "inbox/001", {"d2": "two"})
     assert take_in(rule, "beir:base", project) == f"beir:{tmp_path / 'tree/.retemper/dataset'}"
     assert read(tmp_path / "tree/.retemper/dataset/corpus.jsonl") == {"d1": "one", "d2": "two"}
@@ -114,7 +114,7 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "dev.tsv:2: found 1 columns"),
     ],
 )
-def test_a_line_that_is_none_is_refused_and_nothing_is_left(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_an_invalid_line_is_refused_and_nothing_is_left(tmp_path: Path, name: str, text: str, said: str) -> None:
     folder = beir(tmp_path / "batch", {"d0": "zero"})
     (folder / name).write_text(text)
     with pytest.raises(UserError) as refusal:

@@ -13,7 +13,7 @@ from tasks.core.stage.errors import UserError
 
 
 class Hook(BaseHTTPRequestHandler):
-    """Answers with the statuses that its path names, one after another and then the last, and remembers what it was sent."""
+    """Answers with the statuses in its path, one after another, repeating the last, and remembers what it was sent."""
 
     got: list[dict[str, object]]
 
@@ -66,7 +66,7 @@ def test_a_webhook_gets_plain_json(
     assert warnings == ([f"{WEBHOOK}: not notified of promoted ({warning})"] if warning else [])
 
 
-def test_nobody_is_named(hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_where_nobody_is_named(hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WEBHOOK, raising=False)
     warnings: list[str] = []
     notify("failed", "nobody listens", warnings.append)

@@ -49,7 +49,7 @@ def test_the_rules() -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="measured on other queries"):
+    with pytest.raises(UserError, match="measured on different queries"):
         judge(named(1), {"other": 1.0}, "m", Promotion())
     with pytest.raises(UserError, match="found 1 judged queries"):
         judge(named(1), named(1), "m", Promotion())

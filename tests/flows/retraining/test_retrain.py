@@ -119,7 +119,7 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> 
         project.act("hang")
         run = project.start("retrain")
         project.at_work()
-        with pytest.raises(UserError, match="a run is at work in this folder"):
+        with pytest.raises(UserError, match="another run is in progress in this folder"):
             retrain.retrain(project.folder)
         run.send_signal(number)
         run.wait(timeout=60)
@@ -388,5 +388,5 @@ def test_a_worktree_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pyte
     retrain._wait_for(tmp_path / "run.lock")
     with retrain.locks.only_run(tmp_path / "run.lock"):
         monkeypatch.setattr(retrain, "WAIT_SECONDS", -1)
-        with pytest.raises(UserError, match="a run is at work"):
+        with pytest.raises(UserError, match="another run is in progress"):
             retrain._wait_for(tmp_path / "run.lock")

@@ -30,7 +30,7 @@ def test_refusals(retraining: Any) -> None:
         (("--cron", "every day"), '--cron "every day": expected a cron expression'),
         (("--cron", "* * * * *", "--timezone", "Mars/Base"), "--timezone Mars/Base: expected a name such as"),
         (("--interval", "0"), "--interval 0: expected at least 1 second"),
-        (("--interval", "60", "--pool", "gpus"), "--pool needs a Prefect server"),
+        (("--interval", "60", "--pool", "gpus"), "--pool: expected a Prefect server"),
     ):
         errors = retraining.call("serve", *arguments, status=2)[1]
         assert len(errors.splitlines()) == 1, errors
@@ -42,11 +42,11 @@ def test_refusals(retraining: Any) -> None:
     assert errors.splitlines()[-1].startswith("retemper: PREFECT_API_URL: no Prefect server answers there")
 
 
-def test_a_block_or_a_pool_that_is_none(retraining: Any, server_url: str) -> None:
+def test_an_unknown_block_or_pool_is_refused(retraining: Any, server_url: str) -> None:
     known = {"PREFECT_API_URL": server_url}
     errors = retraining.call("serve", "--interval", "60", status=2, RETEMPER_NOTIFY_BLOCK="slack-webhook/nobody", **known)[1]
     assert errors == "retemper: RETEMPER_NOTIFY_BLOCK: slack-webhook/nobody: no such block on the Prefect server, " + (
-        "expected KIND/NAME; make it on its page\n"
+        "expected KIND/NAME; create it on the server's page\n"
     )
     assert "--pool nowhere: no such work pool" in retraining.call("serve", "--interval", "60", "--pool", "nowhere", status=2, **known)[1]
 
@@ -74,7 +74,7 @@ def test_a_lasting_server_keeps_leases_on_disk(tmp_path: Path, monkeypatch: pyte
     assert "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE" not in server.Server()._env
 
 
-def test_an_interval_is_counted_from_one_moment_for_ever() -> None:
+def test_an_interval_is_counted_from_one_fixed_moment() -> None:
     (first,), (second,) = (schedule._times(Schedule("n", None, 604800, "UTC", "HEAD")) for _ in range(2))
     assert first.anchor_date == second.anchor_date == datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -107,7 +107,7 @@ def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: nullcontext(client))
     schedule.refuse_others("n", schedule.mark())
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="retemper-retraining/n: this deployment is of another folder"):
+    with pytest.raises(UserError, match="retemper-retraining/n: this deployment belongs to another folder"):
         schedule.refuse_others("n", schedule.mark())
     there.work_pool_name, there.tags = "gpus", [schedule.mark(machine="")]
     with pytest.raises(UserError, match="the workers of pool gpus run this deployment"):
@@ -116,7 +116,7 @@ def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPat
 
 
 class Served:
-    """`retemper serve` at work, its output, and its server's API."""
+    """A running `retemper serve`, its output, and its server's API."""
 
     def __init__(self, project: Any, *arguments: str) -> None:
         self.project, self.lines = project, list[str]()
@@ -145,7 +145,7 @@ class Served:
             return json.load(answer)
 
     def runs(self) -> list[tuple[str, str]]:
-        """Name and message of the state of every retraining that has begun, in their order."""
+        """Name and message of the state of every retraining that has begun, in order."""
         flows = self.ask("/flow_runs/filter", flows={"name": {"any_": ["retemper-retraining"]}}, sort="EXPECTED_START_TIME_ASC")
         begun = [run["state"] for run in flows if run["state"]["type"] != "SCHEDULED"]
         return [(state["name"], state["message"] or "") for state in begun]
@@ -192,7 +192,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         runner = next(place for place, (_, command) in enumerate(above) if "flows.retraining.schedule" in command)
         run = above[runner - 1][0]
         os.kill(run, signal.SIGKILL)  # half-way
-        assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 30), "the stage is gone with it"
+        assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 30), "the stage ended with it"
         assert project.champion() == first
         project.act("")
         served.said("retraining promoted: a against champion/1", 600)
@@ -219,7 +219,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         project.add(*[2.0] * 40)
         project.act("hang")
         project.at_work(400)
-        served.stop(signal.SIGKILL)  # the whole of it, with a run at work
+        served.stop(signal.SIGKILL)  # all of it, with a run in progress
         assert project.champion() == second
     project.act("")
 
@@ -257,7 +257,7 @@ with get_client(sync_client=True) as client:
 
 @pytest.mark.heavy
 def test_two_workers_share_a_pool_and_a_device(retraining: Any, server_url: str) -> None:
-    """Two clones stand for two projects of a team, two workers for two machines with one device between them."""
+    """Two clones stand for two projects of a team, and two workers for two machines that share one device."""
     first = retraining
     first.environment["PREFECT_API_URL"] = server_url
     first.act("linger")

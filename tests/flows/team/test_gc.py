@@ -1,4 +1,4 @@
-"""What garbage collection keeps (branches, tags, experiments, working trees) and what it takes; never during a run."""
+"""What garbage collection keeps (branches, tags, experiments, working trees) and what it removes; never during a run."""
 
 import hashlib
 import subprocess
@@ -28,7 +28,7 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
     finished.command("git", "tag", "-a", "champion/1", "-m", "first")
     finished.command("git", "checkout", "--quiet", "-")
     finished.command("git", "branch", "--quiet", "-D", branch)
-    (finished.folder / "dvc.lock").write_text("")  # checkout has taken it
+    (finished.folder / "dvc.lock").write_text("")  # checkout has removed it
     (finished.folder / "dvc.lock").unlink()
     old = digest(finished.folder / "data/encoders/b")
     finished.rounds(a="1", b="3")
@@ -42,10 +42,10 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 
-    assert "would go: 0 objects" in gc("--dry-run")
+    assert "would remove: 0 objects" in gc("--dry-run")
     finished.command("git", "tag", "-d", "champion/1")
     young = gc("--dry-run", "--remote", "team")
-    assert "remote team: would go: 0 objects" in young, "colleagues push before they commit"
+    assert "remote team: would remove: 0 objects" in young, "colleagues push before they commit"
     assert "3 more objects" in young
     foreign = tmp_path / "remote/files/md5/upload.tmp"
     foreign.write_text("another program's")
@@ -58,7 +58,7 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
     before = len(list(runs.glob("*/*/*")))
     gc("--remote", "team", "--days", "0")
     assert finished.call("verify", "--remote", "team").returncode == 0
-    assert foreign.exists(), "what is not named like an object is neither garbage nor damaged"
+    assert foreign.exists(), "what is not named like an object is neither garbage nor corrupt"
     for root in (cache, tmp_path / "remote/files/md5"):
         assert not integrity.object_path(root, old).exists()
         assert integrity.object_path(root, digest(finished.folder / "data/encoders/b")).exists()
@@ -69,7 +69,7 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
     assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
 
 
-def test_not_while_a_run_is_at_work(finished: Any) -> None:
+def test_gc_is_refused_while_a_run_is_in_progress(finished: Any) -> None:
     import sys
 
     script = "from flows.process import locks\nwith locks.only_run():\n    print('held', flush=True)\n    input()"
@@ -87,11 +87,11 @@ def test_not_while_a_run_is_at_work(finished: Any) -> None:
     holder.kill()
     holder.wait()
     assert done.returncode == 2
-    assert "a run is at work in this folder" in done.stderr
+    assert "another run is in progress in this folder" in done.stderr
     assert locks.RUN_LOCK.name == "run.lock"
 
 
-def test_after_a_kill_that_cut_dvc_lock_short_nothing_goes(tmp_path: Path) -> None:
+def test_nothing_is_removed_after_a_kill_that_truncated_dvc_lock(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     entry = "schema: '2.0'\nstages:\n  train:\n    cmd: x\n    outs:\n    - path: data/x\n      hash: md5\n      md5: {}\n"
     (tmp_path / locks.BEFORE).parent.mkdir()
@@ -99,13 +99,13 @@ def test_after_a_kill_that_cut_dvc_lock_short_nothing_goes(tmp_path: Path) -> No
     lock = tmp_path / locks.DVC_LOCK
     for cut in ("", entry[:30], entry[:44], entry.format("no")[:-1]):
         lock.write_text(cut)
-        with pytest.raises(UserError, match=r"dvc\.lock: cut short"):
+        with pytest.raises(UserError, match=r"dvc\.lock: truncated"):
             gc.find_needs([], [tmp_path])
     lock.write_text(entry.format("now"))
     assert gc.find_needs([], [tmp_path]).oids == {"before", "now"}
 
 
-def test_a_folders_files_are_needed_with_it() -> None:
+def test_files_of_a_needed_folder_are_needed() -> None:
     needs = gc.Needs()
     needs.add({"train": {"outs": [{"path": "data/x", "md5": "aa.dir"}, {"path": "data/y", "md5": "bb"}]}})
     needs.names["cc.dir"] = "an earlier data/z"
@@ -120,7 +120,7 @@ def test_entries_without_digests_need_nothing(entry: dict[str, Any]) -> None:
 
 
 def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path) -> None:
-    """Whatever their names, and though the working tree has none of them."""
+    """Whatever their names, and even where the working tree has none of them."""
 
     def git(*words: str) -> None:
         author = ["-c", "user.name=toy", "-c", "user.email=toy@example.com"]
@@ -148,12 +148,12 @@ def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path)
         (project / "stashed.dvc").write_text(f"outs: [{{path: x, md5: {stash}}}]\n")
         git("add", ".")
         git("stash")
-    git("tag", "blob", "HEAD:beside.dvc")  # a tag need not be of a commit
+    git("tag", "blob", "HEAD:beside.dvc")  # a tag need not point to a commit
     (project / "größe.dvc").write_text("outs: [{path: x, md5: here}]\n")
     needs = gc.find_needs([project], [project])
     assert needs.oids == {"added", "below", "locked", "exp", "here", "first", "second"}
     assert needs.without == ["refs/heads/main", "refs/tags/blob"]
     git("checkout", "--quiet", "below")
     (project / "inner folder/x.dvc").write_text("a line")
-    with pytest.raises(UserError, match=r"x\.dvc: not a file of dvc add"):
+    with pytest.raises(UserError, match=r"x\.dvc: invalid \.dvc file"):
         gc.find_needs([], [project])

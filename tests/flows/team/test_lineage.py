@@ -36,7 +36,7 @@ def test_what_made_a_model() -> None:
     assert train.params == {"rounds.b": {"value": 2}}
     assert [(file.path, file.made_by, file.note) for file in train.inputs] == [("data/corpus", "prepare", "")]
     assert [(file.path, file.commit) for file in found.steps[0].code] == [("step.py", first)]
-    assert train.cached, "the run cache knows when"
+    assert train.cached, "the run cache has the time"
     assert found.metrics["dev"]["nDCG@10"] == 0.5
     assert "its dvc.lock is uncommitted" in lineage.as_text(found)
     assert "<h1>Lineage of data/encoders/b</h1>" in lineage.as_html(found)
@@ -54,7 +54,7 @@ def test_what_made_a_model() -> None:
         lineage.trace("zebra")
 
 
-def test_as_a_revision_has_it_and_code_that_was_never_committed(here: Any) -> None:
+def test_lineage_of_a_revision_and_of_uncommitted_code(here: Any) -> None:
     with pytest.raises(UserError, match=r"no dvc\.lock"):
         lineage.trace("b", "HEAD")
     text = Path("dvc.lock").read_text()
@@ -75,7 +75,7 @@ def test_as_a_revision_has_it_and_code_that_was_never_committed(here: Any) -> No
         lock.replace("path: data/corpus\n      hash: md5\n      md5: 2", "path: data/corpus\n      hash: md5\n      md5: 3")
     )
     assert lineage.trace("b").steps[0].code[0].note == "uncommitted"
-    with pytest.raises(UserError, match="git knows none of that name"):
+    with pytest.raises(UserError, match="not found in git"):
         lineage.trace("b", "nowhere")
 
 

@@ -1,4 +1,4 @@
-"""Remotes and shared cache folders: what is written where, what is refused and undone; ten clones at once over one remote."""
+"""Remotes and shared cache folders: what is written where, what is refused and undone; ten clones at once on one remote."""
 
 import hashlib
 import io
@@ -28,7 +28,7 @@ DVC = (sys.executable, "-m", "dvc")
 
 @pytest.fixture
 def here(toy: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A toy project as the current folder, without settings of the user's."""
+    """A toy project as the current folder, without the user's settings."""
     monkeypatch.chdir(toy.folder)
     for name in ("DVC_GLOBAL_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
         monkeypatch.setenv(name, toy.environment[name])
@@ -49,34 +49,34 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["remote", "add", "team", str(tmp_path / "remote"), "--option", "type=copy"]) == 0
     assert stat.S_IMODE((tmp_path / "remote").stat().st_mode) == 0o2775
-    assert [path.name for path in (tmp_path / "remote").iterdir()] == ["retemper.json"], "the probe is taken away"
+    assert [path.name for path in (tmp_path / "remote").iterdir()] == ["retemper.json"], "the probe is removed"
     config = (here / ".dvc/config").read_text()
     assert all(
         line in config for line in ("remote = team", f"url = {tmp_path / 'remote'}", "verify = true", "shared = group", "type = copy")
     )
     assert not (here / ".dvc/config.local").exists()
-    assert main.main(["remote", "add", "team", str(tmp_path / "remote")]) == 0, "once more is fine"
-    assert f"remote team is {tmp_path / 'remote'}; retemper remote remove team first" in refused(
+    assert main.main(["remote", "add", "team", str(tmp_path / "remote")]) == 0, "adding it again is fine"
+    assert f"remote team is {tmp_path / 'remote'}; run retemper remote remove team first" in refused(
         capsys, "remote", "add", "team", str(tmp_path / "other")
     )
     assert main.main(["remote", "list"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"team  {tmp_path / 'remote'}  (runs share by it)"
+    assert capsys.readouterr().out.splitlines()[-1] == f"team  {tmp_path / 'remote'}  (used by runs)"
     assert main.main(["remote", "remove", "team"]) == 0
     assert "team" not in (here / ".dvc/config").read_text()
     assert "no remote team, expected one of none" in refused(capsys, "remote", "remove", "team")
 
 
-def test_a_remotes_name_is_in_small_letters_as_dvc_reads_it(here: Path, tmp_path: Path) -> None:
+def test_a_remote_name_is_lowercased_as_dvc_reads_it(here: Path, tmp_path: Path) -> None:
     assert main.main(["remote", "add", "Team", str(tmp_path / "remote")]) == 0
     assert "remote = team" in (here / ".dvc/config").read_text()
     assert remotes.remotes() == [("team", str(tmp_path / "remote"), True)]
     config = (here / ".dvc/config").read_text()
-    (here / ".dvc/config").write_text(config.replace("remote = team", "remote = Team"))  # of an earlier version
+    (here / ".dvc/config").write_text(config.replace("remote = team", "remote = Team"))  # as an earlier version wrote it
     assert main.main(["remote", "remove", "TEAM"]) == 0
     assert "eam" not in (here / ".dvc/config").read_text()
 
 
-def test_a_remote_that_was_not_verified_is_undone_at_a_signal(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_undoes_a_remote_that_was_not_verified(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (here / ".dvc/config").read_bytes()
     for number in (signal.SIGTERM, signal.SIGHUP):
         monkeypatch.setattr(remotes, "probe", lambda *_, number=number: os.kill(os.getpid(), number))
@@ -92,14 +92,12 @@ def test_a_remote_that_was_not_verified_is_undone_at_a_signal(here: Path, tmp_pa
 
 
 @pytest.mark.usefixtures("here")
-def test_a_remote_that_is_away_or_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "away is not there; make it, or is it not mounted?" in refused(
-        capsys, "remote", "add", "team", str(tmp_path / "away" / "remote")
-    )
+def test_a_missing_or_invalid_remote_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "away not found; create it, or mount it" in refused(capsys, "remote", "add", "team", str(tmp_path / "away" / "remote"))
     (tmp_path / "file").write_text("")
     assert "found a file, expected a folder" in refused(capsys, "remote", "add", "team", str(tmp_path / "file"))
     for arguments in (["remote", "add", "team"], ["cache", "share"]):
-        assert "~nobodyatall is not there; make it" in refused(capsys, *arguments, "~nobodyatall/x")
+        assert "~nobodyatall not found; create it" in refused(capsys, *arguments, "~nobodyatall/x")
     assert "key=value" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "port")
     assert "extra keys not allowed" in refused(capsys, "remote", "add", "team", str(tmp_path / "r"), "--option", "colour=blue")
     if not team_has("dvc_gs"):
@@ -140,7 +138,7 @@ def test_secrets_stay_out_of_git_and_of_messages(here: Path, monkeypatch: pytest
     assert "hunter2" not in (here / ".dvc/config.local").read_text()
 
 
-def test_a_secret_is_refused_where_git_would_take_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_is_refused_where_git_would_track_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / ".dvc/.gitignore").write_text("/tmp\n/cache\n")
     error = refused(capsys, "remote", "add", "team", "s3://bucket/path", "--option", "secret_access_key=hunter2")
     assert "git does not ignore it" in error
@@ -171,7 +169,7 @@ def test_a_shared_cache_takes_what_is_there_and_links_are_safe(
 
 @pytest.mark.heavy
 def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
-    """Each changes a round in its own way and all push and pull at the same time; nothing is lost or damaged."""
+    """Each changes a round in its own way, and all push and pull at the same time; nothing is lost or corrupted."""
     assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
     finished.command("git", "add", ".dvc/config", "dvc.lock")
     finished.command("git", "commit", "--quiet", "-m", "a remote, and what was computed")
@@ -181,13 +179,13 @@ def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, exec
         folder = tmp_path / f"clone{number}"
         finished.command("git", "clone", "--quiet", str(finished.folder), str(folder))
         clone = type(finished)(folder, finished.environment)
-        clone.rounds(a="1", b=str(100 + number // 2))  # two of each, so that the same is pushed twice at once
+        clone.rounds(a="1", b=str(100 + number // 2))  # two of each, so that the same is pushed twice at the same time
         clones.append((clone, clone.start("run")))
     for clone, process in clones:
         out, err = process.communicate(timeout=600)
         assert process.returncode == 0, out + err
         assert "Traceback" not in err
-        assert "damaged" not in err
+        assert "corrupt" not in err
         assert clone.folder.joinpath("data/encoders/b").read_text().startswith(clone.folder.joinpath("params.yaml").read_text()[-5:-2])
     wrong: list[Path] = []
     assert integrity.verify(tmp_path / "remote/files/md5", wrong.append)[0] >= 5 * 3
@@ -205,7 +203,7 @@ def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, exec
     everyone = clones[0][0]
     shutil.rmtree(everyone.folder / ".dvc/cache")
     shutil.rmtree(everyone.folder / "data/encoders")
-    for number in range(5):  # what anybody has computed is nobody's to compute again
+    for number in range(5):  # what anyone has computed, nobody computes again
         everyone.rounds(a="1", b=str(100 + number))
         assert executed(everyone.run()) == set()
 
@@ -233,7 +231,7 @@ def test_only_the_clones_own_cache_is_moved(here: Path, tmp_path: Path) -> None:
             remotes.share(place)
 
 
-def test_a_shared_cache_is_not_collected_while_a_project_cannot_be_seen(finished: Any, tmp_path: Path) -> None:
+def test_a_shared_cache_is_not_collected_while_a_project_is_unavailable(finished: Any, tmp_path: Path) -> None:
     assert finished.call("cache", "share", str(tmp_path / "cache")).returncode == 0
     (tmp_path / "away/.dvc").mkdir(parents=True)
     remotes.register(tmp_path / "cache", tmp_path / "away")
@@ -253,12 +251,12 @@ def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkey
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", closed)
-    with pytest.raises(UserError, match="no permission, so a run may be at work there"), locks.only_run_in([tmp_path]):
+    with pytest.raises(UserError, match="no permission, so a run may be in progress there"), locks.only_run_in([tmp_path]):
         pass
 
 
-def test_what_is_sent_is_the_groups_and_what_was_not_sent_before_goes_too(here: Path, tmp_path: Path, toy: Any) -> None:
-    """Records of runs in folders that a colleague can write to, and the outs of a dvc.lock that another one has replaced."""
+def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, tmp_path: Path, toy: Any) -> None:
+    """Run records lie in folders that a colleague can write to; the outs of a replaced dvc.lock are pushed too."""
     cache = tmp_path / "cache"
     remotes.share(cache)
     remotes.add("team", str(tmp_path / "remote"), [])
@@ -294,10 +292,10 @@ def test_what_is_sent_is_the_groups_and_what_was_not_sent_before_goes_too(here: 
     assert sent == {*whole, lists[0]}, "no listing without what it lists"
 
 
-def test_what_is_damaged_on_a_remote_is_sent_again(
+def test_what_is_corrupt_on_a_remote_is_pushed_again(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A file of a folder: DVC's push alone believes the folder's listing on the remote."""
+    """A file of a folder: DVC's push alone trusts the folder's listing on the remote."""
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
     (here / "folder").mkdir()
@@ -320,7 +318,7 @@ def test_what_is_damaged_on_a_remote_is_sent_again(
     capfd.readouterr()
     assert verify_remote("team") == 1
     out, err = capfd.readouterr()
-    assert (len(err.splitlines()), "3 objects, 0.0 MB read, 1 damaged" in out) == (2, True)
+    assert (len(err.splitlines()), "3 objects, 0.0 MB read, 1 corrupt" in out) == (2, True)
     assert not sync.PUSHED.exists(), "the next run pushes, though it computes nothing"
     assert push() == sent
     assert verify_remote("team") == 0
@@ -333,7 +331,7 @@ def test_what_is_damaged_on_a_remote_is_sent_again(
 def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    """DVC believes a listing that it reads on the remote, and ends at one that is not JSON."""
+    """DVC trusts a listing that it reads on the remote, and stops at one that is not JSON."""
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
     for name in ("folder", "whole"):
@@ -379,7 +377,7 @@ def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
 
 
 def put(cache: Path, content: bytes, kind: str = "") -> str:
-    """Place an object in a cache; its digest."""
+    """Put an object in a cache; returns its digest."""
     oid = hashlib.md5(content).hexdigest() + kind
     path = integrity.object_path(cache / "files/md5", oid)
     path.parent.mkdir(parents=True, exist_ok=True)

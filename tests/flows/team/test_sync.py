@@ -1,4 +1,4 @@
-"""Which stages a clone may take from the remote, and what it remembers to have sent. The clones themselves: test_pipeline."""
+"""Which stages a clone may take from the remote, and what it remembers having pushed. The clones themselves: test_pipeline."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from flows.team import sync
 from flows.team.sync import is_pushed, push, restorable
 
 
-def test_stages_whose_files_are_merely_absent_can_be_restored() -> None:
+def test_stages_whose_files_are_only_missing_can_be_restored() -> None:
     status = {
         "cloned": [{"changed deps": {"data/corpus": "deleted"}}, {"changed outs": {"data/tokens": "deleted"}}],
         "collected": [{"changed outs": {"data/tokens": "not in cache"}}],
@@ -48,7 +48,7 @@ def test_what_was_pushed_is_remembered_until_something_is_computed(tmp_path: Pat
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "echo 'ERROR: no route to host'; exit 3"])
     assert not push(Processes(), "team", warnings.append)
     assert not is_pushed("team")
-    assert warnings == ["remote team: not everything was pushed, the next run tries again: no route to host (status 3)"]
+    assert warnings == ["remote team: not everything was pushed; the next run tries again: no route to host (status 3)"]
     kept = [path.read_text() for path in sync.UNPUSHED.iterdir()]
     assert kept == ["one"], "the next run, of other parameters, sends these outs too"
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "echo 'ERROR: failed to transfer x - [Errno 13] Permission denied'"])
@@ -67,13 +67,13 @@ def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     Path("dvc.lock").write_text("one")
     monkeypatch.setattr(sync, "cache_folder", lambda: tmp_path / "cache")
-    if cached:  # by somebody else, perhaps: nobody knows whether the remote has it too
+    if cached:  # by someone else, perhaps: whether the remote has it too is unknown
         (tmp_path / "cache/files").mkdir(parents=True)
     warnings: list[str] = []
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "test $0 = runs || { echo 'ERROR: gone'; exit 1; }"])
     assert sync.pull(Processes(), "team", ["a"], warnings.append)
     assert not is_pushed("team")
-    assert warnings == ["remote team lacks some of what dvc.lock names; it is computed here: gone (status 1)"]
+    assert warnings == ["remote team lacks some outs that dvc.lock names, so they are computed here: gone (status 1)"]
     monkeypatch.setattr(sync, "REMOTE", ["true"])
     assert sync.pull(Processes(), "team", ["a"], warnings.append)
     assert is_pushed("team") == (not cached)
@@ -102,34 +102,34 @@ def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "mend"),
+    ("said", "fix"),
     [
         ("failed to connect to s3 (bucket/c) - Forbidden: An error occurred (403) when calling the HeadObject operation: Forbidden", "KEY"),
         ("An error occurred (InvalidAccessKeyId) when calling the PutObject operation: The AWS Access Key Id does not exist", "KEY"),
         ("unexpected error - Unable to locate credentials", "KEY"),
-        ("failed to transfer 'x' - An error occurred (NoSuchBucket): The specified bucket does not exist", "; make the bucket"),
+        ("failed to transfer 'x' - An error occurred (NoSuchBucket): The specified bucket does not exist", "; create the bucket"),
         ("failed to transfer 'x' - [Errno 13] Permission denied: '/srv/team/runs/x'", "; give access"),
         ("[Errno 113] No route to host", ""),
         ("failed to transfer 'x' - [Errno 28] No space left on device", ""),
     ],
 )
-def test_a_refusal_is_told_from_an_unavailable_remote(said: str, mend: str) -> None:
+def test_a_refusal_is_told_from_an_unavailable_remote(said: str, fix: str) -> None:
     key = "; fix its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=- (ssh: password=-)"
     found = sync.remedy("team", said)
-    assert found == key if mend == "KEY" else found.startswith(mend) and bool(found) == bool(mend)
+    assert found == key if fix == "KEY" else found.startswith(fix) and bool(found) == bool(fix)
 
 
 def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
-    """A run over a remote that is not there, and one once it is back; what the first computed reaches the remote with the second."""
+    """A run with an unavailable remote, and one once it is back; what the first computed reaches the remote with the second."""
     away = remote.parent.with_name("away")
     project.rounds(a="1", b="11")
     done = project.call("run")
     assert done.returncode == 0, done.stderr
     assert executed(states(done.stdout)) == {"train@b", "evaluate@b", "report"}
     pulled, pushed = done.stderr.splitlines()
-    told = f"{remote}: found no retemper.json, which every remote has; is it not mounted? If it is new: retemper remote add team URL"
-    assert pulled == f"retemper: warning: remote team is unavailable, nothing is pulled: {told} (status 1)"
-    assert pushed == f"retemper: warning: remote team: not everything was pushed, the next run tries again: {told} (status 1)"
+    told = f"{remote}: found no retemper.json, which every remote has; mount it, or if it is new: retemper remote add team URL"
+    assert pulled == f"retemper: warning: remote team is unavailable, so nothing is pulled: {told} (status 1)"
+    assert pushed == f"retemper: warning: remote team: not everything was pushed; the next run tries again: {told} (status 1)"
     for words in (("verify", "--remote", "team"), ("gc", "--remote", "team")):
         done = project.call(*words)
         assert done.returncode == 2
@@ -145,10 +145,10 @@ def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, 
 
 
 @pytest.mark.parametrize("mounted", [None, "share", "share/remote"], ids=["gone", "empty share", "empty folder"])
-def test_a_folder_remote_that_vanishes_is_not_made_again(
+def test_a_folder_remote_that_vanishes_is_not_recreated(
     finished: Any, tmp_path: Path, executed: Any, read_states: Any, mounted: str | None
 ) -> None:
-    """An unmounted share: warned of, what is computed is kept and pushed by the next run that reaches it."""
+    """An unmounted share gives a warning; what is computed is kept, and pushed by the next run that reaches it."""
     remote = tmp_path / "share/remote"
     remote.parent.mkdir()
     assert finished.call("remote", "add", "team", str(remote)).returncode == 0
@@ -164,7 +164,7 @@ def test_a_folder_remote_that_vanishes_is_not_made_again(
     refused_then_back(finished, remote, executed, read_states)
 
 
-def test_a_remote_of_before_the_mark_gets_it_if_it_holds_artifacts(finished: Any, tmp_path: Path) -> None:
+def test_an_unmarked_remote_gets_the_mark_if_it_holds_artifacts(finished: Any, tmp_path: Path) -> None:
     remote = tmp_path / "share/remote"
     remote.parent.mkdir()
     assert finished.call("remote", "add", "team", str(remote)).returncode == 0
@@ -188,7 +188,7 @@ def test_a_remote_of_before_the_mark_gets_it_if_it_holds_artifacts(finished: Any
 def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
     finished: Any, tmp_path: Path, executed: Any, read_states: Any, mode: int, verify: str, committed: bool
 ) -> None:
-    """By the first fresh clone that downloads it; the second one gets good bytes. DVC alone believes a remote that it is not to verify."""
+    """By the first fresh clone that downloads it; the second gets good bytes. DVC alone trusts a remote without `verify`."""
     remote = tmp_path / "remote"
     assert finished.call("remote", "add", "team", str(remote), "--option", f"verify={verify}").returncode == 0
     config = finished.folder / ".dvc/config"
@@ -233,7 +233,7 @@ MOTO = os.environ.get("MOTO_SERVER") or shutil.which("moto_server") or ""  # mot
 
 @pytest.fixture
 def s3() -> Iterator[tuple[str, str, str]]:
-    """An S3 server of this machine that checks signatures, with one bucket: its address, a key's id and secret."""
+    """A local S3 server that checks signatures, with one bucket: its address, and a key's id and secret."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -273,7 +273,7 @@ def s3() -> Iterator[tuple[str, str, str]]:
 def test_wrong_credentials_and_a_missing_bucket(
     finished: Any, s3: tuple[str, str, str], executed: Callable[[dict[str, str]], set[str]], read_states: Callable[[str], dict[str, str]]
 ) -> None:
-    """Status 2 where the remote is added; later a warning, and the run goes on. No secret is printed or kept anywhere else."""
+    """Status 2 where the remote is added; later a warning, and the run continues. No secret is printed or kept anywhere else."""
     url, key, secret = s3
 
     def add(place: str, given: str) -> Any:
@@ -281,7 +281,7 @@ def test_wrong_credentials_and_a_missing_bucket(
         return finished.call("remote", "add", "team", place, *(part for option in options for part in ("--option", option)))
 
     def run(value: str) -> str:
-        """What a run that computes something new warns of."""
+        """The warnings of a run that computes something new."""
         finished.rounds(a="1", b=value)
         done = finished.call("run")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -301,9 +301,10 @@ def test_wrong_credentials_and_a_missing_bucket(
     local.write_text(local.read_text().replace(secret, "hunter2"))
     pulled, pushed = run("31").splitlines()
     assert pulled.startswith(
-        "retemper: warning: remote team refuses, nothing is pulled: Forbidden (status 1); fix its credentials: retemper remote add"
+        "retemper: warning: remote team refuses access, so nothing is pulled: Forbidden (status 1); "
+        "fix its credentials: retemper remote add"
     )
-    assert pushed.startswith("retemper: warning: remote team: not everything was pushed, the next run tries again: ")
+    assert pushed.startswith("retemper: warning: remote team: not everything was pushed; the next run tries again: ")
     assert "; fix its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=-" in pushed
     done = finished.call("verify", "--remote", "team")
     assert done.returncode == 2
@@ -312,7 +313,7 @@ def test_wrong_credentials_and_a_missing_bucket(
     assert run("32") == ""
     config = finished.folder / ".dvc/config"
     config.write_text(config.read_text().replace("s3://bucket", "s3://nowhere"))
-    assert "found no retemper.json" in run("33"), "a bucket that is not there has no mark either"
+    assert "found no retemper.json" in run("33"), "a missing bucket has no mark either"
     files = [path for path in finished.folder.rglob("*") if path.is_file() and path != local]
     for hidden in (secret, "hunter2"):
         assert hidden not in "".join(said)
