@@ -458,3 +458,49 @@ def small(small_project: Small, tmp_path: Path) -> Small:
     folder = tmp_path / "project"
     shutil.copytree(small_project.folder, folder, copy_function=os.link, symlinks=True)
     return Small(folder, small_project.commands, small_project.outs)
+
+
+class Paper(StringIO):
+    """A terminal on paper: takes what is written to it, and knows what a person would see."""
+
+    columns = 80
+
+    def isatty(self) -> bool:
+        return True
+
+    def shown(self) -> list[str]:
+        """All rows, those that have been scrolled away too. A sequence that is not of drawing lines is an error."""
+        rows, row, column = [""], 0, 0
+        for found in re.finditer(r"\x1b\[(\d*)([A-Za-z])|\x1b|[^\x1b]", self.getvalue()):
+            if found[2]:
+                assert found[2] in "mAK", f"{found[0]!r}: expected colors, cursor up, erase line"
+                row -= int(found[1] or 1) if found[2] == "A" else 0
+                rows[row] = "" if found[2] == "K" else rows[row]
+            elif found[0] == "\r":
+                column = 0
+            else:
+                assert found[0] == "\n" or found[0].isprintable(), found[0]
+                if found[0] == "\n" or column == self.columns:
+                    row, column = row + 1, 0
+                    rows += [""] * (row == len(rows))
+                if found[0] != "\n":
+                    rows[row] = rows[row][:column].ljust(column) + found[0] + rows[row][column + 1 :]
+                    column += 1
+        return [line.rstrip() for line in rows]
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Paper]:
+    """Puts a terminal on paper in place of `stdout` or `stderr`; to be asked for in the test itself: pytest changes them before."""
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def put(*streams: str) -> Paper:
+        terminal = Paper()
+        monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((terminal.columns, 24)))
+        for stream in streams:
+            monkeypatch.setattr(sys, stream, terminal)
+        return terminal
+
+    return put

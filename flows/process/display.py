@@ -1,16 +1,17 @@
 """What a run says: one line per stage, its output under its name, a table at the end."""
 
-import os
-import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from tasks.core.stage.errors import Problem, printable
-from tasks.core.stage.progress import LIVE
+from tasks.core.stage.progress import LIVE, drawable, foot, say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 KEPT = "finished stages are kept, and the same command goes on from there"
 RESUMED = (
@@ -38,7 +39,7 @@ class Outcome:
 
 
 class Display:
-    """Prints whole lines from many threads. On a terminal, what the stages at work are doing is redrawn below them.
+    """Prints whole lines from many threads. On a terminal, what the stages at work are doing is drawn below them, by rich.
 
     Where nobody reads any more (`retemper run | head`) or the disk below a log is full, it falls silent; what is run goes on.
     """
@@ -46,23 +47,29 @@ class Display:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._width = 0
-        self._terminal = sys.stdout is not None and sys.stdout.isatty()
-        self._doing: dict[str, str] = {}
-        self._drawn = 0
-        self.environment = {LIVE: "1"} if self._terminal else {}  # of the stages
+        self._doing: dict[str, TaskID | None] = {}
+        self._foot: Progress | None = None
+        self.environment = {LIVE: "1"} if drawable(sys.stdout) else {}  # of the stages
 
     @contextmanager
     def open(self, stages: Iterable[str]) -> Iterator[None]:
         """While `stages` run."""
         self._width = max(map(len, stages), default=0)
+        if self.environment:
+            self._foot = foot(sys.stdout, "{task.description} {task.elapsed:>4.0f} s > {task.fields[text]}")
         try:
             yield
         finally:
-            with self._redrawn():
+            with self._guard:
                 self._doing.clear()
+                if self._foot:
+                    self._foot.stop()
+                self._foot = None
 
     def farewell(self) -> str:
-        """What a run that is stopped keeps, and how to go on. Waits for no lock: a signal handler says it."""
+        """What a run that is stopped keeps, and how to go on; nothing is drawn from now on. Waits for no lock: a signal handler says it."""
+        if self._foot:
+            self._foot.console.quiet = True
         at_work = list(self._doing)
         lines = [f"stopped{' in ' if at_work else ''}{', '.join(at_work)}; {KEPT}"]
         if at_work:
@@ -70,56 +77,40 @@ class Display:
         return "".join(f"\nretemper: {line}" for line in lines) + "\n"
 
     def line(self, text: str = "") -> None:
-        with self._redrawn():
-            _say(printable(text))
+        with self._guard:
+            self._say(printable(text), sys.stdout)
 
     def warn(self, text: str) -> None:
-        with self._redrawn():
-            _say(f"retemper: warning: {printable(text)}", sys.stderr)
+        with self._guard:
+            self._say(f"retemper: warning: {printable(text)}", sys.stderr)
 
     def began(self, stage: str) -> None:
         """A stage is at work from now until it `ended`."""
-        self.passing(stage, "at work")
+        with self._guard:
+            self._doing[stage] = self._foot.add_task(f"{stage:{self._width}}", total=None, text="at work") if self._foot else None
 
     def passing(self, stage: str, text: str) -> None:
-        """What a stage is doing just now; shown on a terminal until the next such line."""
-        with self._redrawn():
-            self._doing[stage] = printable(text)
+        """What a stage at work is doing just now; shown on a terminal until the next such line."""
+        with self._guard:
+            if self._foot and (task := self._doing.get(stage)) is not None:
+                self._foot.update(task, text=printable(text))
 
     def output(self, stage: str, text: str) -> None:
         """A line of a stage's own output."""
         self.line(f"{stage:{self._width}} | {text}")
 
     def ended(self, stage: str, outcome: Outcome) -> None:
-        with self._redrawn():
-            self._doing.pop(stage, None)
-            _say(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}")
-
-    @contextmanager
-    def _redrawn(self) -> Iterator[None]:
-        """Alone with the screen, the lines in passing taken off it and put back below what is printed."""
         with self._guard:
-            if self._drawn:
-                _say(f"\x1b[{self._drawn}A\x1b[J", end="")
-            self._drawn = 0
-            yield
-            if self._terminal and self._doing:
-                columns = shutil.get_terminal_size().columns - 1
-                lines = [f"{stage:{self._width}} > {text}"[:columns] for stage, text in self._doing.items()]
-                self._drawn = len(lines)
-                _say("\n".join(lines))
+            task = self._doing.pop(stage, None)
+            if self._foot and task is not None:
+                self._foot.update(task, visible=False, refresh=True)
+            self._say(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}", sys.stdout)
 
-
-def _say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
-    """Print; at the first failure the stream (stdout) is led to nowhere, for us and all who write to it later, Python's exit included."""
-    stream = sys.stdout if stream is None else stream
-    try:
-        print(text, end=end, file=stream, flush=True)
-    except OSError:
-        with suppress(OSError, ValueError):  # no file of the system's
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+    def _say(self, text: str, stream: TextIO) -> None:
+        if self._foot and drawable(stream):
+            self._foot.console.out(text, highlight=False)
+        else:
+            say(text, stream)
 
 
 def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: float) -> str:

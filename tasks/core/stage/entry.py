@@ -16,6 +16,7 @@ from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.core.stage.files import file_stamp, read_json
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import FROZEN
+from tasks.core.stage.progress import leave
 
 PR_SET_PDEATHSIG = 1
 STAGE = "DVC_STAGE"  # set by DVC: the name of the stage it runs
@@ -40,7 +41,10 @@ def stage() -> Iterator[None]:
             sources = read_sources(os.environ.get(SOURCES))
             read = stamps(sys.argv[1:]) if STAGE in os.environ else {}
             began = time.monotonic()
-            yield
+            try:
+                yield
+            finally:
+                leave()
             _note_seconds(time.monotonic() - began)
             changed = [str(path) for path, stamp in read.items() if _stamp(path) != stamp]
             changed += [str(path) for path, stamp in sources.items() if not path.exists() or file_stamp(path) != stamp]

@@ -4,18 +4,26 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from tasks.core.stage.errors import escaped
+
+if TYPE_CHECKING:  # rich costs a process 60 ms: it is imported where there is a terminal
+    import rich.progress as rich
 
 T = TypeVar("T")
 LOG_SECONDS = 30.0
 LIVE = "RETEMPER_LIVE"  # set by a flow that runs on a terminal: it shows lines that begin with \r, and keeps them out of logs
 LIVE_SECONDS = 0.5
+DRAWN_SECONDS = 0.1
 
 
 class Progress:
     """Counts completed work of `total` units (None: unknown) and reports it on stderr.
 
-    On a terminal, the line is redrawn at most ten times a second; elsewhere, there is a line every LOG_SECONDS. If LIVE is
+    On a terminal, a bar is redrawn at most every DRAWN_SECONDS; elsewhere, there is a line every LOG_SECONDS. If LIVE is
     set, transient lines (`\\r...\\n`) come in between.
     """
 
@@ -23,8 +31,9 @@ class Progress:
         self.what, self.total, self.unit = what, total, unit
         self.done = self.resumed = 0
         self.start = self.told = self.passed = time.monotonic()
-        self.terminal = sys.stderr.isatty()
+        self.terminal = drawable(sys.stderr)
         self.live = bool(os.environ.get(LIVE)) and not self.terminal
+        self._bar: rich.TaskID | None = None
 
     def skip(self, count: int) -> None:
         """Count `count` units as done before this run began: shown, but not in the rate."""
@@ -35,27 +44,35 @@ class Progress:
         """Count `count` more units; `note` (a loss, for example) is shown after the rate."""
         self.done += count
         now = time.monotonic()
-        if now - self.told >= (0.1 if self.terminal else LOG_SECONDS):
+        if now - self.told >= (DRAWN_SECONDS if self.terminal else LOG_SECONDS):
             self.told = now
-            self._tell(now, note, end="" if self.terminal else "\n")
+            self._tell(self._line(now, note))
         elif self.live and now - self.passed >= LIVE_SECONDS:
             self.passed = now
             print(f"\r{self._line(now, note)}", file=sys.stderr, flush=True)
 
     def close(self, note: str = "") -> None:
         """Report the final count and rate."""
-        self._tell(time.monotonic(), note, end="\n")
+        self._tell(self._line(time.monotonic(), note), ended=True)
 
-    def _tell(self, now: float, note: str, end: str) -> None:
-        line = self._line(now, note)
-        print(f"\r\x1b[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
+    def _tell(self, line: str, ended: bool = False) -> None:
+        if not self.terminal:
+            print(line, file=sys.stderr, flush=True)
+            return
+        bars = _bars()
+        if self._bar is None:
+            self._bar = bars.add_task(line, total=self.total, visible=False)
+        bars.update(self._bar, description=line, completed=self.done, visible=not ended, refresh=True)
+        if ended:
+            bars.console.out(line, highlight=False)
 
     def _line(self, now: float, note: str) -> str:
         elapsed = max(now - self.start, 1e-9)
         rate = (self.done - self.resumed) / elapsed
         share = f"{self.done:,}" + (f"/{self.total:,}" if self.total is not None else "")
         left = f", {_clock((self.total - self.done) / rate)} left" if self.total and rate and self.done < self.total else ""
-        return f"{self.what}: {share} {self.unit}".rstrip() + f", {_pace(rate)}, {_clock(elapsed)}{left}" + (f", {note}" if note else "")
+        said = f"{self.what}: {share} {self.unit}".rstrip() + f", {_pace(rate)}, {_clock(elapsed)}{left}" + (f", {note}" if note else "")
+        return escaped(said)
 
 
 def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "") -> Iterator[T]:
@@ -65,6 +82,63 @@ def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "
         yield item
         progress.advance()
     progress.close()
+
+
+def leave() -> None:
+    """Let the bars of unfinished work stand as they are, the cursor below them: the stage fails, or is stopped."""
+    if _bars.cache_info().currsize:
+        _bars().stop()
+        _bars.cache_clear()
+
+
+@cache
+def _bars() -> "rich.Progress":
+    from rich.progress import BarColumn
+
+    return foot(sys.stderr, "{task.description}", BarColumn(None), auto_refresh=False)  # drawn by who works: no thread, no lock in a fork
+
+
+def drawable(stream: TextIO | None) -> bool:
+    """Whether lines may be redrawn there: on a terminal, unless TERM or NO_COLOR asks for plain text."""
+    plain = os.environ.get("TERM") in ("dumb", "unknown") or os.environ.get("NO_COLOR")
+    return stream is not None and stream.isatty() and not plain
+
+
+def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refresh: bool = True) -> "rich.Progress":
+    """Lines at the foot of a terminal, below what its `console.out` prints. `line`: of a task, for str.format; cut to the width.
+
+    Refresh after their number has changed, and only then print: rich goes up by as many lines as it drew last.
+    """
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+    from rich.table import Column
+
+    class Screen(Console):
+        def show_cursor(self, show: bool = True) -> bool:
+            return show  # it is never hidden: who is killed could not show it again
+
+        def __exit__(self, *raised: object) -> None:
+            try:
+                super().__exit__(None, None, None)  # writes
+            except OSError:  # the terminal was closed
+                say("", terminal)
+
+    text = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="crop"))
+    screen = Screen(file=terminal, force_terminal=True)
+    drawn = Progress(text, *columns, console=screen, auto_refresh=auto_refresh, redirect_stdout=False, redirect_stderr=False)
+    drawn.start()
+    return drawn
+
+
+def say(text: str, stream: TextIO) -> None:
+    """Print; at the first failure the stream is led to nowhere, for us and all who write to it later, Python's exit included."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        with suppress(OSError, ValueError):  # no file of the system's
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def _pace(rate: float) -> str:

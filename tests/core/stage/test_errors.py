@@ -1,5 +1,7 @@
 """No line shown may contain a URL's secrets or terminal control codes."""
 
+from typing import Any
+
 import pytest
 
 from flows.process.display import Display
@@ -37,7 +39,7 @@ def test_control_characters_are_escaped() -> None:
     assert escaped(escaped("\x1b")) == r"\x1b"
 
 
-def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], paper: Any) -> None:
     display = Display()
     display.line("one\x1b[2J")
     display.warn("two\x1b[2J")
@@ -51,6 +53,10 @@ def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], m
         == f"retemper: {printable('four' + chr(27) + '[2J of http://a:b@h')}"
         == r"retemper: four\x1b[2J of http://***@h"
     )
-    monkeypatch.setattr(display, "_terminal", True)
-    display.passing("train@a", "five\x1b[2J")
-    assert r"five\x1b[2J" in capsys.readouterr().out
+    terminal = paper("stdout")
+    display = Display()
+    with display.open(["train@a"]):
+        display.began("train@a")
+        display.passing("train@a", "five\x1b[2J")
+        display.began("train@b")
+        assert r"five\x1b[2J" in terminal.shown()[0]

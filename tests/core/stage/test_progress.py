@@ -1,10 +1,16 @@
 """Progress: occasional lines in a log, one redrawn line on a terminal; rate and ETA by a clock that the test moves."""
 
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tasks.core.stage.progress import LIVE, LIVE_SECONDS, LOG_SECONDS, Progress
+from tasks.core.stage.entry import stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.progress import LIVE, LIVE_SECONDS, LOG_SECONDS, Progress, leave, track
 
 
 @pytest.fixture
@@ -36,19 +42,95 @@ def test_resumed_units_are_shown_but_not_in_the_rate(clock: list[float], capsys:
     assert capsys.readouterr().err == "train: 90/100 steps, 4.0 s each, 0m40s, 0m40s left\n"
 
 
-def test_a_terminal_sees_one_line_redrawn(clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    progress = Progress("encode", None)
-    for _ in range(3):
+@pytest.fixture(autouse=True)
+def left() -> Iterator[None]:
+    """Nothing of a test's own terminal."""
+    yield
+    leave()
+
+
+def test_a_terminal_sees_a_bar_with_rate_and_eta_redrawn(clock: list[float], paper: Any) -> None:
+    terminal = paper("stderr")
+    progress = Progress("encode", 8)
+    for done in ("2/8, 2.0/s, 0m01s, 0m03s left", "4/8, 2.0/s, 0m02s, 0m02s left"):
         clock[0] += 1
         progress.advance(2)
+        text, bar = terminal.shown()[0].split(" ━", 1)
+        assert (text, set(bar) <= set("━╸╺")) == (f"encode: {done}", True)
+        assert len(terminal.shown()) == 1
     progress.close()
-    assert capsys.readouterr().err.split("\r\x1b[K")[1:] == [
-        "encode: 2, 2.0/s, 0m01s",
-        "encode: 4, 2.0/s, 0m02s",
-        "encode: 6, 2.0/s, 0m03s",
-        "encode: 6, 2.0/s, 0m03s\n",
-    ]
+    assert terminal.shown() == ["encode: 4/8, 2.0/s, 0m02s, 0m02s left", ""]
+
+
+def test_on_a_terminal_work_within_work_has_a_line_of_its_own(clock: list[float], paper: Any) -> None:
+    terminal = paper("stderr")
+    outer = Progress("train", None)
+    clock[0] += 1
+    outer.advance()
+    for _ in track(range(2), "encode \x1b[31m[b]"):
+        clock[0] += 1
+    assert terminal.shown()[0] == "encode \\x1b[31m[b]: 2, 1.0/s, 0m02s"
+    assert terminal.shown()[1].startswith("train: 1, 1.0/s, 0m01s ━")
+    clock[0] += 1
+    outer.advance()
+    outer.close()
+    assert terminal.shown()[1:] == ["train: 2, 2.0 s each, 0m04s", ""]
+
+
+def test_a_narrow_terminal_cuts_lines(clock: list[float], paper: Any) -> None:
+    """And one that becomes wider or narrower meanwhile."""
+    terminal = paper("stderr")
+    progress = Progress("encode", 100, "passages")
+    for terminal.columns in (20, 80, 7):
+        terminal.seek(terminal.truncate(0))
+        clock[0] += 1
+        progress.advance()
+        [line] = terminal.shown()
+        assert line.startswith("encode"[: terminal.columns - 2])
+    assert len(line) < 8
+
+
+@pytest.mark.parametrize("name, value", [("TERM", "dumb"), ("NO_COLOR", "1")])
+def test_a_terminal_of_plain_text_is_told_as_a_log(
+    clock: list[float], paper: Any, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    terminal = paper("stderr")
+    monkeypatch.setenv(name, value)
+    progress = Progress("encode", 10)
+    clock[0] += 1
+    progress.advance(2)
+    progress.close()
+    assert terminal.getvalue() == "encode: 2/10, 2.0/s, 0m01s, 0m04s left\n"
+
+
+@pytest.mark.parametrize("error, status", [(UserError("bad"), 2), (KeyboardInterrupt(), 130)])
+def test_below_what_a_stage_has_not_finished_stands_why(clock: list[float], paper: Any, error: BaseException, status: int) -> None:
+    terminal = paper("stderr")
+    with pytest.raises(SystemExit) as ended, stage():
+        progress = Progress("encode", 10)
+        clock[0] += 1
+        progress.advance(2)
+        raise error
+    assert ended.value.code == status
+    bar, why, last = terminal.shown()
+    assert bar.startswith("encode: 2/10, 2.0/s, 0m01s, 0m04s left ━")
+    assert (why, last) == ("retemper: bad" if status == 2 else "retemper: interrupted", "")
+
+
+def test_a_log_costs_no_import_of_rich() -> None:
+    script = """
+import sys
+from flows.process.display import Display, Outcome
+from tasks.core.stage.progress import track
+display = Display()
+with display.open(["a"]):
+    display.began("a")
+    display.ended("a", Outcome("Ran"))
+list(track([1], "what"))
+print("rich" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\nFalse\n")
 
 
 def test_a_flow_on_a_terminal_gets_transient_lines(

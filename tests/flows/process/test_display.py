@@ -1,14 +1,16 @@
-"""A run whose output nobody takes any more."""
+"""What a run shows on a terminal, and a run whose output nobody takes any more."""
 
 import os
+import pty
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.process.display import Display
+from flows.process.display import Display, Outcome
 from flows.process.processes import Processes
 
 RUN = """
@@ -82,3 +84,98 @@ def test_what_is_said_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
     display.warn("a warning")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("a line\n", "retemper: warning: a warning\n")
+
+
+def test_a_terminal_sees_stages_at_work_below_what_is_printed(paper: Any) -> None:
+    terminal = paper("stdout", "stderr")
+    display = Display()
+    with display.open(["a", "train@a"]):
+        display.began("train@a")
+        display.passing("train@a", "train: 1/2 \x1b[31m[b], 2.0/s")
+        display.output("train@a", "a \x1b[31m[b] line " + 99 * "x")
+        display.began("a")
+        assert "".join(terminal.shown()[:2]) == "train@a | a \\x1b[31m[b] line " + 99 * "x"
+        at_work = [line.split(" s > ")[1] for line in terminal.shown()[2:]]
+        assert at_work == ["train: 1/2 \\x1b[31m[b], 2.0/s", "at work"]
+        display.warn("beware")
+        display.ended("train@a", Outcome("Ran", 1.0))
+        assert terminal.shown()[2:4] == ["retemper: warning: beware", "train@a Ran in 1.0 s"]
+        assert terminal.shown()[4].startswith("a ") and len(terminal.shown()) == 5
+        display.ended("a", Outcome("Failed", 2.0))
+    display.line("the end")
+    assert terminal.shown()[4:] == ["a       Failed in 2.0 s", "the end", ""]
+
+
+def test_a_stopped_run_draws_no_more(paper: Any) -> None:
+    """What is said then, from a signal's handler, stands below the lines of the stages at work."""
+    terminal = paper("stdout", "stderr")
+    with pytest.raises(KeyboardInterrupt):
+        display = Display()
+        with display.open(["a", "b"]):
+            display.began("a")
+            display.began("b")
+            drawn = terminal.shown()
+            said = display.farewell()
+            terminal.write(said)
+            raise KeyboardInterrupt
+    assert "".join("".join(terminal.shown()).split()) == "".join("".join([*drawn, said]).split())
+
+
+@pytest.mark.parametrize("columns", [7, 30])
+def test_a_narrow_terminal_cuts_what_stages_do(paper: Any, columns: int) -> None:
+    terminal = paper("stdout")
+    terminal.columns = columns
+    display = Display()
+    with display.open(["a", "b"]):
+        display.began("a")
+        display.passing("a", "doing this and that " * 9)
+        display.began("b")
+        assert len(terminal.shown()) == 2
+
+
+@pytest.mark.parametrize("name, value", [("TERM", "dumb"), ("NO_COLOR", "1")])
+def test_a_terminal_of_plain_text_is_told_as_a_log(paper: Any, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    terminal = paper("stdout", "stderr")
+    monkeypatch.setenv(name, value)
+    display = Display()
+    with display.open(["a"]):
+        display.began("a")
+        display.passing("a", "half way")
+        display.ended("a", Outcome("Ran", 1.0))
+    assert (terminal.getvalue(), display.environment) == ("a Ran in 1.0 s\n", {})
+
+
+def test_lines_of_many_threads_come_whole_and_once(paper: Any) -> None:
+    """While stages begin and end, and the lines below are redrawn."""
+    terminal = paper("stdout", "stderr")
+    display, stages = Display(), [f"stage{number}" for number in range(6)]
+
+    def work(stage: str) -> None:
+        for turn in range(10):
+            display.began(stage)
+            display.output(stage, f"line {turn}")
+            display.ended(stage, Outcome("Ran", turn))
+
+    with display.open(stages):
+        threads = [threading.Thread(target=work, args=(stage,)) for stage in stages]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    wanted = [line for stage in stages for turn in range(10) for line in (f"{stage} | line {turn}", f"{stage} Ran in {turn}.0 s")]
+    assert sorted(filter(None, terminal.shown())) == sorted(wanted)
+
+
+@pytest.mark.usefixtures("paper")
+def test_the_run_goes_on_where_its_terminal_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = pty.openpty()
+    with os.fdopen(its, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        display = Display()
+        with display.open(["a"]):
+            display.began("a")
+            os.close(ours)
+            display.ended("a", Outcome("Ran", 1.0))
+            display.output("a", "a line")
+        display.line("the end")
+        print("of others", flush=True)

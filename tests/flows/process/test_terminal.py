@@ -57,8 +57,8 @@ CTRL_C = "\x03"
 def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: int) -> None:
     served.acts(encoders__a="hang")
     terminal = Terminal(served, "run", "train@a")
-    assert terminal.read(120, "train@a +> half way"), terminal.text
-    assert terminal.read(60, "train@a +> at work\r\n\x1b\\[1A\x1b\\[J"), "the line in passing is taken off again"
+    assert terminal.read(120, "train@a +[0-9]+ s > half way"), terminal.text
+    assert terminal.read(60, "train@a +[0-9]+ s > at work\r\x1b\\[2K"), "the line in passing is taken off again"
     pressed = time.monotonic()
     terminal.press(CTRL_C)
     if presses > 1:
@@ -70,6 +70,8 @@ def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: 
     assert time.monotonic() - pressed < 60, "the stage would have slept for two minutes"
     assert "Traceback" not in terminal.text
     assert terminal.text.count("retemper: ") == 2, terminal.text
+    assert not re.search("\x1b\\[(?!2K|0m)", terminal.text), "lines erased, no more (0m is a library's): no hidden cursor"
+    assert "\x1b[2K" not in terminal.text[terminal.text.index("retemper: ") :], "nothing is drawn over what is said last"
     assert "retemper: stopped in train@a; finished stages are kept, and the same command goes on" in terminal.text
     assert served.gone(), served.processes()
 
