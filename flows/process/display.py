@@ -13,20 +13,20 @@ from tasks.core.stage.progress import LIVE, drawable, foot, say
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-KEPT = "finished stages are kept, and the same command goes on from there"
+KEPT = "finished stages are kept, and the same command resumes"
 RESUMED = (
-    "what was at work goes on from its last checkpoint (a training; how often: checkpoint_seconds of runtime.yaml) "
-    "or finished piece (encoding, BM25, mining, a teacher), else begins anew"
+    "a training resumes from its last checkpoint (how often: checkpoint_seconds of runtime.yaml), "
+    "encoding, BM25, mining, and a teacher from their last finished piece; other stages start again"
 )
 State = Literal["Ran", "Cached", "Failed", "Skipped"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage ended. `problem`: why, where it failed; `status` the exit status it ended with.
+    """How a stage ended. `problem`: why it failed, if it did; `status`: its exit status.
 
-    `began` and `ended`: when its command began and its outs were safe, in seconds since the epoch; 0 where it did not get there.
-    `work`: the seconds of its own work, without start-up, DVC and caching; None where it has not said so.
+    `began` and `ended`: when its command began and its outs were safe, in seconds since the epoch; 0 if it did not get that far.
+    `work`: seconds of its own work, without start-up, DVC, and caching; None if it did not report them.
     """
 
     state: State
@@ -39,9 +39,9 @@ class Outcome:
 
 
 class Display:
-    """Prints whole lines from many threads. On a terminal, what the stages at work are doing is drawn below them, by rich.
+    """Prints whole lines from many threads. On a terminal, rich draws below them what the running stages are doing.
 
-    Where nobody reads any more (`retemper run | head`) or the disk below a log is full, it falls silent; what is run goes on.
+    If the reader is gone (`retemper run | head`) or the log's disk is full, it falls silent and the run continues.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Display:
                 self._foot = None
 
     def farewell(self) -> str:
-        """What a run that is stopped keeps, and how to go on; nothing is drawn from now on. Waits for no lock: a signal handler says it."""
+        """What a stopped run keeps, and how to resume it; nothing is drawn from now on. Takes no lock: a signal handler calls it."""
         if self._foot:
             self._foot.console.quiet = True
         at_work = list(self._doing)
@@ -85,12 +85,12 @@ class Display:
             self._say(f"retemper: warning: {printable(text)}", sys.stderr)
 
     def began(self, stage: str) -> None:
-        """A stage is at work from now until it `ended`."""
+        """A stage runs from now until it `ended`."""
         with self._guard:
             self._doing[stage] = self._foot.add_task(f"{stage:{self._width}}", total=None, text="at work") if self._foot else None
 
     def passing(self, stage: str, text: str) -> None:
-        """What a stage at work is doing just now; shown on a terminal until the next such line."""
+        """What a running stage is doing at the moment; shown on a terminal until the next such line."""
         with self._guard:
             if self._foot and (task := self._doing.get(stage)) is not None:
                 self._foot.update(task, text=printable(text))

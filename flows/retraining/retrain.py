@@ -60,7 +60,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     display = Display()
     with locks.only_run(project / LOCK):
         history.remember_killed(project)
-        begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run went on from there", champion.timestamp())
+        begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
         processes = Processes()
         try:
             with stopping_on_signals(processes):
@@ -68,7 +68,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
                 with _inside(retraining_tree.prepare(project, follow, display.warn)) as tree:
                     ended = _work(project, tree, begun, check, processes, display)
         except KeyboardInterrupt:
-            history.remember(project, replace(begun, result="stopped", reason="stopped; the next run goes on from there"), display.warn)
+            history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
             raise
         except run.StagesFailed as failed:
             ended = replace(begun, result="failed", reason=str(failed))

@@ -85,7 +85,7 @@ def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "
 
 
 def leave() -> None:
-    """Let the bars of unfinished work stand as they are, the cursor below them: the stage fails, or is stopped."""
+    """Leave the bars of unfinished work as they are, the cursor below them: the stage fails, or is stopped."""
     if _bars.cache_info().currsize:
         _bars().stop()
         _bars.cache_clear()
@@ -95,7 +95,9 @@ def leave() -> None:
 def _bars() -> "rich.Progress":
     from rich.progress import BarColumn
 
-    return foot(sys.stderr, "{task.description}", BarColumn(None), auto_refresh=False)  # drawn by who works: no thread, no lock in a fork
+    return foot(
+        sys.stderr, "{task.description}", BarColumn(None), auto_refresh=False
+    )  # drawn by the worker itself: no thread, no lock in a fork
 
 
 def drawable(stream: TextIO | None) -> bool:
@@ -115,7 +117,7 @@ def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refr
 
     class Screen(Console):
         def show_cursor(self, show: bool = True) -> bool:
-            return show  # it is never hidden: who is killed could not show it again
+            return show  # never hidden: a killed process could not show it again
 
         def __exit__(self, *raised: object) -> None:
             try:
@@ -131,7 +133,7 @@ def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refr
 
 
 def say(text: str, stream: TextIO) -> None:
-    """Print; at the first failure the stream is led to nowhere, for us and all who write to it later, Python's exit included."""
+    """Print. At the first failure, redirect the stream to nowhere for all later writers, Python's exit included."""
     try:
         print(text, file=stream, flush=True)
     except OSError:

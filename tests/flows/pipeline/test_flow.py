@@ -139,7 +139,7 @@ def test_a_killed_run_leaves_nothing_alive_and_the_next_one_finishes(served: Any
     if number != signal.SIGKILL:
         stopped, resumed = errors.strip().splitlines()[-2:]
         assert stopped.startswith("retemper: stopped in train@"), stopped
-        assert "finished stages are kept, and the same command goes on" in stopped
+        assert "finished stages are kept, and the same command resumes" in stopped
         assert "last checkpoint" in resumed
         assert "Traceback" not in output + errors
         logs = [log.read_text() for log in toy.folder.glob(".retemper/logs/*.log")]

@@ -72,7 +72,7 @@ def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: 
     assert terminal.text.count("retemper: ") == 2, terminal.text
     assert not re.search("\x1b\\[(?!2K|0m)", terminal.text), "lines erased, no more (0m is a library's): no hidden cursor"
     assert "\x1b[2K" not in terminal.text[terminal.text.index("retemper: ") :], "nothing is drawn over what is said last"
-    assert "retemper: stopped in train@a; finished stages are kept, and the same command goes on" in terminal.text
+    assert "retemper: stopped in train@a; finished stages are kept, and the same command resumes" in terminal.text
     assert served.gone(), served.processes()
 
 
