@@ -1,11 +1,21 @@
 """`retemper rounds ance | remove`."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from flows.cli.command import ProjectCommand, group
 from tasks.core.stage.errors import UserError
+
+
+class Kept(StrEnum):
+    """What of the optimizer a refresh keeps."""
+
+    CONTINUE = "continue"
+    MOMENTS = "moments"
+    ANEW = "anew"
+
 
 app = group(name="rounds", help="Write many rounds into params.yaml at once, or remove them.")
 
@@ -19,7 +29,13 @@ def ance(
     negatives: Annotated[str | None, typer.Option(help="Negatives of the first rounds; default: mined with --init.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of a round; default: an epoch.")] = None,
     prefix: Annotated[str, typer.Option(help="Rounds are named PREFIX1, PREFIX2, ...")] = "ance",
-    carry_on: Annotated[bool, typer.Option("--carry-on", help="Keep the optimizer's state, and one lr schedule over all rounds.")] = False,
+    optimizer: Annotated[
+        Kept | None,
+        typer.Option(
+            help="continue: keep the optimizer's state, and one lr schedule over all rounds; moments: keep the state, each round has its "
+            "own schedule; anew: neither. Default: continue with --steps, else moments."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of every round, such as lr=1e-5.")
     ] = None,
@@ -36,7 +52,7 @@ def ance(
         negatives=negatives or init,
         steps=steps,
         prefix=prefix,
-        carry_on=carry_on,
+        optimizer=optimizer.value if optimizer else None,
         settings=settings or [],
     )
     print(f"params.yaml: added {', '.join(rounds.add(plan))}; retemper run trains them")

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.edit import apply
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml
 
+Optimizer = Literal["continue", "moments", "anew"]
 SEED = 42  # of a round without a seed (tasks.train.params)
 
 
@@ -20,6 +21,9 @@ class Ance:
     Round k takes its negatives from round k - 1 - lag. Lag 0: training waits until the round before it is mined. Lag 1:
     it trains while that one is encoded and mined, the paper's Trainer and Inferencer side by side. The first rounds, which
     have none that far back, take theirs from `negatives`.
+
+    The released code changes only the data at a refresh, so rounds keep the optimizer's moments by default, and with known
+    `steps` also one schedule over all of them.
     """
 
     n: int
@@ -28,9 +32,14 @@ class Ance:
     negatives: str
     steps: int | None = None  # of a round: the refresh interval
     prefix: str = "ance"
-    carry_on: bool = False  # the optimizer's state and one schedule over all rounds
+    optimizer: Optimizer | None = None  # optimizer_from of rounds 2 to n; None: continue where `steps` is given, else moments
     search: str = "embeddings"
     settings: Sequence[str] = field(default=())  # KEY=VALUE, of every round
+
+    @property
+    def kept(self) -> Optimizer:
+        """`optimizer`, with its default."""
+        return self.optimizer or ("moments" if self.steps is None else "continue")
 
     def source(self, k: int) -> str:
         """Where round k takes its negatives from."""
@@ -39,8 +48,8 @@ class Ance:
     def assignments(self, rounds: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
         """The edits of params.yaml, in `--set` form. `rounds` and `sources` (of negatives) are those already there.
 
-        One seed gives every round the same queries in the same order, so each that starts over gets one that no other round has; a
-        chain that carries on is one long training, with one seed for its one order.
+        One seed gives every round the same queries in the same order, so each with a schedule of its own gets a seed that no other
+        round has; rounds that continue one schedule are one long training, with one seed for its one order.
         """
         edits = []
         seeds = [entry.get("seed", SEED) for entry in rounds.values() if isinstance(entry, dict)]
@@ -49,9 +58,9 @@ class Ance:
             init = self.init if k == 1 else f"{self.prefix}{k - 1}"
             entry = {"init": init, "negatives": self.source(k), "loss": "nll", "in_batch": "false", "hard_negatives": "1"}
             entry |= {"steps": str(self.steps)} if self.steps is not None else {}
-            if self.carry_on:
-                entry |= {"schedule_steps": str((self.steps or 0) * self.n)} | ({"optimizer_from": "continue"} if k > 1 else {})
-            entry["seed"] = str(first if self.carry_on else first + k - 1)
+            entry |= {"optimizer_from": self.kept} if k > 1 and self.kept != "anew" else {}
+            entry |= {"schedule_steps": str((self.steps or 0) * self.n)} if self.kept == "continue" else {}
+            entry["seed"] = str(first if self.kept == "continue" else first + k - 1)
             for setting in self.settings:
                 key, equals, value = setting.partition("=")
                 if not (equals and key.strip() and value.strip()):
@@ -73,8 +82,8 @@ def add(plan: Ance) -> list[str]:
         raise UserError(
             f"{PARAMS}: rounds.{taken[0]}: already exists; run retemper rounds remove {plan.prefix}, or choose another --prefix"
         )
-    if plan.carry_on and plan.steps is None:
-        raise UserError("--carry-on: expected --steps, for one schedule over all rounds")
+    if plan.kept == "continue" and plan.steps is None:
+        raise UserError("--optimizer continue: expected --steps, for one schedule over all rounds; or --optimizer moments")
     sources = [name for section in ("mine", "mix", "teacher") for name in sections.get(section) or {}]
     apply(plan.assignments(rounds, sources), PARAMS, check)
     return [f"{plan.prefix}{k}" for k in range(1, plan.n + 1)]

@@ -173,7 +173,7 @@ def check_rounds(parameters: Parameters, where: str) -> None:
     rounds = parameters.rounds
     for name, entry in rounds.items():
         before = rounds.get(entry.init)
-        if entry.optimizer_from == "continue" and (before is None or before.optimizer != entry.optimizer):
+        if entry.optimizer_from != "anew" and (before is None or before.optimizer != entry.optimizer):
             found = f"{entry.init!r}, which is not a round" if before is None else f"a round trained with {before.optimizer}"
             expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: anew"
             raise UserError(f"{where}: rounds.{name}.init: found {found}; {expected}")
@@ -210,7 +210,7 @@ def _steps_behind(parameters: Parameters, name: str) -> int | None:
         if entry.steps is None:
             return None
         total += entry.steps
-        if entry.optimizer_from == "anew":
+        if entry.optimizer_from != "continue":
             return total
         name = entry.init
 

@@ -69,9 +69,10 @@ class Round(Params):
     warmup: float = Field(
         0.1, ge=0, lt=1, description="fraction of the steps over which lr rises linearly from 0; it then falls linearly to 0"
     )
-    optimizer_from: Literal["anew", "continue"] = Field(
+    optimizer_from: Literal["anew", "moments", "continue"] = Field(
         "anew",
-        description="anew: a fresh optimizer; continue: the optimizer state and schedule of the round `init`, as in one long training",
+        description="anew: a fresh optimizer; moments: the optimizer state of the round `init`, under a schedule of its own; continue: its "
+        "state and its schedule, as in one long training (ANCE as released: only the negatives change at a refresh)",
     )
     schedule_steps: int | None = Field(
         None,
@@ -119,7 +120,7 @@ class Round(Params):
             raise ValueError(f"negatives {self.negatives} have no scores, which {wish} requires; name a mine or a teacher")
         if self.hardest and self.distilled:
             raise ValueError(f"hardest uses one negative, but loss {self.loss} uses the whole group; choose one of them")
-        if self.optimizer_from == "continue" and self.projector != "none":
+        if self.optimizer_from != "anew" and self.projector != "none":
             raise ValueError(f"projector {self.projector} adds weights that the continued optimizer has no state for; set projector: none")
         if self.optimizer_from == "continue" and self.schedule_steps is None:
             raise ValueError("optimizer_from: continue requires schedule_steps, the steps of the whole chain")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tasks.core.stage.files import file_digest, folder_digest
@@ -27,6 +28,7 @@ rounds:
   long: {init: base, negatives: bm25, steps: 5, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   anew: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4}
+  kept: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, optimizer_from: moments}
   others: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, seed: 7}
   second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, lr: 1e-4, schedule_steps: 5, optimizer_from: continue}
 """
@@ -121,6 +123,21 @@ def test_continued_rounds_equal_one_long_training(project: Path, run_here: Any) 
     assert f"anew: {repeated}" in run_here(project, "train", *arguments)
     arguments = [*train_arguments("others", "negatives", "others", "first/encoder"), "--init-state", "first/state"]
     assert "come first" not in run_here(project, "train", *arguments), "another seed"
+
+
+def test_kept_moments_have_a_schedule_of_their_own(project: Path, run_here: Any) -> None:
+    """The round `anew` but for what came before in the optimizer's state: its third step, at the lr of a first."""
+    for name in ("first", "anew", "kept"):
+        init = ["base"] if name == "first" else ["first/encoder"]
+        state = [] if name == "first" else ["--init-state", "first/state"]
+        run_here(project, "train", *train_arguments(name, "negatives", f"moments/{name}", *init), *state)
+    states = {name: load_file(project / f"moments/{name}/state/optimizer.safetensors") for name in ("first", "anew", "kept")}
+    counts = {name: {int(tensor) for key, tensor in state.items() if key.endswith(".step")} for name, state in states.items()}
+    assert counts == {"first": {2}, "anew": {1}, "kept": {3}}
+    rates = [(project / f"moments/{name}/curves/plots/metrics/train/lr.tsv").read_text() for name in ("anew", "kept")]
+    assert rates[0] == rates[1]
+    key = next(key for key in states["kept"] if key.endswith(".exp_avg"))
+    assert not torch.equal(states["kept"][key], states["anew"][key])
 
 
 def test_a_user_mistake_is_one_line(project: Path) -> None:

@@ -332,7 +332,12 @@ def test_an_invalid_schedule_is_refused(project: Path) -> None:
 def test_rounds_are_written_and_removed(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(project)
     before = Path("params.yaml").read_text()
-    assert cli.main(["rounds", "ance", "--n", "3", "--lag", "1", "--init", "warmup", "--steps", "9", "--carry-on", "--set", "lr=1e-6"]) == 0
+    assert (
+        cli.main(
+            ["rounds", "ance", "--n", "3", "--lag", "1", "--init", "warmup", "--steps", "9", "--optimizer", "moments", "--set", "lr=1e-6"]
+        )
+        == 0
+    )
     assert "added ance1, ance2, ance3" in capsys.readouterr().out
     assert "ance3: {init: ance2, negatives: ance1" in Path("params.yaml").read_text()
     assert cli.main(["rounds", "remove", "ance"]) == 0

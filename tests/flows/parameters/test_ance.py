@@ -82,18 +82,29 @@ def test_each_round_starts_from_the_one_before_and_its_negatives_lag(params: Pat
     assert params.read_text() == before
 
 
-def test_carry_on_is_one_long_training(params: Path) -> None:
-    ance.add(some_ance(carry_on=True))
+def test_refreshes_keep_the_optimizer_and_its_schedule(params: Path) -> None:
+    """As the released code does: one long training whose data change."""
+    ance.add(some_ance())
     entries = [read_yaml(params)["rounds"][f"ance{k}"] for k in range(1, 5)]
     assert [entry.get("optimizer_from") for entry in entries] == [None, "continue", "continue", "continue"]
     assert [entry["schedule_steps"] for entry in entries] == [200] * 4
     assert {entry["seed"] for entry in entries} == {44}, "one long training has one order, which is neither warmup's (42) nor star's (43)"
 
 
+@pytest.mark.parametrize(
+    ("values", "kept"), [({"steps": None}, "moments"), ({"optimizer": "moments"}, "moments"), ({"optimizer": "anew"}, None)]
+)
+def test_rounds_with_schedules_of_their_own(params: Path, values: dict[str, Any], kept: str | None) -> None:
+    ance.add(some_ance(**values))
+    entries = [read_yaml(params)["rounds"][f"ance{k}"] for k in range(1, 5)]
+    assert [entry.get("optimizer_from") for entry in entries] == [None, kept, kept, kept]
+    assert not any("schedule_steps" in entry for entry in entries)
+
+
 def test_rounds_that_start_over_draw_other_queries(params: Path) -> None:
-    ance.add(some_ance())
+    ance.add(some_ance(optimizer="anew"))
     assert [read_yaml(params)["rounds"][f"ance{k}"]["seed"] for k in range(1, 5)] == [44, 45, 46, 47]
-    ance.add(some_ance(prefix="more"))
+    ance.add(some_ance(prefix="more", optimizer="moments"))
     assert [read_yaml(params)["rounds"][f"more{k}"]["seed"] for k in range(1, 5)] == [48, 49, 50, 51]
 
 
@@ -113,7 +124,7 @@ def test_a_round_that_was_not_mined_yet_is_mined(params: Path) -> None:
         ({"settings": ["lr"]}, "expected key=value of a round"),
         ({"settings": ["speed=9"]}, "rounds.ance1.speed: unknown key"),
         ({"settings": ["window=[201, 300]"]}, "rounds.ance1.hard_negatives: found 1, expected at most 0: mine.warmup.depth"),
-        ({"carry_on": True, "steps": None}, "expected --steps"),
+        ({"optimizer": "continue", "steps": None}, "expected --steps"),
     ],
 )
 def test_refused_and_undone(params: Path, values: dict[str, Any], words: str) -> None:
