@@ -26,6 +26,8 @@ def main() -> None:
     settings = load(Prepare, "prepare")
     if paths.drop:
         settings = settings.model_copy(update={"unknown_documents": "drop", "empty_texts": "drop"})
+    if paths.source:
+        settings = settings.model_copy(update={"leaks": "allow"})  # data that a model is evaluated on: nothing is trained there
     with ExitStack() as outs:
         corpus, none = (outs.enter_context(new_folder(path)) for path in (paths.out, paths.none))
         source = read(spec)

@@ -57,6 +57,7 @@ class Tally:
     empty_texts: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     white_ids: Counter[str] = field(default_factory=Counter)
+    leaks: int = 0  # training queries that are in dev or test too
 
 
 @dataclass(frozen=True)
@@ -147,22 +148,69 @@ def _write_queries(
                 tally.queries[split].add(query.text for query in rows)
                 writers[split].write(_batch(QUERIES, rows))
 
+        held_out = _held_out(source, judged, masks)
+        leaks: list[Query] = []
         for key, read in source.queries.items():
             splits = [key] if key else list(SPLITS)
-            wanted = {split: _ids(judged[split].table["query"].filter(pa.array(masks[split]))) for split in splits}
+            wanted = {split: _wanted(judged[split], masks[split]) for split in splits}
             empty: set[str] = set()
             seen = Ids()
             for chunk in chunks(_full(track(read(), f"queries {key}".rstrip()), "query", settings, tally, empty)):
                 ids = [query.id for query in chunk]
                 seen.add(ids)
                 for split in splits:
-                    pending[split] += compress(chunk, wanted[split].contain(ids))
+                    rows = list(compress(chunk, wanted[split].contain(ids)))
+                    if split == "train" and rows:
+                        leaked = _leaked(rows, held_out)
+                        leaks += compress(rows, leaked)
+                        rows = rows if settings.leaks == "allow" else list(compress(rows, ~leaked))
+                    pending[split] += rows
                     flush(split, BATCH_ROWS)
             for split in splits:
                 flush(split, 1)
                 masks[split] &= _known(judged[split], "query", seen, empty, settings, tally, masks[split])
             _refuse_repeated(seen, read(), "query")
+    if leaks and settings.leaks == "refuse":
+        raise UserError(
+            f"{leaks[0].at}: training query {leaks[0].id!r} is in dev or test too, by its text or its id ({len(leaks):,} such queries), "
+            "expected none: a model would be measured on what it was trained on; remove them, or set prepare.leaks=drop (or allow)"
+        )
+    if settings.leaks == "allow":
+        tally.leaks = len(leaks)
+    elif leaks:
+        names = pa.array([query.id for query in leaks])
+        masks["train"] &= ~pc.is_in(judged["train"].table["query"], value_set=names).to_numpy()
+        tally.dropped["queries of train that are in dev or test too"] += len(leaks)
     return written
+
+
+def _wanted(judged: Judged, mask: npt.NDArray[np.bool_]) -> Ids:
+    return _ids(judged.table["query"].filter(pa.array(mask)))
+
+
+def _plain(text: str) -> str:
+    """A query's text as leaks are found by: without case, and with single blanks."""
+    return " ".join(text.casefold().split())
+
+
+def _held_out(source: Source, judged: dict[str, Judged], masks: dict[str, npt.NDArray[np.bool_]]) -> tuple[Ids, Ids]:
+    """Ids and texts of the queries of dev and test; none where there is nothing to train on."""
+    ids, texts = Ids(), Ids()
+    for key, read in source.queries.items() if len(judged["train"].table) else ():
+        for split in [key] if key else ["dev", "test"]:
+            if split == "train" or not len(judged[split].table):
+                continue
+            wanted = _wanted(judged[split], masks[split])
+            for chunk in chunks(read()):
+                rows = list(compress(chunk, wanted.contain([query.id for query in chunk])))
+                ids.add([query.id for query in rows])
+                texts.add([_plain(query.text) for query in rows])
+    return ids, texts
+
+
+def _leaked(rows: Sequence[Query], held_out: tuple[Ids, Ids]) -> npt.NDArray[np.bool_]:
+    ids, texts = held_out
+    return ids.contain([query.id for query in rows]) | texts.contain([_plain(query.text) for query in rows])
 
 
 def _full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:

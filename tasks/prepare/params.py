@@ -23,6 +23,11 @@ class Prepare(Params):
         "refuse",
         description="documents without title and text, queries without text: raise an error, or drop and count them and their qrels",
     )
+    leaks: Literal["refuse", "drop", "allow"] = Field(
+        "refuse",
+        description="training queries that are in dev or test too, by id, or by text (without case, with single blanks): an error, dropped "
+        "from train, or kept; dropped and kept ones are counted",
+    )
     ids: Literal["refuse", "escape"] = Field(
         "refuse",
         description="ids with white space: raise an error, or keep them, percent-encoded in TREC files, whose fields white space separates",

@@ -43,11 +43,14 @@ class Counted(Protocol):
     empty_texts: int
     dropped: Counter[str]
     white_ids: Counter[str]
+    leaks: int
 
 
 def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
-    """The content of stats.json. Words are of the text, without the title; `dropped` counts by reason, and `white_ids`
-    (if there are any) counts ids with white space by what they name."""
+    """The content of stats.json. Words are of the text, without the title; `dropped` counts by reason.
+
+    If there are any: `white_ids` counts ids with white space by what they name, `leaks` training queries that are in dev or test too.
+    """
     figures = {
         "documents": {
             "count": tally.documents.counts.total(),
@@ -62,7 +65,8 @@ def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
         "splits": {split: _split_stats(tally.queries[split], qrels[split]) for split in SPLITS},
         "dropped": {reason: tally.dropped[reason] for reason in sorted(tally.dropped)},
     }
-    return figures | ({"white_ids": dict(sorted(tally.white_ids.items()))} if tally.white_ids else {})
+    found = {"white_ids": dict(sorted(tally.white_ids.items())), "leaks": tally.leaks}
+    return figures | {name: count for name, count in found.items() if count}
 
 
 def table(stats: Stats) -> str:
@@ -82,6 +86,8 @@ def table(stats: Stats) -> str:
     if white := stats.get("white_ids"):
         told = ", ".join(counted(count, f"{'queries' if what == 'query' else 'documents'}") for what, count in white.items())
         lines.append(f"ids with white space, percent-encoded in TREC files: {told}")
+    if leaks := stats.get("leaks"):
+        lines.append(f"in dev or test too: {counted(leaks, 'queries of train')}")
     lines += [f"dropped: {counted(count, reason)}" for reason, count in stats["dropped"].items()]
     return "\n".join(lines)
 

@@ -49,6 +49,7 @@ def test_reads_a_folder(prepare: Any, put: Any) -> None:
             "test": {"queries": 0, "words": {"mean": 0.0, "median": 0, "p95": 0}, "qrels": 0, "positives": 0, "positives_per_query": 0.0},
         },
         "dropped": {},
+        "leaks": 1,
     }
 
 

@@ -1,0 +1,52 @@
+"""Training queries that are in dev or test too: refused with their count and the fix, dropped, or kept and counted."""
+
+from typing import Any
+
+import pytest
+
+from tasks.core.stage.errors import UserError
+from tasks.prepare.params import Prepare
+from tasks.prepare.stats import table
+
+HEAD = "query-id\tcorpus-id\tscore\n"
+FILES = {
+    "corpus.jsonl": "".join(f'{{"_id": "d{n}", "title": "", "text": "text {n}"}}\n' for n in range(3)),
+    "queries.jsonl": "".join(
+        f'{{"_id": "{name}", "text": "{text}"}}\n'
+        for name, text in [("a", "Who  was Ada"), ("b", "alone"), ("c", "who was ada"), ("d", "in both"), ("e", "of dev"), ("f", "Alone?")]
+    ),
+    "qrels/train.tsv": f"{HEAD}a\td0\t1\nb\td1\t1\nd\td2\t1\n",  # a asks what c does, d is itself in dev
+    "qrels/dev.tsv": f"{HEAD}d\td2\t1\ne\td1\t1\nf\td1\t1\n",
+    "qrels/test.tsv": f"{HEAD}c\td0\t1\ne\td1\t1\n",
+}
+
+
+def test_leaks_are_refused_with_their_count_and_the_fix(prepare: Any, put: Any) -> None:
+    line = r"queries.jsonl:1: training query 'a' is in dev or test too, .*\(2 such queries\).*; remove them, or set prepare.leaks=drop"
+    with pytest.raises(UserError, match=line):
+        prepare(f"beir:{put(FILES)}", leaks="refuse")
+    assert Prepare().leaks == "refuse"
+
+
+def test_leaks_are_dropped_from_train_alone(prepare: Any, put: Any) -> None:
+    got = prepare(f"beir:{put(FILES)}", leaks="drop")
+    assert {split: [row[0] for row in rows] for split, rows in got.queries.items()} == {
+        "train": ["b"],
+        "dev": ["d", "e", "f"],
+        "test": ["c", "e"],
+    }
+    assert [row[:2] for row in got.qrels["train"]] == [("b", "d1")]
+    assert len(got.qrels["dev"]) == 3
+    assert "dropped: 2 queries of train that are in dev or test too" in table(got.stats)
+
+
+def test_leaks_are_kept_and_counted(prepare: Any, put: Any) -> None:
+    got = prepare(f"beir:{put(FILES)}", leaks="allow")
+    assert [row[0] for row in got.queries["train"]] == ["a", "b", "d"]
+    assert got.stats["leaks"] == 2
+    assert "in dev or test too: 2 queries of train" in table(got.stats)
+
+
+def test_without_training_queries_nothing_leaks(prepare: Any, put: Any) -> None:
+    got = prepare(f"beir:{put({name: text for name, text in FILES.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
+    assert "leaks" not in got.stats
