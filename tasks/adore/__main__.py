@@ -9,7 +9,7 @@ from tasks.adore.documents import Centroids
 from tasks.adore.params import Adore, Study
 from tasks.adore.study import run_study, text
 from tasks.adore.work import INDEX, Setting, open_documents, train_tower
-from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
+from tasks.core.models.bi_encoder import Towers, load_towers, odd_temperature, save_towers
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.faiss_search import save_index
 from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
@@ -65,6 +65,8 @@ def adore(given: Namespace) -> None:
     with new_folder(given.curves) as curves, new_folder(given.index) as index, new_folder(given.encoder) as encoder:
         documents = open_documents(setting, params, scratch, f"{key}.index")
         what = f"adore {given.name} ({setting.device.type}, {str(setting.dtype).removeprefix('torch.')})"
+        if line := odd_temperature(setting.towers.document.shape, params.temperature):
+            print(f"adore {given.name}: {line}")
         tower, steps = train_tower(setting, params, documents, scratch, curves, what)
         write_json(curves / "round.json", {"steps": steps})
         write_json(given.state / "state.json", {"steps": 0})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tasks.core.models.bi_encoder import load_towers, save_towers
+from tasks.core.models.bi_encoder import load_towers, odd_temperature, save_towers
 from tasks.core.models.projector import add_projector
 from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.stage.entry import parser, stage
@@ -65,6 +65,8 @@ def main() -> None:
             everything = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window, scratch)
             data = sampled_queries(everything, params)
             print(check_training_set(data, params))
+            if line := odd_temperature(towers.document.shape, params.temperature):
+                print(f"{args.name}: {line}")
             steps = steps_of(data, params)
             if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data, params)):
                 print(f"{args.name}: {line}")

@@ -43,6 +43,11 @@ transformers_logging.disable_progress_bar()  # progress bars for a load of half 
 transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
 
 
+COSINE_TEMPERATURE = (
+    0.2  # at most; DPR, ANCE, STAR, and ADORE train dot products with 1, SimCSE and sentence-transformers cosines with 0.05
+)
+
+
 @dataclass(frozen=True)
 class Shape:
     """What is on top of the transformer, and how texts are presented to it."""
@@ -53,6 +58,16 @@ class Shape:
     max_length: int | None = None  # tokens of a document
     query_prefix: str = ""
     document_prefix: str = ""
+
+
+def odd_temperature(shape: Shape, temperature: float) -> str:
+    """A warning where a cosine's temperature divides dot products; else empty."""
+    if shape.similarity == "cosine" or temperature > COSINE_TEMPERATURE:
+        return ""
+    return (
+        f"temperature {temperature:g} multiplies dot products by {1 / temperature:,.0f}: it suits a cosine; the papers train dot products "
+        "with 1, or set base.similarity: cosine"
+    )
 
 
 class Head(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
-from tasks.core.models.bi_encoder import TOWERS, Shape, Towers, load_towers, load_transformer, read_shape, save_towers
+from tasks.core.models.bi_encoder import TOWERS, Shape, Towers, load_towers, load_transformer, odd_temperature, read_shape, save_towers
 from tasks.core.retrieval.encode import encode_texts
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
@@ -335,3 +335,9 @@ def test_two_towers_keep_two_lengths(tiny_encoder: Path, tmp_path: Path) -> None
     save_towers(Towers(first.query, second.document), load_tokenizer(tiny_encoder), tmp_path, 6, max_length=20)
     lengths = {name: json.loads((tmp_path / name / "sentence_bert_config.json").read_text())["max_seq_length"] for name in TOWERS}
     assert lengths == {"query": 6, "document": 20}
+
+
+def test_a_cosines_temperature_over_dot_products_is_warned_about() -> None:
+    dot, cosine = Shape(similarity="dot"), Shape(similarity="cosine")
+    assert odd_temperature(dot, 0.05).startswith("temperature 0.05 multiplies dot products by 20: it suits a cosine;")
+    assert [odd_temperature(dot, 1.0), odd_temperature(cosine, 0.05)] == ["", ""]
