@@ -62,7 +62,8 @@ def main() -> None:
         steps = before = 0
         order: dict[str, int] = {}
         if params.steps != 0:
-            everything = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params.window, scratch)
+            table, only_positives = args.negatives / "train.parquet", params.hard_negatives_from == "positives"
+            everything = read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives)
             data = sampled_queries(everything, params)
             print(check_training_set(data, params))
             if line := odd_temperature(towers.document.shape, params.temperature):

@@ -28,7 +28,8 @@ Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 class TrainingSet:
     """Queries with at least one positive: their rows, their positives and their hard negatives, best first.
 
-    `known` are the documents that are no negatives: positives, and all that have the same text as one.
+    `known` are the documents that are no negatives: positives, and all that have the same text as one. `pool` are the documents
+    that may be hard negatives, where not all may.
     """
 
     queries: Ints  # [N] query ordinals
@@ -36,6 +37,7 @@ class TrainingSet:
     negatives: DocumentLists
     documents: int
     known: DocumentLists
+    pool: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,19 @@ class _Draw:
 
 
 def read_training_set(
-    queries: Tokens, documents: Tokens, qrels: Path, negatives: Path, window: tuple[int, int], scratch: Path
+    queries: Tokens,
+    documents: Tokens,
+    qrels: Path,
+    negatives: Path,
+    window: tuple[int, int],
+    scratch: Path,
+    *,
+    only_positives: bool = False,
 ) -> TrainingSet:
     """Judgements and negatives of the training queries; UserError if there is nothing to train on.
 
-    `negatives` is a table; positives.parquet beside it has the scores of known positives, if its stage wrote them.
+    `negatives` is a table; positives.parquet beside it has the scores of known positives, if its stage wrote them. `only_positives`:
+    hard negatives are documents that are some query's positive.
     """
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
     q, d = relevant_pairs(qrels, query_ids, document_ids)
@@ -74,9 +84,11 @@ def read_training_set(
     total = count_rows(document_ids)
     scores = _positive_scores(negatives.with_name("positives.parquet"), q, d, query_ids, document_ids, total)
     positives = lists_of(q, d, count_rows(query_ids), scores)
-    hard = ranked_lists(negatives, query_ids, document_ids, window, scratch)
+    among = np.bincount(d, minlength=total) > 0 if only_positives else None
+    hard = ranked_lists(negatives, query_ids, document_ids, window, scratch, among)
     known = lists_of(*with_same_texts(q, d, first_of_same(queries), first_of_same(documents)), count_rows(query_ids))
-    return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known)
+    pool = None if among is None else np.flatnonzero(among)
+    return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known, pool)
 
 
 def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
@@ -123,7 +135,7 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     if not counts.any():
         raise UserError(
             f"negatives {params.negatives}: none of {len(counts):,} queries has one at ranks {params.window[0]} to {params.window[1]}; "
-            "choose other negatives (random, bm25, none) or a wider window"
+            "choose other negatives (random, bm25, none), a wider window, or hard_negatives_from: all"
         )
     if (params.distilled or params.sampling == "simans") and (
         data.positives.scores is None or not np.isfinite(data.positives.scores).any()
@@ -180,7 +192,7 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     """The batch of step `step`: queries in the order of a permutation per epoch, a positive of each drawn uniformly.
 
     Hard negatives are drawn as params.sampling says. A query with fewer than requested repeats some; one with none gets
-    random documents of the corpus, as does every query if params.negatives is random.
+    random documents of the corpus (or of the pool), as does every query if params.negatives is random.
     """
     size, hard = min(params.batch_queries, len(data.queries)), params.hard
     queries = data.queries[batch_places(len(data.queries), size, params.seed, step)]
@@ -207,7 +219,8 @@ def _taken(lists: DocumentLists, places: Ints) -> _Draw:
 def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params: Round, rng: np.random.Generator) -> _Draw:
     """Hard negatives of each query, [B, H]; `positive_B` are the scores of the drawn positives."""
     number = params.hard
-    documents = rng.integers(data.documents, size=(len(queries), number))
+    documents = rng.integers(data.documents if data.pool is None else len(data.pool), size=(len(queries), number))
+    documents = documents if data.pool is None else data.pool[documents]
     scores = np.full(documents.shape, np.nan, dtype=np.float32)
     if params.negatives == "random" or not len(data.negatives.values) or not number:
         return _Draw(documents, scores)

@@ -27,6 +27,11 @@ class Round(Params):
     )
     batch_queries: int = Field(64, ge=1, description="queries per step (STAR: 256)")
     hard_negatives: int = Field(1, ge=0, description="hard negatives per query and step (STAR and ANCE: 1; Tevatron: 7)")
+    hard_negatives_from: Literal["all", "positives"] = Field(
+        "all",
+        description="documents that may be hard negatives. positives: those that are some training query's positive, so that documents "
+        "that only held-out queries ask for are not pushed away",
+    )
     window: tuple[int, int] = Field((1, 200), description="first and last rank to sample hard negatives from")
     sampling: Literal["uniform", "top", "simans"] = Field(
         "uniform",

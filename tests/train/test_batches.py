@@ -201,6 +201,23 @@ def test_read_by_id_within_the_window(tmp_path: Path) -> None:
     assert (data.negatives.offsets.tolist(), data.negatives.values.tolist()) == ([0, 1, 2, 2], [0, 1])
 
 
+def test_hard_negatives_from_positives(tmp_path: Path) -> None:
+    """x and z are positives of b and a; y and w are nobody's, as the documents of held-out queries are."""
+    queries, documents = token_folder(tmp_path / "q", ["a", "b"]), token_folder(tmp_path / "d", ["x", "y", "z", "w"])
+    qrels, negatives = tmp_path / "qrels.parquet", tmp_path / "train.parquet"
+    rows = [("a", "z", 1), ("b", "x", 1), ("b", "y", 0)]
+    write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
+    mined = [("a", "w", 1, 4.0), ("a", "x", 2, 3.0), ("a", "y", 3, 2.0), ("b", "w", 1, 1.0)]
+    write_table(negatives, RANKED, [pa.table([list(c) for c in zip(*mined, strict=True)], schema=RANKED)])
+    data = read_training_set(queries, documents, qrels, negatives, (1, 9), tmp_path, only_positives=True)
+    assert (data.negatives.offsets.tolist(), data.negatives.values.tolist()) == ([0, 1, 1], [0])
+    assert data.negatives.scores is not None and data.negatives.scores.tolist() == [3.0]
+    for negative in ("bm25", "random"):
+        params = round_of(batch_queries=2, hard_negatives=2, negatives=negative)
+        drawn = {int(d) for step in range(20) for d in draw_batch(data, params, step).documents}
+        assert drawn == {0, 2}, "a query without a hard negative draws among positives too"
+
+
 def test_nothing_to_train_on_is_one_line(tmp_path: Path) -> None:
     queries, documents = token_folder(tmp_path / "q", []), token_folder(tmp_path / "d", ["x"])
     for name, schema in (("qrels", QRELS), ("negatives", RANKED)):

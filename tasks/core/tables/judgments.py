@@ -99,10 +99,13 @@ def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held, RANKED)
 
 
-def ranked_lists(path: Path, queries: Path, documents: Path, window: tuple[int, int], folder: Path) -> DocumentLists:
+def ranked_lists(
+    path: Path, queries: Path, documents: Path, window: tuple[int, int], folder: Path, among: npt.NDArray[np.bool_] | None = None
+) -> DocumentLists:
     """The negatives of every query with a rank in `window`, best first; UserError if the table is out of order.
 
-    They are mapped from two unnamed files in `folder`, so nothing is left behind however this process ends.
+    `among` [O] says which documents are taken (None: all). Lists are mapped from two unnamed files in `folder`, so nothing is left
+    behind however this process ends.
     """
     counts, last = np.zeros(count_rows(queries), dtype=np.int64), 0
     with TemporaryFile(dir=folder) as values, TemporaryFile(dir=folder) as scores:
@@ -111,9 +114,10 @@ def ranked_lists(path: Path, queries: Path, documents: Path, window: tuple[int, 
             if (np.diff(q, prepend=last) < 0).any():
                 raise UserError(f"{path}: its queries are not in the order of the training queries; re-run the stage that makes it")
             last = int(q[-1]) if len(q) else last
-            counts += np.bincount(q, minlength=len(counts))
-            values.write(d.astype(np.int32).tobytes())
-            scores.write(table["score"].to_numpy()[known].tobytes())
+            taken = slice(None) if among is None else among[d]
+            counts += np.bincount(q[taken], minlength=len(counts))
+            values.write(d[taken].astype(np.int32).tobytes())
+            scores.write(table["score"].to_numpy()[known][taken].tobytes())
         return DocumentLists(_offsets(counts), _mapped(values, np.int32), _mapped(scores, np.float32))
 
 
