@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tasks.core.models.bi_encoder import load_towers, odd_temperature, save_towers
+from tasks.core.models.bi_encoder import average_with, load_towers, odd_temperature, save_towers
 from tasks.core.models.projector import add_projector
 from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.stage.entry import parser, stage
@@ -81,6 +81,8 @@ def main() -> None:
             fit(module, optimizer, backward, schedule, scratch, curves, runtime.checkpoint_seconds, what)
             order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
         save_state(state, before + steps, module, optimizer, **order)
+        if params.start_share:
+            average_with(towers, load_towers(args.init), params.start_share)
         write_json(curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
         texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
         save_towers(towers, tokenizer, encoder, queries.max_length, **texts)

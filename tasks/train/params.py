@@ -84,6 +84,13 @@ class Round(Params):
         ge=1,
         description="steps of the lr schedule, including those of earlier rounds in a continued chain; null: this round's",
     )
+    start_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="the saved weights are start_share times those of `init` plus (1 - start_share) times the trained ones: keeps some "
+        "of what training on this data forgets (LM-Cocktail, arXiv:2311.13534); choose it on dev, with retemper sweep",
+    )
     clip: float = Field(1.0, gt=0, description="the gradient is scaled down to this L2 norm if it is larger")
     precision: Literal["bf16", "fp32"] = Field(
         "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
@@ -127,6 +134,10 @@ class Round(Params):
             raise ValueError(f"hardest uses one negative, but loss {self.loss} uses the whole group; choose one of them")
         if self.optimizer_from != "anew" and self.projector != "none":
             raise ValueError(f"projector {self.projector} adds weights that the continued optimizer has no state for; set projector: none")
+        if self.start_share and self.projector != "none":
+            raise ValueError(
+                f"projector {self.projector} adds weights that `init` lacks, so start_share has nothing to average; set one of them"
+            )
         if self.optimizer_from == "continue" and self.schedule_steps is None:
             raise ValueError("optimizer_from: continue requires schedule_steps, the steps of the whole chain")
         if self.schedule_steps is not None and self.steps is not None and self.steps > self.schedule_steps:

@@ -29,6 +29,7 @@ rounds:
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   anew: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4}
   kept: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, optimizer_from: moments}
+  mixed: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, start_share: 0.25}
   others: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, seed: 7}
   second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, lr: 1e-4, schedule_steps: 5, optimizer_from: continue}
 """
@@ -138,6 +139,18 @@ def test_kept_moments_have_a_schedule_of_their_own(project: Path, run_here: Any)
     assert rates[0] == rates[1]
     key = next(key for key in states["kept"] if key.endswith(".exp_avg"))
     assert not torch.equal(states["kept"][key], states["anew"][key])
+
+
+def test_the_saved_weights_have_a_share_of_the_start(project: Path, run_here: Any) -> None:
+    run_here(project, "train", *train_arguments("first", "negatives", "shares/first"))
+    for name in ("anew", "mixed"):
+        run_here(project, "train", *train_arguments(name, "negatives", f"shares/{name}", "shares/first/encoder"))
+    first, anew, mixed = (load_file(project / f"shares/{name}/encoder/model.safetensors") for name in ("first", "anew", "mixed"))
+    for key, weight in mixed.items():
+        torch.testing.assert_close(weight, 0.75 * anew[key] + 0.25 * first[key], rtol=1e-5, atol=1e-7)
+    assert folder_digest(project / "shares/anew/state") == folder_digest(project / "shares/mixed/state"), (
+        "the optimizer's are the trained ones"
+    )
 
 
 def test_a_user_mistake_is_one_line(project: Path) -> None:

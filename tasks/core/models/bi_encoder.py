@@ -237,6 +237,20 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
     return Towers(encoder, encoder)
 
 
+def average_with(towers: Towers, others: Towers, share: float) -> None:
+    """Replace the weights of `towers` by (1 - share) times them plus `share` times those of `others`, of the same architecture.
+
+    Source: LM-Cocktail (arXiv:2311.13534), with the fine-tuned and the base model.
+    """
+    sides = [("document", towers.document), *([] if towers.shared else [("query", towers.query)])]
+    with torch.no_grad():
+        for name, tower in sides:
+            start = getattr(others, name).state_dict()
+            for key, weight in tower.state_dict().items():
+                if weight.is_floating_point():
+                    weight.lerp_(start[key].to(weight), share)
+
+
 def _load_head(head: Head, folder: Path) -> None:
     """Fill `head` from a model folder; UserError if its Dense is not a plain linear map of the same width."""
     path = folder / "2_Dense" / "config.json"

@@ -13,7 +13,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
-from tasks.core.models.bi_encoder import TOWERS, Shape, Towers, load_towers, load_transformer, odd_temperature, read_shape, save_towers
+from tasks.core.models.bi_encoder import (
+    TOWERS,
+    Shape,
+    Towers,
+    average_with,
+    load_towers,
+    load_transformer,
+    odd_temperature,
+    read_shape,
+    save_towers,
+)
 from tasks.core.retrieval.encode import encode_texts
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
@@ -341,3 +351,17 @@ def test_a_cosines_temperature_over_dot_products_is_warned_about() -> None:
     dot, cosine = Shape(similarity="dot"), Shape(similarity="cosine")
     assert odd_temperature(dot, 0.05).startswith("temperature 0.05 multiplies dot products by 20: it suits a cosine;")
     assert [odd_temperature(dot, 1.0), odd_temperature(cosine, 0.05)] == ["", ""]
+
+
+def test_averaged_weights_are_those_of_a_plain_loop(tiny_encoder: Path) -> None:
+    trained, start = (
+        load_towers(tiny_encoder, Shape("cls", "linear_norm", "dot")),
+        load_towers(tiny_encoder, Shape("cls", "linear_norm", "dot")),
+    )
+    generator = torch.Generator().manual_seed(0)
+    for weight in trained.document.parameters():
+        weight.data = torch.randn(weight.shape, generator=generator)
+    before = {key: weight.clone() for key, weight in trained.document.state_dict().items()}
+    average_with(trained, start, 0.3)
+    for key, weight in trained.document.state_dict().items():
+        torch.testing.assert_close(weight, 0.7 * before[key] + 0.3 * start.document.state_dict()[key], rtol=1e-5, atol=1e-6)
