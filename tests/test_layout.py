@@ -108,7 +108,6 @@ def test_tests_mirror_the_tree() -> None:
     tested = {file.parent.name for file in TESTS}
     folders = {path.name for path in (ROOT / "tasks").iterdir() if (path / "__init__.py").is_file()} - {"core"}
     folders |= {path.name for path in (ROOT / "flows").iterdir() if (path / "__init__.py").is_file()}
-    folders -= {"search"}  # an entry over core, run by test_smoke
     assert folders <= tested, f"without a test: {sorted(folders - tested)}"
 
 

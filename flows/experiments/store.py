@@ -14,7 +14,7 @@ from typing import Any
 from flows.process.display import text_table
 from flows.repository.cache import cache_folder, object_path
 from flows.repository.git import git
-from flows.repository.lock import LOCK, of_graph, parse_lock, read_blob
+from flows.repository.lock import LOCK, Lock, of_graph, parse_lock, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
 from tasks.core.stage.errors import printable
@@ -79,8 +79,13 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
     message = git("show", "-s", "--format=%B", commit)
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
     lock = of_graph(parse_lock(read_blob(commit, LOCK) or "{}", f"{name}:{LOCK}"), read_blob(commit, "dvc.yaml"), written)
+    return Experiment(name, commit, baseline, inputs, flat(params), measured(lock, cache))
+
+
+def measured(lock: Lock, cache: Path) -> dict[str, Any]:
+    """The metrics of every model of a dvc.lock that this clone's cache has, without those of an earlier generation."""
     metrics: dict[str, Any] = {}
-    late = outdated(lock)  # of a model that the experiment has not measured anew
+    late = outdated(lock)
     for entry in (entry for name, entry in lock.items() if name not in late):
         for out in entry.get("outs", []):
             path = Path(out["path"])
@@ -88,7 +93,7 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
                 file = object_path(cache / "files" / "md5", str(out["md5"]))
                 if file.is_file():
                     metrics[path.stem] = json.loads(file.read_text(encoding="utf-8"))
-    return Experiment(name, commit, baseline, inputs, flat(params), metrics)
+    return metrics
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tasks.core.stage.entry import parser
 from tasks.core.stage.errors import UserError, one_line_errors
+from tasks.core.tables.external_trec import read_trec_qrels, read_trec_run
 from tasks.core.tables.measures import Values, means, parse, per_query
-from tasks.evaluate.runs import read_trec_qrels, read_trec_run
 
 
 def evaluate_files(run: Path, qrels: Path, measures: list[str], relevance: int) -> Values:

@@ -15,12 +15,13 @@ import pytrec_eval
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.stage.params import validate
+from tasks.core.tables.external_trec import read_trec_qrels, read_trec_run
 from tasks.core.tables.measures import parse
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.tables.trec import write_run
 from tasks.evaluate.external import evaluate_files
 from tasks.evaluate.params import Evaluate
-from tasks.evaluate.runs import QUERY_BLOCK, rankings, read_trec_qrels, read_trec_run
+from tasks.evaluate.runs import QUERY_BLOCK, rankings
 from tasks.evaluate.split import evaluate_split
 
 

@@ -1,0 +1,57 @@
+"""Read TREC runs and qrels of other programs, whole, with the line number of a mistake (which ir_measures' readers do not give)."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.measures import Qrels
+
+ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
+
+
+def read_trec_run(path: Path) -> dict[str, list[str]]:
+    """Any TREC run file (.gz too), whole in memory, in trec_eval's order: float32 score, then id, both descending."""
+    scored: dict[str, dict[str, np.float32]] = {}
+    for number, (query, _, doc, _, score, _) in _lines(path, 6, "query Q0 doc rank score tag"):
+        ranked = scored.setdefault(query, {})
+        if doc in ranked:
+            raise UserError(f"{path}:{number}: found document {doc} for query {query} again, expected each once; keep its best line")
+        try:
+            ranked[doc] = np.float32(score)
+        except ValueError:
+            ranked[doc] = np.float32("nan")
+        if np.isnan(ranked[doc]):
+            raise UserError(f"{path}:{number}: found the score {score!r}, expected a number; fix that line")
+    return {query: sorted(ranked, key=lambda doc: (ranked[doc], doc), reverse=True) for query, ranked in scored.items()}
+
+
+def read_trec_qrels(path: Path) -> Qrels:
+    """Any TREC qrels file (.gz too), including queries without a relevant document."""
+    qrels: Qrels = {}
+    for number, (query, _, doc, written) in _lines(path, 4, "query iteration doc grade"):
+        try:
+            grade = int(written)
+        except ValueError:
+            raise UserError(f"{path}:{number}: found the grade {written!r}, expected a whole number; fix that line") from None
+        if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
+            raise UserError(f"{path}:{number}: found grade {grade} for {query} {doc}, but {qrels[query][doc]} before; keep one of them")
+    return qrels
+
+
+def _lines(path: Path, width: int, expected: str) -> Iterator[tuple[int, list[str]]]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig") as handle:
+            for number, line in enumerate(handle, 1):
+                fields = ASCII_WORDS.findall(line)  # an id may contain other spaces
+                if len(fields) == width:
+                    yield number, fields
+                elif fields:
+                    raise UserError(f"{path}:{number}: found {len(fields)} fields, expected {width}: {expected}")
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; name an existing file") from None
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); expected UTF-8 text, gzip if the name ends in .gz") from None
