@@ -1,0 +1,43 @@
+"""`retemper compare`."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import Json, ProjectCommand, group
+from tasks.core.stage.errors import UserError
+
+app = group()
+
+
+class Split(StrEnum):
+    """What systems are compared on."""
+
+    DEV = "dev"
+    TEST = "test"
+
+
+@app.command(cls=ProjectCommand)
+def compare(
+    systems: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SYSTEM...",
+            help="MODEL (of this working tree), REVISION:MODEL, REVISION (its best model on dev; a commit, branch, tag, champion/N or "
+            "experiment), or a TREC run file. The first is what the others are compared with.",
+        ),
+    ],
+    *,
+    split: Annotated[Split, typer.Option(help="Choose by dev; test is for the final figure.")] = Split.DEV,
+    measure: Annotated[str | None, typer.Option(metavar="NAME", help="Default: report.metric.")] = None,
+    queries: Annotated[int, typer.Option(metavar="N", min=0, help="Show the N queries that gain most and the N that lose most.")] = 3,
+    as_json: Json = False,
+) -> int:
+    """Compare systems query by query: means, paired tests, and what differs in how they were made."""
+    from flows.experiments.compare import compare
+
+    if len(systems) < 2:
+        raise UserError(f"compare {systems[0]}: found one system, expected at least two")
+    compare(systems, split.value, measure, shown=queries, as_json=as_json)
+    return 0

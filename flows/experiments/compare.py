@@ -1,0 +1,275 @@
+"""`retemper compare A B ...`: systems of any revisions, or run files, against the first of them, query by query."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.experiments.store import PARAMS, flat, measured
+from flows.process.display import text_table
+from flows.repository.cache import cache_folder, listing, object_path
+from flows.repository.lock import LOCK, Lock, commit_of, of_graph, parameters, parse_lock, read_blob
+from flows.results.generations import lock_here, outdated
+from flows.team.lineage import ancestors
+from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.frozen import CODE
+from tasks.core.stage.params import read_yaml
+from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.tables.selection import best_system, least_grade, metric_of
+
+VALUES = Path("data/values")
+CORPUS = Path("data/corpus")
+SOURCE = "data/source.json"
+LISTED = 20  # parameters that differ
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Side:
+    """One system: its values by query, and what made it; a run file has no stages."""
+
+    name: str
+    values: Mapping[str, float]
+    stages: Lock = field(default_factory=dict)  # without the model's own name: train, encode, ...
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A side against the first one, over the queries that both have. `better` and `worse` count queries."""
+
+    name: str
+    queries: int
+    mean: float
+    first_mean: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float
+    p_holm: float
+    better: int
+    worse: int
+    differs: tuple[str, ...]
+
+
+def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int, as_json: bool) -> None:
+    """Print means, differences and paired t-tests of every system against the first, what differs in how they were made, and the
+    `shown` queries that gain and lose most. UserError where a system or its values cannot be found.
+    """
+    sections = read_yaml(Path(PARAMS))
+    measure = measure or metric_of(sections)
+    sides = [side_of(name, split, measure, sections) for name in names]
+    found = rows(sides)
+    if as_json:
+        print(json.dumps({"split": split, "measure": measure, "first": names[0], "systems": list(map(asdict, found))}, indent=2))
+        return
+    print(text(sides, found, split, measure))
+    for side in sides[1:]:
+        for line in extremes(sides[0], side, shown, _questions(split)):
+            print(printable(line))
+
+
+def side_of(name: str, split: str, measure: str, sections: Mapping[str, Any]) -> Side:
+    """The system that `name` says: a TREC run file, a MODEL of the working tree, REVISION:MODEL, or a REVISION's best model on dev."""
+    if Path(name).is_file():
+        return Side(name, _values_of_run(Path(name), split, measure, sections))
+    revision, colon, model = name.rpartition(":")
+    here = lock_here()
+    if not colon and _evaluation(here, name):
+        return _measured(name, name, here, split=split, measure=measure)
+    try:
+        commit = commit_of(revision if colon else name)
+    except UserError:
+        known = ", ".join(_models(here)) or "none yet"
+        raise UserError(
+            f"compare {name}: found neither a file, a model of this working tree ({known}), nor a revision of git; expected one of them, "
+            "or REVISION:MODEL"
+        ) from None
+    written, params = read_blob(commit, LOCK), read_blob(commit, PARAMS)
+    if written is None:
+        raise UserError(f"compare {name}: its commit has no {LOCK}; commit {LOCK} after a run")
+    lock = of_graph(parse_lock(written, f"{name}:{LOCK}"), read_blob(commit, "dvc.yaml"), params)
+    return _measured(name, model if colon else _best(name, lock, parse_yaml(params or "") or {}), lock, split=split, measure=measure)
+
+
+def _best(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:
+    metric = metric_of(sections)
+    means = {model: splits["dev"][metric] for model, splits in measured(lock, cache_folder()).items() if metric in splits.get("dev", {})}
+    if not means:
+        raise UserError(
+            f"compare {name}: this clone's cache has none of its metrics on dev; run dvc fetch --all-commits, or name REVISION:MODEL"
+        )
+    return best_system(means, sections)
+
+
+def _models(lock: Lock) -> list[str]:
+    paths = [Path(str(out["path"])) for entry in lock.values() for out in entry.get("outs", [])]
+    return [path.name for path in paths if path.parent == VALUES]
+
+
+def _evaluation(lock: Lock, model: str) -> str:
+    """The stage that measured `model`; empty where there is none."""
+    path = str(VALUES / model)
+    return next((stage for stage, entry in lock.items() if any(out["path"] == path for out in entry.get("outs", []))), "")
+
+
+def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) -> Side:
+    """A model of a dvc.lock, its values out of the cache."""
+    import pyarrow.parquet as pq
+
+    stage = _evaluation(lock, model)
+    if not stage:
+        raise UserError(f"compare {name}: found no model {model!r} there, expected one of {', '.join(_models(lock)) or 'none yet'}")
+    if replaced := outdated(lock).get(stage):
+        raise UserError(f"compare {name}: {model} was measured before {replaced} was replaced; run retemper run there")
+    digest = next(str(out["md5"]) for out in lock[stage]["outs"] if out["path"] == str(VALUES / model))
+    objects = cache_folder() / "files" / "md5"
+    files = listing(objects, digest)
+    if files and f"{split}.parquet" not in files:
+        raise UserError(f"compare {name}: {model} was not measured on {split}; found {', '.join(sorted(files))}")
+    path = object_path(objects, files.get(f"{split}.parquet", "00"))
+    if not path.is_file():
+        raise UserError(f"compare {name}: this clone's cache lacks {VALUES / model}; run dvc fetch --all-commits, or retemper run there")
+    columns = pq.read_schema(path).names
+    if measure not in columns:
+        raise UserError(
+            f"compare {name}: found the measures {', '.join(columns[1:])}, expected {measure}; add it to evaluate.measures there"
+        )
+    table = pq.read_table(path, columns=["query", measure])
+    values = dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
+    made = {one.removesuffix(f"@{model}"): lock[one] for one in ancestors(lock, stage)}
+    return Side(name if name.endswith(model) else f"{name} ({model})", values, made, model)
+
+
+def _values_of_run(path: Path, split: str, measure: str, sections: Mapping[str, Any]) -> dict[str, float]:
+    """A run file of any program, measured with the qrels of this project."""
+    from tasks.core.tables.external_trec import read_trec_run
+    from tasks.core.tables.measures import parse, per_query
+    from tasks.core.tables.qrels import load_qrels
+
+    qrels = CORPUS / "qrels" / f"{split}.parquet"
+    if not qrels.exists():
+        raise UserError(f"{qrels}: not found, and {path} is measured with it; run retemper run prepare")
+    least = least_grade(split, sections)
+    judged, ranked = load_qrels(qrels, split, least), read_trec_run(path)
+    if not judged.keys() & ranked.keys():
+        raise UserError(f"{path}: none of its {len(ranked):,} queries is a judged query of {split} ({len(judged):,}); name another --split")
+    try:
+        measures = parse([measure], least)
+    except ValueError as error:
+        raise UserError(f"--measure: {error}") from None
+    return {query: row[measure] for query, row in per_query(measures, judged, ranked).items()}
+
+
+def rows(sides: Sequence[Side]) -> list[Row]:
+    """Every side but the first, against the first; p-values are Holm's over all of them."""
+    import numpy as np
+
+    from tasks.core.tables.paired_tests import holm, paired_t_test
+
+    first, *others = sides
+    tested = []
+    for side in others:
+        common = sorted(side.values.keys() & first.values.keys())
+        if not common:
+            raise UserError(f"compare: {first.name} and {side.name} have no query in common; expected systems of one data set")
+        pair = [np.array([one.values[query] for query in common], dtype=np.float64) for one in (side, first)]
+        tested.append((side, pair, paired_t_test(pair[0], pair[1], ALPHA)))
+    corrected = holm([p for _, _, (p, _, _) in tested])
+    return [
+        Row(
+            name=side.name,
+            queries=len(new),
+            mean=float(new.mean()),
+            first_mean=float(old.mean()),
+            difference=float((new - old).mean()),
+            low=low,
+            high=high,
+            p=p,
+            p_holm=p_holm,
+            better=int((new > old).sum()),
+            worse=int((new < old).sum()),
+            differs=tuple(differences(first, side)),
+        )
+        for (side, (new, old), (p, low, high)), p_holm in zip(tested, corrected, strict=True)
+    ]
+
+
+def differences(first: Side, other: Side) -> Iterator[str]:
+    """What differs in how two systems were made: parameters with both values, sources, and stages whose code is another.
+
+    The entries of two different models are compared with each other, as `rounds.MODEL.lr`.
+    """
+    if not first.stages or not other.stages:
+        return
+    renamed = first.model != other.model
+    was, now = (_parameters(side, renamed) for side in (first, other))
+    changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    for key in changed[:LISTED]:
+        yield f"{key}: {_shown(was, key)} -> {_shown(now, key)}"
+    if len(changed) > LISTED:
+        yield f"{len(changed) - LISTED} more parameters"
+    for what, file in (("source", SOURCE), ("code", str(CODE))):
+        old, new = _tracked(first.stages, file), _tracked(other.stages, file)
+        if keys := sorted(key for key in old.keys() & new.keys() if old[key] != new[key]):
+            yield f"{what}: {', '.join(keys)}"
+    if unlike := sorted(first.stages.keys() ^ other.stages.keys()):
+        yield f"stages of one alone: {', '.join(unlike)}"
+
+
+def _parameters(side: Side, renamed: bool) -> dict[str, Any]:
+    found = {key: value for entry in side.stages.values() for key, value in flat(dict(parameters(entry))).items()}
+    if not renamed:
+        return found
+    return {
+        ".".join("MODEL" if place == 1 and part == side.model else part for place, part in enumerate(key.split("."))): found[key]
+        for key in found
+    }
+
+
+def _tracked(stages: Lock, file: str) -> dict[str, Any]:
+    return {key: value for entry in stages.values() for key, value in ((entry.get("params") or {}).get(file) or {}).items()}
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key]) if key in values else "not given"
+
+
+def text(sides: Sequence[Side], found: Sequence[Row], split: str, measure: str) -> str:
+    """The table, and below it what differs."""
+    first = sides[0]
+    mean = sum(first.values.values()) / len(first.values)
+    lines = [[first.name, str(len(first.values)), f"{mean:.4f}", "", "", "", "", ""]]
+    for row in found:
+        interval = "" if row.low is None or row.high is None else f"{row.low:+.4f} to {row.high:+.4f}"
+        figures = [f"{row.mean:.4f}", f"{row.difference:+.4f}", interval, f"{row.p_holm:.2g}", str(row.better), str(row.worse)]
+        lines.append([row.name, str(row.queries), *figures])
+    table = text_table(["system", "queries", measure, "difference", "95 % interval", "p (Holm)", "better", "worse"], lines)
+    told = [f"{split}, against {first.name}: paired two-sided t-tests over the queries in common", table]
+    for row in found:
+        told.append(f"{row.name}: {'; '.join(row.differs) or 'nothing recorded differs'}")
+        if missing := len(first.values) - row.queries:
+            told.append(f"{row.name}: lacks {missing:,} of the queries of {first.name}")
+    return printable("\n".join(told))
+
+
+def extremes(first: Side, side: Side, shown: int, questions: Mapping[str, str]) -> Iterator[str]:
+    """The `shown` queries that gain most over `first`, then those that lose most, with both values."""
+    common = sorted(side.values.keys() & first.values.keys(), key=lambda query: (side.values[query] - first.values[query], query))
+    for word, queries in (("gains", common[::-1][:shown]), ("losses", common[:shown])):
+        for query in queries:
+            old, new = first.values[query], side.values[query]
+            if (new > old) if word == "gains" else (new < old):
+                yield f"{side.name} {word}: {old:.3f} -> {new:.3f}  {query}  {questions.get(query, '')}".rstrip()
+
+
+def _questions(split: str) -> dict[str, str]:
+    """Texts of this working tree's queries, where they are there."""
+    import pyarrow.parquet as pq
+
+    path = CORPUS / "queries" / f"{split}.parquet"
+    if not path.exists():
+        return {}
+    table = pq.read_table(path, columns=["id", "text"])
+    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))

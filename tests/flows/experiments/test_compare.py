@@ -1,0 +1,162 @@
+"""`retemper compare` over a repository written by hand: a dvc.lock for each commit, and the cache that it names."""
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from ruamel.yaml import YAML
+from scipy import stats
+
+from flows.cli.main import main
+from flows.experiments.compare import compare
+from flows.repository.git import git
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.measures import value_schema
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS, QUERIES
+
+QUERIES_OF = [f"q{n:02}" for n in range(40)]
+GRAPH = {"stages": {stage: {"foreach": "${rounds}", "do": {}} for stage in ("train", "evaluate")}}
+PARAMS = {"rounds": {"star": {}, "warmup": {}}, "report": {"metric": "RR@10"}}
+
+
+def drawn(seed: int, better: float = 0.0) -> dict[str, float]:
+    draw = random.Random(seed)
+    return {query: min(1.0, draw.random() * 0.6 + better) for query in QUERIES_OF}
+
+
+class Project:
+    """A repository whose commits hold systems that nobody trained."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.objects = folder, folder / ".dvc/cache/files/md5"
+        (folder / ".dvc").mkdir(parents=True)
+        (folder / ".dvc/config").write_text("")
+        git("init", "--quiet", folder=folder)
+
+    def put(self, content: bytes, suffix: str = "") -> str:
+        digest = hashlib.md5(content, usedforsecurity=False).hexdigest() + suffix
+        path = self.objects / digest[:2] / digest[2:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return digest
+
+    def values(self, found: dict[str, float]) -> str:
+        path = self.folder / "values.parquet"
+        table = pa.table({"query": list(found), "RR@10": list(found.values())}, schema=value_schema(["RR@10"]))
+        write_table(path, value_schema(["RR@10"]), [table])
+        entry = [{"md5": self.put(path.read_bytes()), "relpath": "dev.parquet"}]
+        path.unlink()
+        return self.put(json.dumps(entry).encode(), ".dir")
+
+    def commit(self, systems: dict[str, tuple[float, str, dict[str, float]]]) -> str:
+        """Of each system its lr, the digest of its code, and its values."""
+        stages: dict[str, Any] = {}
+        for name, (lr, code, found) in systems.items():
+            params = {"data/params.json": {f"rounds.{name}": {"lr": lr}}, "data/code.json": {"train": code}}
+            stages[f"train@{name}"] = {"params": params, "outs": [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]}
+            metrics = self.put(json.dumps({"dev": {"RR@10": sum(found.values()) / len(found)}}).encode())
+            outs = [{"path": f"data/values/{name}", "md5": self.values(found)}, {"path": f"data/metrics/{name}.json", "md5": metrics}]
+            stages[f"evaluate@{name}"] = {"deps": [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}], "outs": outs}
+        for file, content in (("dvc.lock", {"schema": "2.0", "stages": stages}), ("dvc.yaml", GRAPH), ("params.yaml", PARAMS)):
+            with (self.folder / file).open("w") as handle:
+                YAML().dump(content, handle)
+        git("add", "dvc.lock", "dvc.yaml", "params.yaml", folder=self.folder)
+        git("commit", "--quiet", "-m", "one", folder=self.folder)
+        return git("rev-parse", "HEAD", folder=self.folder)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    project = Project(tmp_path / "project")
+    monkeypatch.chdir(project.folder)
+    return project
+
+
+def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new, weak = drawn(1), drawn(2, better=0.2), drawn(3, better=-0.2)
+    project.commit({"star": (5e-5, "c1", old), "warmup": (1e-4, "c1", weak)})
+    project.commit({"star": (1e-5, "c1", new), "warmup": (1e-4, "c1", weak)})
+    compare(["HEAD~1", "HEAD"], "dev", None, shown=1, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["systems"]
+    expected = stats.ttest_rel(list(new.values()), list(old.values()))
+    assert row["name"] == "HEAD (star)", "the best on dev of each"
+    assert (row["queries"], row["better"] + row["worse"]) == (40, 40)
+    assert row["difference"] == pytest.approx(sum(new[q] - old[q] for q in QUERIES_OF) / 40)
+    assert (row["p"], row["p_holm"]) == (pytest.approx(expected.pvalue), pytest.approx(expected.pvalue))
+    interval = expected.confidence_interval(0.95)
+    assert (row["low"], row["high"]) == (pytest.approx(interval.low), pytest.approx(interval.high))
+    assert row["differs"] == ["rounds.star.lr: 5e-05 -> 1e-05"]
+    compare(["HEAD~1", "HEAD"], "dev", None, shown=1, as_json=False)
+    shown = capsys.readouterr().out
+    gains = max(QUERIES_OF, key=lambda query: new[query] - old[query])
+    assert "HEAD (star): rounds.star.lr: 5e-05 -> 1e-05" in shown
+    assert f"HEAD (star) gains: {old[gains]:.3f} -> {new[gains]:.3f}  {gains}" in shown
+
+
+def test_models_and_code_of_one_working_tree(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-5, "c2", {q: v for q, v in drawn(4).items() if q != "q00"})})
+    assert main(["compare", "star", "warmup", "--queries", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "warmup: rounds.MODEL.lr: 5e-05 -> 1e-05; code: train\n" in shown
+    assert "warmup: lacks 1 of the queries of star\n" in shown
+    assert "warmup gains" not in shown
+
+
+def test_p_values_are_holms_over_all(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    systems = {name: (1.0, "c", drawn(n, better=0.02 * n)) for n, name in enumerate(("star", "warmup"))}
+    project.commit(systems)
+    run = project.folder / "other.trec"
+    run.write_text("".join(f"{query} Q0 d1 1 2.0 x\n{query} Q0 d0 2 1.0 x\n" for query in QUERIES_OF[:30]))
+    qrels = [(query, "d0", 1) for query in QUERIES_OF]
+    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table([list(c) for c in zip(*qrels, strict=True)], schema=QRELS)])
+    asked = [(query, f"what is \x1b[2J{query}", []) for query in QUERIES_OF]
+    write_table(Path("data/corpus/queries/dev.parquet"), QUERIES, [pa.table([list(c) for c in zip(*asked, strict=True)], schema=QUERIES)])
+    compare(["star", "warmup", str(run)], "dev", None, shown=1, as_json=True)
+    one, other = json.loads(capsys.readouterr().out)["systems"]
+    assert other["mean"] == pytest.approx(0.5 * 30 / 40), "a query that the run lacks counts 0"
+    smaller, larger = sorted((one["p"], other["p"]))
+    assert sorted((one["p_holm"], other["p_holm"])) == [pytest.approx(min(1, 2 * smaller)), pytest.approx(max(larger, min(1, 2 * smaller)))]
+    compare(["star", "warmup"], "dev", None, shown=1, as_json=False)
+    assert "what is \\x1b[2Jq" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (["star", "nothing"], r"compare nothing: found neither a file, a model of this working tree \(star\), nor a revision of git"),
+        (["star", "HEAD:moon"], r"compare HEAD:moon: found no model 'moon' there, expected one of star"),
+        (["star", "empty"], r"compare empty: its commit has no dvc.lock; commit dvc.lock after a run"),
+        (["star", "run.trec"], r"run.trec: none of its 1 queries is a judged query of dev \(1\); name another --split"),
+    ],
+)
+def test_mistakes_are_one_line(project: Project, names: list[str], line: str) -> None:
+    git("commit", "--quiet", "--allow-empty", "-m", "none", folder=project.folder)
+    git("tag", "empty", folder=project.folder)
+    project.commit({"star": (5e-5, "c1", drawn(1))})
+    Path("run.trec").write_text("elsewhere Q0 d0 1 1.0 x\n")
+    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table([["q00"], ["d0"], [1]], schema=QRELS)])
+    with pytest.raises(UserError, match=line) as refused:
+        compare(names, "dev", None, shown=0, as_json=False)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_cannot_be_compared(project: Project) -> None:
+    project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (5e-5, "c1", {"other": 1.0})})
+    with pytest.raises(UserError, match="star and warmup have no query in common"):
+        compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
+    with pytest.raises(UserError, match=r"star was not measured on test; found dev\.parquet"):
+        compare(["star", "star"], "test", None, shown=0, as_json=False)
+    with pytest.raises(UserError, match=r"found the measures RR@10, expected AP; add it to evaluate.measures"):
+        compare(["star", "star"], "dev", "AP", shown=0, as_json=False)
+    for file in project.objects.rglob("*"):
+        if file.is_file():
+            file.unlink()
+    with pytest.raises(UserError, match="compare star: this clone's cache lacks data/values/star; run dvc fetch"):
+        compare(["star", "star"], "dev", None, shown=0, as_json=False)
+    with pytest.raises(UserError, match="compare HEAD: this clone's cache has none of its metrics on dev"):
+        compare(["HEAD", "star"], "dev", None, shown=0, as_json=False)
