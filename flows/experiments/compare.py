@@ -199,13 +199,16 @@ def rows(sides: Sequence[Side]) -> list[Row]:
 def differences(first: Side, other: Side) -> Iterator[str]:
     """What differs in how two systems were made: parameters with both values, sources, and stages whose code is another.
 
-    The entries of two different models are compared with each other, as `rounds.MODEL.lr`.
+    The entries of two different models are compared with each other, as `rounds.MODEL.lr`; what only one of them goes through is
+    named by its stages.
     """
     if not first.stages or not other.stages:
+        yield "how a run file was made is not recorded"
         return
     renamed = first.model != other.model
     was, now = (_parameters(side, renamed) for side in (first, other))
-    changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    shared = {_entry(key) for key in was} & {_entry(key) for key in now}
+    changed = [key for key in {**was, **now} if was.get(key) != now.get(key) and (not renamed or _entry(key) in shared)]
     for key in changed[:LISTED]:
         yield f"{key}: {_shown(was, key)} -> {_shown(now, key)}"
     if len(changed) > LISTED:
@@ -226,6 +229,11 @@ def _parameters(side: Side, renamed: bool) -> dict[str, Any]:
         ".".join("MODEL" if place == 1 and part == side.model else part for place, part in enumerate(key.split("."))): found[key]
         for key in found
     }
+
+
+def _entry(key: str) -> str:
+    """`rounds.star` of rounds.star.lr."""
+    return ".".join(key.split(".")[:2])
 
 
 def _tracked(stages: Lock, file: str) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def test_p_values_are_holms_over_all(project: Project, capsys: pytest.CaptureFix
     write_table(Path("data/corpus/queries/dev.parquet"), QUERIES, [pa.table([list(c) for c in zip(*asked, strict=True)], schema=QUERIES)])
     compare(["star", "warmup", str(run)], "dev", None, shown=1, as_json=True)
     one, other = json.loads(capsys.readouterr().out)["systems"]
+    assert other["differs"] == ["how a run file was made is not recorded"]
     assert other["mean"] == pytest.approx(0.5 * 30 / 40), "a query that the run lacks counts 0"
     smaller, larger = sorted((one["p"], other["p"]))
     assert sorted((one["p_holm"], other["p_holm"])) == [pytest.approx(min(1, 2 * smaller)), pytest.approx(max(larger, min(1, 2 * smaller)))]
