@@ -31,11 +31,11 @@ SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
 
 @dataclass(frozen=True)
 class Settings:
-    """What an evaluation says for itself, `prefixes` and `lengths` by "query" and "document". All else is the project's.
+    """The settings of an evaluation, `prefixes` and `lengths` by "query" and "document". All others are the project's.
 
-    Where something is None, prefixes are the model's own; lengths (cut to what the model takes), titles and identical ids are the
-    project's; and `relevance`, the least grades that are relevant (of both splits, or of dev and test), is the project's on its own
-    dataset, 1 on another. With `drop`, empty texts and qrels of unknown ids are dropped.
+    None stands for a default: the model's own prefixes; the project's lengths (cut to the model's limit), titles, and treatment of
+    identical ids; and for `relevance`, the lowest relevant grade (of both splits, or of dev and test), the project's on its own
+    dataset, 1 on another. `drop` drops empty texts and qrels of unknown ids.
     """
 
     prefixes: Mapping[str, str | None]
@@ -48,7 +48,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Shown:
-    """How texts are put to the model and how its lists are measured, where nothing is left open."""
+    """How texts are given to the model and how its lists are measured, with every default filled in."""
 
     titles: bool
     ignore_identical_ids: bool
@@ -56,9 +56,9 @@ class Shown:
 
 
 def remove_abandoned() -> None:
-    """Remove what evaluations and reproductions that were killed left behind: their process is no more."""
+    """Remove what killed evaluations and reproductions left behind: folders whose process has ended."""
     for folder in [*SCRATCH.glob("evaluate-*-*"), *SCRATCH.glob("reproduce-*-*")]:
-        with suppress(PermissionError):  # somebody else's, and alive
+        with suppress(PermissionError):  # another user's, and alive
             try:
                 os.kill(int(folder.name.split("-")[1]), 0)
             except (ProcessLookupError, ValueError):
@@ -89,7 +89,7 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
             else:
                 planned = commands(name, model, data, folder, settings, shown)
             titles = {"text": {**sections["text"], "titles": shown.titles}}  # of BM25; the model's have an option
-            write_json(folder / "params.json", sections | titles)  # a run at work in this project has its own
+            write_json(folder / "params.json", sections | titles)  # a run in progress in this project has its own
             own = environment(**{PARAMETERS: str((folder / "params.json").absolute())})
             problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, display.output, own)
             if problem:
@@ -106,7 +106,7 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
 
 
 def decided(settings: Settings, data: str) -> Shown:
-    """`settings` with the project's parameters where they leave something open; UserError where both together cannot be."""
+    """`settings` with the project's parameters as defaults; UserError where the two contradict each other."""
     project = check_file()
     given = settings.relevance
     if given is not None and (len(given) > len(SPLITS) or min(given) < 1):
@@ -128,13 +128,13 @@ def decided(settings: Settings, data: str) -> Shown:
 
 
 def _resolved(data: str) -> tuple[str, str]:
-    """What two SPECs of the same dataset have in common, however its folder is written."""
+    """What two SPECs of the same dataset share, however its folder is spelled."""
     spec = parse_dataset(data)
     return spec.kind, str(spec.folder.resolve()) if spec.kind in FOLDER_KINDS else spec.place
 
 
 def judged_first(planned: Iterable[Sequence[str]], folder: Path, data: str, relevance: Mapping[str, int]) -> Iterator[Sequence[str]]:
-    """`planned`, with a look at the qrels behind the first stage, prepare: what cannot be measured is not encoded for hours before."""
+    """`planned`, with a check of the qrels after the first stage, prepare: what cannot be measured is not encoded for hours first."""
     for number, command in enumerate(planned):
         if number == 1:
             refuse_unjudged(folder / "corpus/qrels", data, relevance)
@@ -142,7 +142,7 @@ def judged_first(planned: Iterable[Sequence[str]], folder: Path, data: str, rele
 
 
 def refuse_unjudged(qrels: Path, data: str, relevance: Mapping[str, int]) -> None:
-    """UserError where dev and test have no relevant document, or the grades of one do not reach its `relevance`."""
+    """UserError if dev and test have no relevant document, or no grade of a split reaches its `relevance`."""
     from tasks.core.tables.parquet import read_table
     from tasks.core.tables.schemas import QRELS
 
@@ -161,7 +161,7 @@ def refuse_unjudged(qrels: Path, data: str, relevance: Mapping[str, int]) -> Non
 def run_stages(
     commands: Iterable[Sequence[str]], processes: Processes, tell: Callable[[str, str], None], env: Mapping[str, str]
 ) -> Problem | None:
-    """Run stages, each `[module, arguments...]`, one after another; why the first that failed did, None where all succeeded.
+    """Run stages, each `[module, arguments...]`, one after another. Returns why the first failure happened; None if all succeeded.
 
     `tell` is passed a stage's name and each line of its output. Status 2 is a user's mistake, in the stage's own words.
     """
@@ -179,7 +179,7 @@ def run_stages(
 
 
 def _texts(folder: Path, shown: Shown) -> str:
-    """How texts were put to the model, and how its lists were measured, in a line."""
+    """How texts were given to the model, and how its lists were measured, in a line."""
     texts = []
     for tokens in sorted(folder.rglob("tokens")):
         described = {name: read_json(file) for name in ("queries", "documents") for file in sorted((tokens / name).rglob("meta.json"))}
@@ -187,7 +187,7 @@ def _texts(folder: Path, shown: Shown) -> str:
         texts += [f"{whose}{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
     texts.append("titles on" if shown.titles else "titles off")
     if shown.ignore_identical_ids:
-        texts.append("identical ids left out")
+        texts.append("identical ids excluded")
     texts += [f"{split}: relevant from grade {grade}" for split, grade in shown.relevance.items() if grade != 1]
     return "; ".join(texts)
 

@@ -25,10 +25,10 @@ LATENCY = "data/latency/"
 
 
 def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[str] = RUN) -> int:
-    """Print equal or different for every out; exit status 0 only where all are equal.
+    """Print equal or different for every out; exit status 0 only if all are equal.
 
-    What the cache and the remote have is taken from there, unless `recompute`: then every stage runs. Sources are those of
-    the revision, however they have grown since; UserError where a stage would have to read one that has changed.
+    Outs come from the cache and the remote where these have them, unless `recompute`: then every stage runs. Sources are those of
+    the revision; UserError if a stage would have to read one that has changed since.
     """
     commit = commit_of(revision)
     text = read_blob(commit, LOCK)
@@ -36,7 +36,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
         raise UserError(f"revision {revision}: its commit has no {LOCK}, so there is nothing to compare with; commit it after a run")
     wanted = of_graph(parse_lock(text, f"{revision}:{LOCK}"), read_blob(commit, "dvc.yaml"), read_blob(commit, "params.yaml"))
     if into and into.exists() and any(into.iterdir() if into.is_dir() else [into]):
-        raise UserError(f"{into}: is there already; name a folder that is not, or an empty one")
+        raise UserError(f"{into}: already exists; name a new folder, or an empty one")
     SCRATCH.mkdir(exist_ok=True)
     remove_abandoned()
     tree = into.absolute() if into else Path(tempfile.mkdtemp(prefix=f"reproduce-{os.getpid()}-", dir=SCRATCH.absolute()))
@@ -49,7 +49,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             link_sources(project)
             if recompute:
                 _forget_remote(project)
-                (project / LOCK).unlink()  # what stands in it afterwards was made here
+                (project / LOCK).unlink()  # its later entries were made here
             path = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
             reported = Problems(SCRATCH / f"reproduce-{os.getpid()}.problem.json")
             try:
@@ -60,7 +60,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             if status == USER_ERROR:
                 raise UserError(f"revision {revision}: {why}")
             made = read_lock(project / LOCK)
-            if status:  # what stands in the commit's own dvc.lock may not have been made
+            if status:  # entries of the commit's own dvc.lock may not have been made here
                 made = {
                     name: entry for name, entry in made.items() if all((project / out["path"]).exists() for out in entry.get("outs") or [])
                 }
@@ -81,7 +81,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
 
 
 def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], project: Path) -> Iterator[str]:
-    """For stages that made other digests: the threads, hardware and versions that were others, by what this machine has noted.
+    """For stages with different digests: which threads, hardware, and versions differed, as far as this machine has noted them.
 
     `project` is the folder of the second tree, whose own log says what the stages ran with just now.
     """
@@ -92,9 +92,9 @@ def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], proj
 
 
 def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tuple[str, str, str]]:
-    """Path, wanted digest and result of every out that the report needs (of all, where there is no report).
+    """Path, expected digest, and result of every out that the report needs (of all, if there is no report).
 
-    Times are never the same twice: what lies below LATENCY is left out.
+    Times differ between any two runs: outs below LATENCY are excluded.
     """
     for stage in ancestors(wanted, DEFAULT_TARGET) if DEFAULT_TARGET in wanted else wanted:
         found = {out["path"]: str(out.get("md5", "")) for out in made.get(stage, {}).get("outs", [])}

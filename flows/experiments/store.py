@@ -1,7 +1,7 @@
 """DVC experiments as git has them: refs/exps/BASELINE/NAME, each a commit with params.yaml and dvc.lock. Saved and read here by git alone.
 
 `dvc exp show | apply | branch | push | pull` work on them. DVC's own `exp save` is not used: it goes through one set of
-refs (refs/exps/exec), so two that end at once would spoil each other's, and it reads every artifact again.
+refs (refs/exps/exec), so two that end at once would overwrite each other's, and it reads every artifact again.
 """
 
 import json
@@ -38,9 +38,9 @@ class Experiment:
 
 
 def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]) -> str:
-    """Store the working tree `tree`, as it stands, as experiment `name` upon `baseline`; returns its commit.
+    """Store the working tree `tree` as experiment `name` on top of `baseline`; returns its commit.
 
-    Stored are what git tracks, new code, and `files`. `tree`'s own index is left alone.
+    It holds what git tracks, new code, and `files`. `tree`'s own index is not changed.
     """
     index = git("rev-parse", "--git-path", "retemper-index", folder=tree)
     path = str((tree / index).absolute())

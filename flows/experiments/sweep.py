@@ -40,18 +40,18 @@ Describe = Callable[[Path, Path], None]  # brings a source.json up to date with 
 
 
 def describe_sources(params: Path, described: Path) -> None:
-    """A source that is away is warned of by the point's own run."""
+    """The point's own run warns of an unavailable source."""
     write_source(params, described, warn=lambda _: None)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One experiment to be: its name, its `--set` assignments, and its row in the table, which its repetitions share."""
+    """One experiment to run: its name, its `--set` assignments, and its row in the table, shared with its repetitions."""
 
     name: str
     assignments: tuple[str, ...]
     setting: table.Setting = ()
-    own: tuple[str, ...] = ()  # the keys of grid, points and repeat, which make it what it is
+    own: tuple[str, ...] = ()  # the keys of grid, points, and repeat that define it
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def sweep(
     describe: Describe = describe_sources,
     edits: Sequence[str] = (),
 ) -> int:
-    """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only where all are stored in the end.
+    """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only if all are stored in the end.
 
     `edits` are `--set` assignments over those of every point.
     """
@@ -85,7 +85,7 @@ def sweep(
     with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
         known = {one.name for one in store.stored(baseline)}
         check = check or checks.check
-        changes = read_changes(baseline)  # once: what is saved from now on is of no point
+        changes = read_changes(baseline)  # once: a later edit belongs to no point
         computed = {point: inputs(point, check, describe, targets=targets) for point in points}  # every point is checked before any runs
         refuse_twins(file, {point: given.sections for point, given in computed.items()})
         if layout:
@@ -132,8 +132,8 @@ def sweep(
 def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
     """The points of a sweep: the product of `grid`, then `points`, each as often as the product of `repeat` says.
 
-    A point's assignments are the sections of the file `sections`, `set`, its own, and `edits`. UserError where the file is no
-    sweep or two points are one.
+    A point's assignments are the sections of the file `sections`, `set`, its own, and `edits`. UserError if the file is not a
+    sweep, or two points are the same.
     """
     value = _read(file)
     always = {**_sections(file, value.get("sections")), **value.get("set", {})}
@@ -159,18 +159,18 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
 
 
 def refuse_twins(file: Path, found: Mapping[Point, Mapping[str, Any]]) -> None:
-    """UserError where two points have the same parameters, or one has not what it sets itself, which a row of the table would tell."""
+    """UserError if two points have the same parameters, or a later assignment overrides what a point sets, which its row would not show."""
     for one, other in itertools.combinations(found, 2):
         if found[one] == found[other]:
-            told = overridden(one, parts=True) or overridden(other, parts=True) or "what they set is so without them, or set alike"
-            raise UserError(f"{file}: points {one.name} and {other.name} are one: {told}; take one of the two away")
+            told = overridden(one, parts=True) or overridden(other, parts=True) or "they set what is set already, or the same"
+            raise UserError(f"{file}: points {one.name} and {other.name} are the same: {told}; remove one of the two")
     for point in found:
         if told := overridden(point):
-            raise UserError(f"{file}: point {point.name} is not what it says: {told}; take one of the two away")
+            raise UserError(f"{file}: point {point.name} is not what it says: {told}; remove one of the two")
 
 
 def overridden(point: Point, parts: bool = False) -> str:
-    """Which later assignment goes over one of the point's own keys (`parts`: or over a part of its value); nothing where none does."""
+    """Which later assignment overrides one of the point's own keys (`parts`: or part of its value); empty if none does."""
     keys = [assignment.partition("=")[0].strip() for assignment in point.assignments]
     for (place, key), (later, over) in itertools.combinations(enumerate(keys), 2):
         if key in point.own and (f"{key}.".startswith(f"{over}.") or (parts and over.startswith(f"{key}."))):
@@ -179,7 +179,7 @@ def overridden(point: Point, parts: bool = False) -> str:
 
 
 def read_targets(file: Path) -> tuple[str, ...]:
-    """The stages that a point's run is to bring up to date; none: the report."""
+    """The stages that a point's run brings up to date; none: the report."""
     return tuple(map(str, _read(file).get("targets", [])))
 
 
@@ -197,7 +197,7 @@ def read_layout(file: Path) -> table.Layout | None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """What a sweep file holds; UserError where it is none."""
+    """The content of a sweep file; UserError if it is not one."""
     value = read_yaml(file)
     unknown = set(value) - {"sections", "set", "grid", "points", "repeat", "targets", "table"}
     if unknown or not ({"grid", "points"} & set(value)):
@@ -219,7 +219,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _sections(file: Path, named: object) -> dict[str, Any]:
-    """Whole sections of params.yaml from another file, named as seen from the sweep file."""
+    """Whole sections of params.yaml from another file, named relative to the sweep file."""
     if named is None:
         return {}
     if not isinstance(named, str):
@@ -236,9 +236,8 @@ def _product(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path(), targets: Sequence[str] = ()) -> Inputs:
-    """What the point is computed from: its params.yaml, the graph and the code, as the working tree has them; its sources now.
-
-    And of how far it is computed, where `targets` says so.
+    """What the point is computed from: its params.yaml, the graph, and the code as the working tree has them, its sources as they are
+    now, and its `targets`.
     """
     scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
     described.unlink(missing_ok=True)
@@ -272,7 +271,7 @@ def _run_point(
     display: Display,
     run: Sequence[str],
 ) -> Problem | None:
-    """Bring worktree `slot` to the person's state with the point's parameters, run there, store; why, where that failed."""
+    """Bring worktree `slot` to the user's state with the point's parameters, run there, and store; returns why that failed, if it did."""
     if processes.stopped:
         raise Stopped
     tree = make_worktree(FOLDER / f"tree-{slot}", baseline)
@@ -317,7 +316,7 @@ def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _yaml(value: Any) -> str:
-    """A value in one line: JSON is YAML, and quotes what a colon would spoil; a plain word stands bare."""
+    """A value in one line: JSON is YAML, and quotes what a colon would break; a plain word is left bare."""
     return (
         value
         if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and not _is_special(value)

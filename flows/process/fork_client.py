@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
     if not name or arguments[:1] != ["-m"] or not arguments[1].startswith(PREFIXES):
         return python(arguments)
     passed = (signal.SIGTERM, signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, passed)  # until there is somebody to pass them to
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed)  # until there is a process to pass them to
     server = ask(name, arguments)
     if server is None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> None:
             signal.signal(number, lambda number, _: server.send(bytes([number])) and None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
     code = wait(server)
-    if code < 0:  # for whoever started us, die of the same
+    if code < 0:  # die of the same signal, for the process that started us
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
         os.kill(os.getpid(), -code)
     os._exit(code)

@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """A program at work, and the client that waits for it."""
+    """A running program, and the client that waits for it."""
 
     process: int
     client: socket.socket

@@ -12,7 +12,7 @@ from flows.process import fork_client, fork_server
 from flows.process.processes import Processes, environment
 from tasks.core.stage.files import write_text
 
-FORKS = "RETEMPER_FORKS"  # environment: the name of a server that is at work already; empty: have none
+FORKS = "RETEMPER_FORKS"  # environment: the name of a running server; empty: use none
 PYTHON = Path(".retemper/bin/python")  # fork_client.py; its folder is the first of PATH for the commands of a run
 LOG = Path(".retemper/logs/fork-server.log")
 DVC = ("dvc.cli.parser", "dvc.repo.reproduce", "dvc_data.hashfile.db.local", "dvc.stage.cache", "dvc.output", "dvc_data.index")

@@ -31,7 +31,7 @@ class Champion:
     number: int
     model: str
     cause: str  # first | promoted | data (the model as it was, over new data) | set | rollback
-    when: str  # ISO 8601, UTC; told, never compared
+    when: str  # ISO 8601, UTC; shown, never compared
     measure: str = ""
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # split, measure
     replaced: int | None = None
@@ -117,7 +117,7 @@ def digests_of(outs: Mapping[str, str], model: str) -> dict[str, str]:
 
 
 def taken_back(champions: list[Champion], digests: Mapping[str, str]) -> Champion | None:
-    """The earlier champion that `digests` are those of, where somebody has put another in its place by hand since.
+    """Find the earlier champion with these digests, if someone has since replaced it manually.
 
     Over the present one's own encoder only the whole of them counts: the same encoder with other data is another thing.
     """
@@ -217,7 +217,7 @@ def _again(project: Path, old: Champion, now: Champion | None, cause: str, previ
 
 
 def timestamp() -> str:
-    """Now, as it is told to people."""
+    """The current time, as it is shown."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -1,8 +1,8 @@
 """One retraining from beginning to end: new data, the pipeline, the comparison, the champion, the record of it all.
 
 It works in a git worktree of its own (`flows.retraining.tree`), one at a time, and never raises for what goes wrong in it: how it
-ended is returned, remembered in `.retemper/retrainings.jsonl` and told. Whatever happens, the champion stays as it was or
-is a new one that was shown to be no worse; nothing in between can be seen.
+ended is returned, recorded in `.retemper/retrainings.jsonl`, and reported. Whatever happens, the champion stays as it was or
+is a new one that was shown to be no worse; nothing in between is visible.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class NotComparable(UserError):
 
 
 def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters, *, dated: bool = False) -> Ended:
-    """Retrain `project` at its commit `follow`; how that ended. UserError where another retraining is at work, or none can begin.
+    """Retrain `project` at its commit `follow`; returns how that ended. UserError if another retraining is in progress, or none can begin.
 
     `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
@@ -74,7 +74,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             ended = replace(begun, result="failed", reason=str(failed))
         except (UserError, OSError) as error:
             ended = replace(begun, result="failed", reason=" ".join(str(error).split()))
-        except (Exception, CancelledError) as error:  # the champion stays, and why is told: no failure may pass unseen
+        except (Exception, CancelledError) as error:  # the champion stays, and the reason is reported: no failure may go unnoticed
             traceback.print_exc()
             lost = "Prefect's server no longer knows this run" if isinstance(error, CancelledError) else error
             ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(lost).split())[:300]}")
@@ -149,7 +149,7 @@ def _work(
         champion.crown(tree.root, new, (commit, tree.tip))
     else:
         retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
-    with contextlib.suppress(GitFailed):  # all is done; the next run checks out anew
+    with contextlib.suppress(GitFailed):  # all is done; the next run checks out again
         git("checkout", "--quiet", "--force", "--detach", commit, folder=tree.root)
     return replace(ended, commit=commit)
 
@@ -188,9 +188,9 @@ def _take_in(rule: promotion.Intake, project: Path) -> None:
 
 
 def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display) -> None:
-    """`flows.pipeline.run.run`; where Prefect's server goes away meanwhile, the rest is done by a process that needs none.
+    """`flows.pipeline.run.run`. If Prefect's server becomes unavailable meanwhile, a process that needs none does the rest.
 
-    A server that has started again, or was away for minutes, knows no more of the lease that a scheduled run holds of its deployment's
+    A server that restarted, or was unavailable for minutes, no longer knows the lease that a scheduled run holds of its deployment's
     limit; Prefect then raises its CancelledError in this thread.
     """
     _wait_for(locks.RUN_LOCK)
@@ -225,7 +225,7 @@ def _again(work: Callable[[], T]) -> T:
 
 
 def _wait_for(lock: Path) -> None:
-    """Until nobody holds the worktree (a gc does for as long as it looks), WAIT_SECONDS at most; UserError then."""
+    """Wait until the worktree is free (a gc holds it while it looks), at most WAIT_SECONDS; UserError then."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -296,7 +296,7 @@ def values(folder: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]
 
     path = folder / "dev.parquet"
     if not path.exists():
-        raise UserError(f"{path}: not there: the data set has no judged dev queries, on which models are compared; add some")
+        raise UserError(f"{path}: not found: the data set has no judged dev queries, on which models are compared; add some")
     schema = pa.schema([("query", pa.string()), *((name, pa.float64()) for name in measured["dev"])])
     table = read_table(path, schema, ["query", measure])
     return dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))

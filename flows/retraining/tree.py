@@ -1,7 +1,7 @@
-"""The git worktree of scheduled runs, over the project's DVC cache: made, repaired and committed from; nobody's own tree is touched.
+"""The git worktree of scheduled runs, over the project's DVC cache. The user's own tree is never touched.
 
-It stands in `.retemper/retraining` with a detached HEAD. Its commits are made by plumbing, so no hook, no identity, no
-signing key and no branch that somebody has checked out can stand in the way.
+It is in `.retemper/retraining`, with a detached HEAD. Commits are made by plumbing, so hooks, a missing identity, signing
+keys, and branches that are checked out elsewhere do not interfere.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,10 +41,10 @@ class Tree:
 
 
 def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
-    """The worktree at commit `follow` of `project`'s repository; absent or half-made by a kill, it is made anew.
+    """The worktree at commit `follow` of `project`'s repository; made again if it is missing or a kill left it half-made.
 
-    `dvc.lock` and what it belongs to are those of the last retraining, so that nothing is computed twice. One process at a
-    time (the caller holds a lock): git locks found here were left by a dead one. What other machines have done comes first.
+    `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. One process at a time
+    (the caller holds a lock): git locks found here were left by a process that died. Other machines' results are fetched first.
     """
     followed = resolve(project, follow)
     if followed is None:
@@ -68,7 +68,7 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
 
 
 def refuse_taken_names(project: Path) -> None:
-    """UserError where a branch or tag stands in the way of ours: git keeps none below it, and says so when all has been computed."""
+    """UserError if a branch or tag has a name that ours need as a folder: git would refuse them only after everything has run."""
     for name, move in ((BRANCH.rpartition("/")[0], "git branch -m {0} NEW"), (TAGS.rstrip("/"), "git tag NEW {0} && git tag -d {0}")):
         if name in git("for-each-ref", "--format=%(refname)", name, folder=project).splitlines():
             short = name.rpartition("/")[2]
@@ -100,9 +100,9 @@ def _is_ancestor(folder: Path, first: str, second: str) -> bool:
 
 
 def fetch(project: Path) -> str | None:
-    """Take over what other machines have added to the branch and the tags; a remote that is away in one line, else None.
+    """Fetch what other machines have added to the branch and the tags. Returns one line if the remote is unavailable, else None.
 
-    UserError where both sides have added something: nobody can say which champion is the one.
+    UserError if both sides have added something: it is unclear which champion is right.
     """
     remote = _remote(project)
     if not remote:

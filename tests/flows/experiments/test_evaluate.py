@@ -48,7 +48,7 @@ def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(small.folder)
     told = evaluate._texts(Path("data"), Shown(False, False, ONE))
     assert re.fullmatch(r"queries of at most \d+ tokens, prefix ''; documents of at most 24 tokens, prefix ''; titles off", told)
-    told_too = f"{told}; identical ids left out; test: relevant from grade 2"
+    told_too = f"{told}; identical ids excluded; test: relevant from grade 2"
     assert evaluate._texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == told_too
 
 

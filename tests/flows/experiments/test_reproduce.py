@@ -47,7 +47,7 @@ def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     assert "executed 6, cached 0" in done.stdout
     assert "6 outs equal, 0 different" in done.stdout
-    assert "is there already" in finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE).stderr
+    assert "already exists" in finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE).stderr
 
 
 def test_a_digest_that_is_not_made_is_told(finished: Any, tmp_path: Path) -> None:

@@ -282,19 +282,19 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
 @pytest.mark.parametrize(
     ("text", "edits", "told"),
     [
-        ("grid: {first: [x, y]}", ["first=z"], "points first_x and first_y are one: first=z comes after first=x; take one"),
-        ("grid: {rounds.a: [{value: 3}, {value: 5}]}", ["rounds.a.value=4"], r"are one: rounds.a.value=4 comes after rounds.a=\{"),
+        ("grid: {first: [x, y]}", ["first=z"], "points first_x and first_y are the same: first=z comes after first=x; remove one"),
+        ("grid: {rounds.a: [{value: 3}, {value: 5}]}", ["rounds.a.value=4"], r"are the same: rounds.a.value=4 comes after rounds.a=\{"),
         (
             "set: {rounds.a.value: 7, rounds.a: {value: 3}}\ngrid: {rounds.a.value: [5, 6]}",
             [],
-            r'points value_5 and value_6 are one: rounds.a=\{"value": 3\} comes after rounds.a.value=5',
+            r'points value_5 and value_6 are the same: rounds.a=\{"value": 3\} comes after rounds.a.value=5',
         ),
-        ("points: {plain: {}, same: {first: one}}", [], "points plain and same are one: what they set is so without them"),
+        ("points: {plain: {}, same: {first: one}}", [], "points plain and same are the same: what they set is"),
         ("grid: {first: [x]}", ["first=z"], "point first_x is not what it says: first=z comes after first=x"),
         (
             "grid: {first: [x]}\nrepeat: {rounds.a.value: [3, 4]}",
             ["rounds={}"],
-            "points first_x-value_3 and first_x-value_4 are one: rounds=",
+            "points first_x-value_3 and first_x-value_4 are the same: rounds=",
         ),
         ("points: {p: {first: x}}\nrepeat: {first: [y, z]}", [], "repeat.first: p sets it too"),
         ("grid: {first: [x, y]}\ntable: {caption: T, models: [a], measures: [R@500]}", [], "point first_x: table.measures: found 'R@500'"),
