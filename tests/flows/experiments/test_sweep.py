@@ -289,7 +289,7 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
             [],
             r'points value_5 and value_6 are the same: rounds.a=\{"value": 3\} comes after rounds.a.value=5',
         ),
-        ("points: {plain: {}, same: {first: one}}", [], "points plain and same are the same: what they set is"),
+        ("points: {plain: {}, same: {first: one}}", [], "points plain and same are the same: they set what is set already"),
         ("grid: {first: [x]}", ["first=z"], "point first_x is not what it says: first=z comes after first=x"),
         (
             "grid: {first: [x]}\nrepeat: {rounds.a.value: [3, 4]}",
