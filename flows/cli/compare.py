@@ -23,7 +23,7 @@ def compare(
     systems: Annotated[
         list[str],
         typer.Argument(
-            metavar="SYSTEM...",
+            metavar="SYSTEM",
             help="MODEL (of this working tree), REVISION:MODEL, REVISION (its best model on dev; a commit, branch, tag, champion/N or "
             "experiment), or a TREC run file. The first is what the others are compared with.",
         ),
