@@ -80,7 +80,7 @@ def equip(tree: Path, project: Path = Path(), *, own_cache: bool = False) -> Non
         if (project / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(project / name, tree / name)
-    _share_settings(project, tree, own_cache)
+    _share_settings(project.absolute(), tree, own_cache)
 
 
 def link_sources(tree: Path) -> None:

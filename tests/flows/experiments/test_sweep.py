@@ -146,7 +146,7 @@ def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool,
     shutil.copytree(".dvc", tree / ".dvc")
     shutil.copy("params.yaml", tree)
     (tree / "runtime.yaml").write_text("device: cpu\n")  # of a sweep before; here it was removed since
-    worktree.equip(tree, own)
+    worktree.equip(tree, own_cache=own)
     assert not (tree / "runtime.yaml").exists()
     with Repo(str(tree)) as repo:
         assert Path(repo.config["remote"]["team"]["url"]) == toy.folder.parent / "remote"
