@@ -21,6 +21,8 @@ from tasks.core.stage.errors import UserError, escaped, one_line_errors, printab
         ("https://h/x?auth=abc", "https://h/x?auth=***"),
         ("https://h/x?a=1&passwd=abc", "https://h/x?a=1&passwd=***"),
         ("https://h/x?X-Amz-Credential=AKIA%2Fus&X-Amz-Security-Token=t", "https://h/x?X-Amz-Credential=***&X-Amz-Security-Token=***"),
+        ("https://h/x?jwt=abc&n=1&session_id=def", "https://h/x?jwt=***&n=1&session_id=***"),
+        ("https://h/x?api_key=abc&client_secret=def&sig=g", "https://h/x?api_key=***&client_secret=***&sig=***"),
         ("https://h/x#access_token=abc&state=1", "https://h/x#access_token=***&state=1"),
         ("https://h/x?author=me&passage=3", "https://h/x?author=me&passage=3"),
         ("https://h/@scope/name and https://h/x", "https://h/@scope/name and https://h/x"),
