@@ -302,6 +302,8 @@ def test_first_document_and_first_relevant_rank(tmp_path: Path) -> None:
     assert found == {"a": ("x", 2), "b": ("x", None)}
     (tmp_path / "wide").write_text("q\u00a0 Q0 d\u3000 1 3 t\n", encoding="utf-8")
     assert ranked_first(tmp_path / "wide", {"q\u00a0": ["d\u3000"]}) == {"q\u00a0": ("d\u3000", 1)}
+    (tmp_path / "escaped").write_text("%00query%201 Q0 %00doc%201 1 3 t\n")
+    assert ranked_first(tmp_path / "escaped", {"query 1": ["doc 1"]}) == {"query 1": ("doc 1", 1)}, "ids with white space"
     assert cut("word " * 100).endswith("word …")
     assert cut("short") == "short"
 
