@@ -32,6 +32,8 @@ print("at work on", name)
 at_work = Path(".at_work") / name.replace("/", "_")
 at_work.parent.mkdir(exist_ok=True)
 at_work.write_text(str(os.getpid()))
+if note := os.environ.get("RETEMPER_RECORD"):
+    Path(note).write_text(json.dumps({"threads": 1}))
 act = json.loads(Path("acts.json").read_text()).get(name, "") if Path("acts.json").exists() else ""
 if act == "fail":
     line = "corpus.tsv:7: found 2 columns, expected 3; add the tab"

@@ -16,7 +16,7 @@ from tasks.prepare.stats import table
 FILES = {
     "corpus.jsonl": "".join(
         f'{{"_id": "{name}", "title": "", "text": "text of {place}"}}\n'
-        for place, name in enumerate(["doc 1", "doc 2", "d3", "two\\ttabs"])
+        for place, name in enumerate(["doc 1", "doc 2", "d3", "a\\ttab and\\nlines"])
     ),
     "queries.jsonl": '{"_id": "query 1", "text": "one"}\n{"_id": "q2", "text": "two"}\n',
     "qrels/train.tsv": "query-id\tcorpus-id\tscore\nquery 1\tdoc 1\t1\n",
@@ -29,7 +29,7 @@ def test_white_ids_are_refused_with_their_count_and_the_fix(prepare: Any, put: A
     line = r"corpus.jsonl:1: found document id 'doc 1', expected one without white space, .* \(3 such document ids\); .*prepare.ids=escape$"
     with pytest.raises(UserError, match=line):
         prepare(f"beir:{put(FILES)}")
-    documents = FILES["corpus.jsonl"].replace("doc 1", "d1").replace("doc 2", "d2").replace("two\\ttabs", "d4")
+    documents = FILES["corpus.jsonl"].replace("doc 1", "d1").replace("doc 2", "d2").replace("a\\ttab and\\nlines", "d4")
     qrels = {name: text.replace("doc ", "d") for name, text in FILES.items() if name.startswith("qrels")}
     with pytest.raises(UserError, match=r"queries.jsonl:1: found query id 'query 1'.*\(1 such query id\)"):
         prepare(f"beir:{put({**FILES, **qrels, 'corpus.jsonl': documents})}")
@@ -37,7 +37,7 @@ def test_white_ids_are_refused_with_their_count_and_the_fix(prepare: Any, put: A
 
 def test_white_ids_are_kept_and_counted_with_ids_escape(prepare: Any, put: Any) -> None:
     got = prepare(f"beir:{put(FILES)}", ids="escape")
-    assert [row[0] for row in got.documents] == ["doc 1", "doc 2", "d3", "two\ttabs"]
+    assert [row[0] for row in got.documents] == ["doc 1", "doc 2", "d3", "a\ttab and\nlines"]
     assert [row[0] for row in got.queries["train"]] == ["query 1"]
     assert [row[:2] for row in got.qrels["train"]] == [("query 1", "doc 1")]
     assert got.stats["white_ids"] == {"document": 3, "query": 1}
@@ -47,9 +47,9 @@ def test_white_ids_are_kept_and_counted_with_ids_escape(prepare: Any, put: Any) 
 def test_official_negatives_keep_white_ids(prepare: Any, put: Any) -> None:
     source: Source = read(parse_dataset(f"beir:{put(FILES)}"))
     at = At(Path("negatives"), 1)
-    negatives = [Negative(at, "query 1", doc) for doc in ("two\ttabs", "doc 1", "doc 2", "d3")]
+    negatives = [Negative(at, "query 1", doc) for doc in ("a\ttab and\nlines", "doc 1", "doc 2", "d3")]
     got = prepare(replace(source, negatives=lambda: iter(negatives)), ids="escape")
-    assert [row[1] for row in got.official] == ["two\ttabs", "doc 2", "d3"], "without the positive"
+    assert [row[1] for row in got.official] == ["a\ttab and\nlines", "doc 2", "d3"], "without the positive"
 
 
 def test_different_pairs_have_different_ids() -> None:

@@ -162,6 +162,7 @@ def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: 
     """Charts have its width and nothing beyond their edges, tables become cards with labeled cells, recipes are complete."""
     for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
         make_system(project, name, level, ("dev", "test"))
+    write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.9})
     page = report(monkeypatch)
     narrow = re.findall(r'<div class="narrow">(.*?)</div>', page, re.DOTALL)
     drawings = [drawing for part in narrow for drawing in re.findall(r"<svg.*?</svg>", part, re.DOTALL)]
@@ -174,7 +175,13 @@ def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: 
     rows = re.findall(r"<tr.*?</tr>", page.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
     assert len(rows) == 3
     assert all(re.findall(r'data-label="([^"]*)"', row) == ["AP", "RR@10", "dev AP"] for row in rows)
+    cells = [re.findall("<td[^>]*>", row)[1:] for row in re.findall("<tr>.*?</tr>", page, re.DOTALL)]
+    assert all("data-label=" in cell for row in cells for cell in row)
     assert "line-clamp" not in page
+    everywhere, phone = page.partition("@media print")[0].split("@media (max-width: 600px)")
+    assert ".narrow { display: none; }" in everywhere
+    assert ".broad { display: none; } .narrow { display: block; }" in phone
+    assert all(rule in phone for rule in (".stack tr { display: grid;", "content: attr(data-label);", "scroll sideways"))
 
 
 def test_the_best_system_is_chosen_on_dev_not_test(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,6 +309,8 @@ def test_first_document_and_first_relevant_rank(tmp_path: Path) -> None:
     assert found == {"a": ("x", 2), "b": ("x", None)}
     (tmp_path / "wide").write_text("q\u00a0 Q0 d\u3000 1 3 t\n", encoding="utf-8")
     assert ranked_first(tmp_path / "wide", {"q\u00a0": ["d\u3000"]}) == {"q\u00a0": ("d\u3000", 1)}
+    (tmp_path / "escaped").write_text("%00query%201 Q0 %00doc%201 1 3 t\n")
+    assert ranked_first(tmp_path / "escaped", {"query 1": ["doc 1"]}) == {"query 1": ("doc 1", 1)}, "ids with white space"
     assert cut("word " * 100).endswith("word …")
     assert cut("short") == "short"
 

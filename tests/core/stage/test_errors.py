@@ -1,11 +1,19 @@
 """No line shown may contain a URL's secrets or terminal control codes."""
 
+import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flows.cli import champion, main
+from flows.experiments import store
+from flows.parameters import sources
+from flows.pipeline.stage import Transcript, _reader
 from flows.process.display import Display
-from tasks.core.stage.errors import UserError, escaped, one_line_errors, printable, redacted
+from flows.process.problems import tell
+from flows.retraining import history
+from tasks.core.stage.errors import Problem, UserError, escaped, one_line_errors, printable, redacted
 
 
 @pytest.mark.parametrize(
@@ -21,6 +29,8 @@ from tasks.core.stage.errors import UserError, escaped, one_line_errors, printab
         ("https://h/x?auth=abc", "https://h/x?auth=***"),
         ("https://h/x?a=1&passwd=abc", "https://h/x?a=1&passwd=***"),
         ("https://h/x?X-Amz-Credential=AKIA%2Fus&X-Amz-Security-Token=t", "https://h/x?X-Amz-Credential=***&X-Amz-Security-Token=***"),
+        ("https://h/x?jwt=abc&n=1&session_id=def", "https://h/x?jwt=***&n=1&session_id=***"),
+        ("https://h/x?api_key=abc&client_secret=def&sig=g", "https://h/x?api_key=***&client_secret=***&sig=***"),
         ("https://h/x#access_token=abc&state=1", "https://h/x#access_token=***&state=1"),
         ("https://h/x?author=me&passage=3", "https://h/x?author=me&passage=3"),
         ("https://h/@scope/name and https://h/x", "https://h/@scope/name and https://h/x"),
@@ -60,3 +70,33 @@ def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], p
         display.passing("train@a", "five\x1b[2J")
         display.began("train@b")
         assert r"five\x1b[2J" in terminal.shown()[0]
+
+
+def test_what_is_printed_without_the_display_is_escaped_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reasons, names, and subjects of commits come from data and from colleagues."""
+    monkeypatch.setattr(store, "stored", lambda: [SimpleNamespace(baseline="b")])
+    monkeypatch.setattr(store, "git", lambda *_: "abc subject\x1b[2J")
+    monkeypatch.setattr(store, "table", lambda *_: "name\x1b[2J")
+    store.show(test=False, as_json=False)
+    monkeypatch.setattr(history, "read_events", lambda _: [history.Ended("1", "failed", "reason\x1b[2J", "now")])
+    champion._show_history(as_json=False)
+    champion._warn("warning\x1b[2J")
+    sources._warn("source\x1b[2J")
+    tell([Problem("user", "problem\x1b[2J of http://a:b@h")])
+    with pytest.raises(SystemExit):
+        main.main(["gc", "http://a:b@argument\x1b[2J"])
+    said = "".join(capsys.readouterr())
+    for word in ("subject", "name", "reason", "warning", "source", "problem", "argument"):
+        assert rf"{word}\x1b[2J" in said
+    assert "\x1b" not in said
+    assert "a:b" not in said
+
+
+def test_lines_of_a_stage_are_escaped_where_they_are_read() -> None:
+    log, lines = io.StringIO(), list[str]()
+    read = _reader(Transcript(), log, lines.append)
+    for line in ("Running stage 'a':", "> python step.py", "own\x1b[2J", "\rprogress\x1b[2J"):
+        read(line)
+    assert lines == [r"own\x1b[2J", "\rprogress\\x1b[2J"]
+    assert r"own\x1b[2J" in log.getvalue()
+    assert "\x1b" not in log.getvalue()

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from flows.repository.lock import parse_lock
+from flows.repository.lock import parse_lock, parse_of_dvc
 from flows.repository.project import project_folder
+from tasks.core.stage import safe_yaml
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, refuse_yaml_bomb
-from tasks.core.stage.safe_yaml import MOST_LEVELS, parse_yaml, refuse_bomb
+from tasks.core.stage.safe_yaml import MOST_LEVELS, Refused, parse_yaml, refuse_bomb
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 40))
 MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
@@ -49,6 +50,8 @@ def test_a_bomb_is_one_line_for_every_reader(name: str, tmp_path: Path) -> None:
         assert len(str(refused.value)) < 300 and "\n" not in str(refused.value)
     with pytest.raises(UserError, match=r"dvc\.lock: invalid dvc\.lock"):
         parse_lock(text, "dvc.lock")
+    with pytest.raises(UserError, match=r"data\.dvc: invalid \.dvc file"):
+        parse_of_dvc(text, "data.dvc")
 
 
 @pytest.mark.parametrize("file", ["params.yaml", "dvc.yaml", "dvc.lock"])
@@ -62,6 +65,15 @@ def test_a_command_refuses_what_dvc_would_read(file: str, tmp_path: Path, monkey
     (tmp_path / file).write_text("{" * 100_000, encoding="utf-8")
     with pytest.raises(UserError, match=rf"^{file}:1: not YAML \(nested deeper"):
         project_folder()
+
+
+def test_openers_in_a_row_are_refused_before_they_are_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ruamel.yaml needs seconds for 1,000 of them."""
+    monkeypatch.delattr(safe_yaml, "YAML")
+    for opener in ("{", "[ ", "[\n{"):
+        with pytest.raises(Refused) as refused:
+            parse_yaml("a: 1\nb: " + opener * 1000)
+        assert refused.value.problem_mark.line == 1
 
 
 def test_harmless_yaml_passes(tmp_path: Path) -> None:

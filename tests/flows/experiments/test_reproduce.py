@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiments.reproduce import compare
+from flows.repository.lock import read_lock
+from flows.results import environments, timing
 
 REPRODUCE = """
 import sys
@@ -53,6 +55,8 @@ def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path
 def test_a_digest_that_is_not_made_is_told(finished: Any, tmp_path: Path) -> None:
     lock = finished.folder / "dvc.lock"
     text = lock.read_text()
+    noted = environments.of_artifacts(read_lock(lock), finished.folder / timing.LOG)
+    assert [one["threads"] for one in noted.values()] == [1] * 6, "by the stages themselves"
     digest = text[text.index("path: data/report") :].split("md5: ")[1].split("\n")[0]
     lock.write_text(text.replace(digest, digest[::-1]))
     finished.command("git", "add", "dvc.lock")
@@ -61,6 +65,7 @@ def test_a_digest_that_is_not_made_is_told(finished: Any, tmp_path: Path) -> Non
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"data/report          {digest[::-1]}  different: {digest}" in done.stdout
     assert "5 outs equal, 1 different" in done.stdout
+    assert "\nreport: this machine has no record of what it was computed with" in done.stdout
 
 
 def test_a_revision_is_made_again_after_its_source_has_grown(retraining: Any, server_url: str) -> None:

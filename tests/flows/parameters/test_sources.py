@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,6 +108,27 @@ def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Place, read: lis
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
     after = place.write()
     assert after["dataset"]["digest"] != before["dataset"]["digest"]
+    assert read == ["corpus.jsonl"]
+
+
+@pytest.mark.parametrize("field", ["st_ctime_ns", "st_ino"])
+def test_a_file_that_differs_in_ctime_or_inode_alone_is_read_again(
+    place: Place, read: list[str], monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    """Two files may be written within one tick of the clock, and clocks may be set back."""
+    before = place.write()
+    read.clear()
+    stat = Path.stat
+
+    def other(path: Path, **options: Any) -> Any:
+        status = stat(path, **options)
+        if path.name != "corpus.jsonl":
+            return status
+        fields = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
+        return SimpleNamespace(**fields | {field: fields[field] + 1})
+
+    monkeypatch.setattr(Path, "stat", other)
+    assert place.write() == before
     assert read == ["corpus.jsonl"]
 
 

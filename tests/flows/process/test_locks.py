@@ -168,3 +168,9 @@ def test_a_mistake_in_dvc_yaml_leaves_dvc_lock_alone(finished: Any) -> None:
     lock.write_text(text[: text.index("\n  report:") + 1])  # valid YAML
     assert "dvc.lock was truncated and had lost report; restored as the last run left it" in finished.call("run").stderr
     assert lock.read_text() == text
+    finished.command("git", "add", "dvc.lock")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    (finished.folder / locks.AFTER).unlink()
+    lock.write_text(text[: text.index("\n  report:") + 1])
+    assert "dvc.lock was truncated and had lost report; restored as git has it" in finished.call("run").stderr
+    assert lock.read_text() == text

@@ -122,6 +122,9 @@ def test_a_timeline_shows_which_stages_ran_together_and_which_waited() -> None:
     assert a + wide == pytest.approx(b, abs=0.2), "ends where the other begins"
     assert wider == pytest.approx(2 * wide, abs=0.2)
     assert page.count('class="waiting"') == 2
+    assert page.count('<table class="stack">') == page.count('<div class="wide scrolls">') == page.count("<table") == 1, "for a phone"
+    phone = page.partition("@media(max-width:600px)")[2]
+    assert all(rule in phone for rule in (".stack tr{display:grid;", "content:attr(data-label);", "scroll sideways"))
     found = json.loads(re.findall(r'id="spans">(.*?)</script>', page)[0])
     assert found[1] == {"stage": "encode@b", "ready": 100, "start": 111, "end": 131, "device": "1", "state": "Ran"}
 

@@ -10,7 +10,7 @@ import pytest
 from dvc.repo import Repo
 
 from flows.team import lineage
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, printable
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -52,6 +52,17 @@ def test_what_made_a_model() -> None:
     assert report.steps[-1].parents == ("evaluate@a", "evaluate@b"), "parts of the folder that it reads"
     with pytest.raises(UserError, match="no such model, metric or path; models: a, b"):
         lineage.trace("zebra")
+
+
+@pytest.mark.usefixtures("here")
+def test_the_short_form_is_printed_unless_the_whole_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data/source.json").write_text(json.dumps({"dataset": {"source": "demo\x1b", "digest": "1", "files": {"corpus.jsonl": "2"}}}))
+    found = lineage.trace("b")
+    assert "corpus.jsonl" in lineage.as_text(found)
+    assert "corpus.jsonl" not in lineage.as_short_text(found)
+    for whole, text in ((False, lineage.as_short_text(found)), (True, lineage.as_text(found))):
+        lineage.show("b", None, "text", None, whole=whole)
+        assert capsys.readouterr().out == f"{printable(text)}\n"
 
 
 def test_lineage_of_a_revision_and_of_uncommitted_code(here: Any) -> None:

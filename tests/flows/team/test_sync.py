@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from flows.pipeline.stage import Processes
-from flows.repository import cache
+from flows.repository import cache, dvc
 from flows.repository.cache import object_path, objects
 from flows.repository.remote import SEEN
-from flows.team import sync
+from flows.team import remotes, sync
 from flows.team.sync import is_pushed, push, restorable
+from tasks.core.stage.errors import UserError
 
 
 def test_stages_whose_files_are_only_missing_can_be_restored() -> None:
@@ -122,6 +123,7 @@ def test_a_refusal_is_told_from_an_unavailable_remote(said: str, fix: str) -> No
 def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
     """A run with an unavailable remote, and one once it is back; what the first computed reaches the remote with the second."""
     away = remote.parent.with_name("away")
+    before = list(remote.parent.rglob("*"))
     project.rounds(a="1", b="11")
     done = project.call("run")
     assert done.returncode == 0, done.stderr
@@ -134,6 +136,7 @@ def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, 
         done = project.call(*words)
         assert done.returncode == 2
         assert "found no retemper.json" in done.stderr
+    assert list(remote.parent.rglob("*")) == before, "nothing is created"
     shutil.rmtree(remote.parent, ignore_errors=True)
     away.rename(remote.parent)
     project.rounds(a="1", b="12")
@@ -162,6 +165,25 @@ def test_a_folder_remote_that_vanishes_is_not_recreated(
     assert done.returncode == 0
     assert list(tmp_path.rglob("share/**/*")) == before, "nothing is created"
     refused_then_back(finished, remote, executed, read_states)
+
+
+def test_a_push_to_a_remote_that_vanishes_meanwhile_has_failed(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC makes the folder again, on the disk beneath the share, and reports success."""
+    monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        monkeypatch.setenv(name, value)
+    remote = tmp_path / "remote"
+    remotes.add("team", str(remote), [])
+
+    def unmounted(_: list[str]) -> int:
+        shutil.rmtree(remote)
+        (remote / "files").mkdir(parents=True)
+        return 0
+
+    for pushed in (unmounted, lambda _: pytest.fail("nothing more goes there")):
+        monkeypatch.setattr("dvc.cli.main", pushed)
+        with pytest.raises(UserError, match=r"found no retemper\.json, which every remote has"):
+            dvc.push()
 
 
 def test_an_unmarked_remote_gets_the_mark_if_it_holds_artifacts(finished: Any, tmp_path: Path) -> None:

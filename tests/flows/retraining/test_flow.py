@@ -1,0 +1,37 @@
+"""The flow that a schedule starts."""
+
+import logging
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.retraining import flow, retrain
+from flows.retraining import tree as retraining_tree
+
+
+def test_a_retraining_without_change_is_one_dated_line_and_no_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each minute, perhaps."""
+
+    def work(_project: Path, _tree: Any, begun: Any, *given: Any) -> Any:
+        retrain._run_pipeline(*given)
+        return replace(begun, result="unchanged", reason="as it was")
+
+    told: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(retrain, "_work", work)
+    monkeypatch.setattr(retrain.run, "run", lambda quiet, **_: None if quiet else print("a table"))
+    monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, *_, **__: told.append(event))
+    monkeypatch.setattr(flow, "get_run_logger", lambda: logging.getLogger("a test's"))
+    monkeypatch.setattr(flow, "_publish", lambda *_: None)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    assert flow.scheduled.fn().name == "Unchanged"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"[\dT:.-]+\+00:00 retraining unchanged: as it was", line)
+    assert told == []
