@@ -4,6 +4,7 @@ That a folder with nothing but a pickle in it, or with code of its own, is refus
 """
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from contextlib import chdir
@@ -141,8 +142,13 @@ def test_ids_and_texts_become_no_file_names_and_no_markup(small: Any) -> None:
         text = small.read(name).decode()
         for plain, odd in climbing.items():
             text = re.sub(rf'(?<=["\t]){plain}(?=["\t])', odd, text)
-        small.write(name, text.replace('"text": "', '"text": "<script>alert(2)</script> <img src=x onerror=alert(3)> '))
-    small.write("beir/queries.jsonl", small.read("beir/queries.jsonl").replace(b'"text": "', b'"text": "<script>alert(4)</script> '))
+        small.write(name, text)
+    hostile = {"corpus": "<script>alert(2)</script> <img src=x onerror=alert(3)>", "queries": "<script>alert(4)</script>"}
+    for name, code in hostile.items():  # not first: texts that are cut to the same tokens are the same to a model
+        rows = [json.loads(line) for line in small.read(f"beir/{name}.jsonl").splitlines()]
+        for row in rows:
+            row["text"] = f"{row['_id'].strip('./')} {row['text'].replace(' ', f' {code} ', 1)}"
+        small.write(f"beir/{name}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
     for name in small.commands:
         if name.split("@")[0] not in ("base", "train"):
             assert small.stage(name).status == 0, name

@@ -59,21 +59,21 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
     """
     sections = read_yaml(Path(PARAMS))
     measure = measure or metric_of(sections)
-    sides = [side_of(name, split, measure, sections) for name in names]
+    sides = [side_of(name, sections, split=split, measure=measure) for name in names]
     found = rows(sides)
     if as_json:
         print(json.dumps({"split": split, "measure": measure, "first": names[0], "systems": list(map(asdict, found))}, indent=2))
         return
-    print(text(sides, found, split, measure))
+    print(text(sides, found, split=split, measure=measure))
     for side in sides[1:]:
-        for line in extremes(sides[0], side, shown, _questions(split)):
+        for line in extremes(sides[0], side, shown, questions=_questions(split)):
             print(printable(line))
 
 
-def side_of(name: str, split: str, measure: str, sections: Mapping[str, Any]) -> Side:
+def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str) -> Side:
     """The system that `name` says: a TREC run file, a MODEL of the working tree, REVISION:MODEL, or a REVISION's best model on dev."""
     if Path(name).is_file():
-        return Side(name, _values_of_run(Path(name), split, measure, sections))
+        return Side(name, _values_of_run(Path(name), sections, split=split, measure=measure))
     revision, colon, model = name.rpartition(":")
     here = lock_here()
     if not colon and _evaluation(here, name):
@@ -142,7 +142,7 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
     return Side(name if name.endswith(model) else f"{name} ({model})", values, made, model)
 
 
-def _values_of_run(path: Path, split: str, measure: str, sections: Mapping[str, Any]) -> dict[str, float]:
+def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measure: str) -> dict[str, float]:
     """A run file of any program, measured with the qrels of this project."""
     from tasks.core.tables.external_trec import read_trec_run
     from tasks.core.tables.measures import parse, per_query
@@ -244,7 +244,7 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "not given"
 
 
-def text(sides: Sequence[Side], found: Sequence[Row], split: str, measure: str) -> str:
+def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str) -> str:
     """The table, and below it what differs."""
     first = sides[0]
     mean = sum(first.values.values()) / len(first.values)
@@ -262,7 +262,7 @@ def text(sides: Sequence[Side], found: Sequence[Row], split: str, measure: str) 
     return printable("\n".join(told))
 
 
-def extremes(first: Side, side: Side, shown: int, questions: Mapping[str, str]) -> Iterator[str]:
+def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str]) -> Iterator[str]:
     """The `shown` queries that gain most over `first`, then those that lose most, with both values."""
     common = sorted(side.values.keys() & first.values.keys(), key=lambda query: (side.values[query] - first.values[query], query))
     for word, queries in (("gains", common[::-1][:shown]), ("losses", common[:shown])):

@@ -141,6 +141,6 @@ def opponents(
         return None
     named = {system.name: system for system in systems}
     first = next((name for name in baselines if name in named), chosen.name)
-    different = [system for system in others if not np.array_equal(system.values[split], chosen.values[split])]
+    different = [one for one in others if not any(np.array_equal(values, chosen.values.get(name)) for name, values in one.values.items())]
     rival = named[first] if named[first] in others else best(different or others, metric, sections)[0]
     return chosen, rival
