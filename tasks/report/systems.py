@@ -141,6 +141,11 @@ def opponents(
         return None
     named = {system.name: system for system in systems}
     first = next((name for name in baselines if name in named), chosen.name)
-    different = [one for one in others if not any(np.array_equal(values, chosen.values.get(name)) for name, values in one.values.items())]
+    different = [other for other in others if not _alike(other, chosen)]
     rival = named[first] if named[first] in others else best(different or others, metric, sections)[0]
     return chosen, rival
+
+
+def _alike(one: System, other: System) -> bool:
+    """Whether two systems have the same value for every query of some split."""
+    return any(np.array_equal(one.values[split], other.values[split]) for split in one.values.keys() & other.values.keys())
