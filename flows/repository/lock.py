@@ -62,11 +62,7 @@ def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
     """
     if graph is None:
         return lock
-    try:
-        stages = (parse_yaml(graph) or {}).get("stages") or {}
-        sections = parse_yaml(params or "") or {}
-    except (YAMLError, AttributeError) as error:
-        raise UserError(f"dvc.yaml, params.yaml: not YAML ({' '.join(str(error).split())[:100]}); fix that line") from None
+    stages, sections = _mapping("dvc.yaml", graph).get("stages") or {}, _mapping("params.yaml", params or "")
 
     def belongs(name: str) -> bool:
         stage, each, key = name.partition("@")
@@ -75,6 +71,16 @@ def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
         return stage in stages and (not each or key in map(str, keys or ()))
 
     return {name: entry for name, entry in lock.items() if belongs(name)}
+
+
+def _mapping(name: str, text: str) -> Mapping[str, Any]:
+    try:
+        value = parse_yaml(text) or {}
+    except YAMLError as error:
+        raise UserError(f"{name}: not YAML ({' '.join(str(error).split())[:100]}); fix that line") from None
+    if not isinstance(value, Mapping):
+        raise UserError(f"{name}: found a {type(value).__name__}, expected a mapping of sections")
+    return value
 
 
 def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:

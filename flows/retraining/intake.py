@@ -104,7 +104,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, line.rstrip("\r\n")
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-        raise UserError(f"{path}: not readable ({error}); expected UTF-8 text, gzip where the name ends in .gz") from None
+        raise UserError(f"{path}: cannot be read ({error}); expected UTF-8 text, gzip if the name ends in .gz") from None
 
 
 def _identified(path: Path, number: int, line: str) -> str:

@@ -75,7 +75,8 @@ def verify_remote(name: str) -> int:
                 PUSHED.unlink(missing_ok=True)
     except Exception as error:  # from DVC, or any library that talks to remotes
         raise UserError(f"remote {name}: cannot be read: {reason(name, error)}") from None
-    print(f"remote {name}: {len(files)} objects, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt")
+    incomplete = f", {len(hollow)} listings of missing objects" if hollow else ""
+    print(f"remote {name}: {len(files)} objects, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt{incomplete}")
     return 1 if wrong or hollow else 0
 
 
