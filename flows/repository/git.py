@@ -14,6 +14,7 @@ NOBODY = {  # who commits where git knows no identity, and where no person commi
     f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
 }
 KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # the caller's GIT_ variables that are kept; a hook's GIT_DIR is not
+WHO = ("GIT_", "EMAIL", "HOME", "XDG_CONFIG")  # variables that may give git an identity
 
 
 class GitFailed(UserError):
@@ -55,8 +56,13 @@ def git(
     return out.removesuffix("\n")
 
 
-@cache
 def identity() -> dict[str, str]:
     """Environment with which a commit can be made: empty where git has an identity."""
+    return _identity(tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(WHO))))
+
+
+@cache
+def _identity(_: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """`identity`, asked once for each environment."""
     known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode == 0
     return {} if known else NOBODY

@@ -1,0 +1,28 @@
+"""Who commits: git's own identity where it has one, ours where it has none."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.repository.git import NOBODY, git, identity
+
+ONLY_CONFIGURED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "user.useConfigOnly", "GIT_CONFIG_VALUE_0": "true"}
+
+
+def test_an_identity_that_comes_and_goes_with_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "EMAIL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**ONLY_CONFIGURED, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet")
+    assert identity() == NOBODY
+    with monkeypatch.context() as patch:
+        for name in NOBODY:
+            patch.setenv(name, "somebody@example.com" if name.endswith("EMAIL") else "somebody")
+        assert identity() == {}
+        git("commit", "--quiet", "--allow-empty", "-m", "one")
+    assert identity() == NOBODY
+    git("commit", "--quiet", "--allow-empty", "-m", "two")
+    assert git("log", "--format=%cn").split() == ["retemper", "somebody"]
