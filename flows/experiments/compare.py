@@ -139,7 +139,7 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
     table = pq.read_table(path, columns=["query", measure])
     values = dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
     made = {one.removesuffix(f"@{model}"): lock[one] for one in ancestors(lock, stage)}
-    return Side(name if name.endswith(model) else f"{name} ({model})", values, made, model)
+    return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values, made, model)
 
 
 def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measure: str) -> dict[str, float]:

@@ -2,13 +2,12 @@
 
 Torch, transformers and DVC take 6 to 12 s of CPU to import, and every stage needs them. The server imports them once; a fork takes
 10 ms. A client (fork_client.py) sends its arguments, folder, environment, stdout and stderr; the fork becomes
-`python -m MODULE` with these. As long as it runs, the client stays connected:
+`python -m MODULE` with these. NAME is the name of an abstract socket, which leaves no file behind; only processes of the same user
+are answered. The client stays connected while its program runs:
 
-NAME is that of an abstract socket, which leaves no file behind; only processes of the same user are answered.
-
-- The client dies, however that happens: the kernel closes the connection, and the server kills the fork's process group.
-- The client sends a signal's number: the server passes it to the group.
-- The server dies: the kernel kills its forks (PR_SET_PDEATHSIG), and the clients see the end of their connections.
+- If the client dies, the kernel closes the connection, and the server kills the fork's process group.
+- If the client sends a signal's number, the server passes it to the group.
+- If the server dies, the kernel kills its forks (PR_SET_PDEATHSIG), and the clients see the end of their connections.
 
 Only third-party modules are imported here: a fork imports `flows` and `tasks` from where its own environment says, so it
 executes what a new process would. No module may start a thread or CUDA when it is imported. Linux only.

@@ -31,7 +31,7 @@ MODELS = (
 class PreparedPython:
     """A `python` for the commands of a run; `environment` brings it to them.
 
-    Off Linux, where `modules` are none, and where FORKS is set to nothing, it is the ordinary one.
+    It is the ordinary Python on other systems than Linux, if `modules` is empty, and if FORKS is set to an empty value.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:

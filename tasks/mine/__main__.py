@@ -45,7 +45,7 @@ def main() -> None:
     query, document = np.unique(np.stack(relevant_pairs(args.qrels, args.queries / "ids.parquet", ids.path)), axis=1)
     known_query, known_document = with_same_texts(query, document, first_of_same(queries), first_of_same(documents))
     known = known_query * len(ids) + known_document
-    depth = params.depth + params.skip + int(np.bincount(query).max(initial=0))
+    depth = params.depth + params.skip + int(np.bincount(known_query).max(initial=0))
     needed = rows_needed(depth, documents.owners)
     size = part_size(needed, device if params.search == "embeddings" else None)
     scratch = None

@@ -134,7 +134,7 @@ def opponents(
 ) -> tuple[System, System] | None:
     """The best model, and the first baseline in the table, which it is compared with.
 
-    If the best is that baseline, it is compared with the next best system that ranks differently: a fusion may be its copy.
+    If the best is that baseline, it is compared with the next best system that differs on every split: a fusion may be its copy.
     """
     others = [system for system in systems if system is not chosen and split in system.values]
     if not others or split not in chosen.values:

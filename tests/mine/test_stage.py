@@ -129,6 +129,16 @@ def test_what_has_the_text_of_a_positive_is_not_mined(tiny_encoder: Path, tmp_pa
     assert excluded == {"q0": {"d3", "d7"}, "q1": {"d3", "d7"}, "q2": {"d9"}, "q3": set()}
 
 
+def test_copies_of_a_positive_take_no_place_among_the_mined(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best twenty documents of query 0 are copies of one, its positive: the next two are mined."""
+    case = Case(tmp_path, tiny_encoder, passages=1)
+    order = [document for document, _ in case.order(0)]
+    shutil.rmtree(tmp_path / "documents")
+    write_tokens(tmp_path / "documents", "d", [[99] if row in order[:20] else [row] for row in range(DOCUMENTS)], case.owners)
+    found = case.run(monkeypatch, "embeddings", 2, 0, [("q0", f"d{order[0]}", 1)])
+    assert [doc for query, doc, *_ in found if query == "q0"] == [f"d{document}" for document in order[20:22]]
+
+
 @pytest.mark.parametrize("way", ["embeddings", "indexes"])
 def test_a_query_with_more_positives_than_depth(way: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(tmp_path, tiny_encoder, queries=2)

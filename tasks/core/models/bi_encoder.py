@@ -43,9 +43,7 @@ transformers_logging.disable_progress_bar()  # progress bars for a load of half 
 transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
 
 
-COSINE_TEMPERATURE = (
-    0.2  # at most; DPR, ANCE, STAR, and ADORE train dot products with 1, SimCSE and sentence-transformers cosines with 0.05
-)
+COSINE_TEMPERATURE = 0.2  # at most: SimCSE and sentence-transformers have 0.05; ANCE, STAR, and ADORE divide dot products by 1
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ def odd_temperature(shape: Shape, temperature: float) -> str:
     if shape.similarity == "cosine" or temperature > COSINE_TEMPERATURE:
         return ""
     return (
-        f"temperature {temperature:g} multiplies dot products by {1 / temperature:,.0f}: it suits a cosine; the papers train dot products "
-        "with 1, or set base.similarity: cosine"
+        f"temperature {temperature:g} multiplies dot products by {1 / temperature:,.0f}, which suits cosines; "
+        "set temperature: 1, as the papers have it, or base.similarity: cosine"
     )
 
 

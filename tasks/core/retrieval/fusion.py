@@ -9,7 +9,7 @@ rrf      1 / (k + rank in a) + 1 / (k + rank in b), ranks from 1 (Cormack, Clark
          Condorcet and Individual Rank Learning Methods, SIGIR 2009, where k is 60). A missing document adds 0.
 
 A list whose scores are all equal is all 0 when it is normalized, as in ranx: it orders nothing. Fused scores are rounded to float32
-as a run holds them, then ties go by falling id: trec_eval finds the same order.
+as a run holds them, and ties are ordered by descending id, so trec_eval finds the same order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +38,9 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Pair:
-    """The documents of either list [U], by falling id, and what each list says of them [U]: normalized scores, or (rrf) ranks.
+    """The documents of either list [U], by descending id, and their normalized scores, or (rrf) ranks, in each list [U].
 
-    Where a list has not the document that is 0, or infinity for a rank.
+    A document that a list lacks has the score 0 there, or the rank infinity.
     """
 
     method: Method
@@ -67,7 +67,7 @@ def z_scores(scores: Floats) -> Floats:
 
 
 def pair(first: Ranked, second: Ranked, method: Method) -> Pair:
-    """What two lists of one query say of the documents of either."""
+    """Two lists of one query, over the documents of either."""
     documents = sorted({*first.documents, *second.documents}, reverse=True)
     place = {document: number for number, document in enumerate(documents)}
     missing = np.inf if method == "rrf" else 0.0
@@ -94,5 +94,5 @@ def fuse(two: Pair, setting: float, depth: int) -> list[tuple[str, float]]:
     else:
         scores = setting * two.first + (1 - setting) * two.second
     rounded = scores.astype(np.float32)
-    order = np.argsort(-rounded, kind="stable")[:depth]  # documents are by falling id, so ties are too
+    order = np.argsort(-rounded, kind="stable")[:depth]  # documents are by descending id, so ties are too
     return [(two.documents[place], float(rounded[place])) for place in order.tolist()]

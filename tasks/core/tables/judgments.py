@@ -63,10 +63,10 @@ def relevant_pairs(qrels: Path, queries: Path, documents: Path) -> tuple[Ints, I
 
 
 def with_same_texts(queries: Ints, documents: Ints, same_query: Ints, same_document: Ints) -> tuple[Ints, Ints]:
-    """Pairs (query, document), and those whose two texts are the same as theirs, each once; in order where any were added.
+    """Pairs (query, document), and all pairs with the same two texts as one of them, each once; sorted if any text repeats.
 
-    A document that has the text of a positive is no negative, whatever its id: every query of a text has the positives of all.
-    `same_*` have, for each ordinal, the first one with its text.
+    A document with the text of a positive is not a negative, whatever its id. Queries with the same text share their positives.
+    `same_*`: for each ordinal, the first one with its text.
     """
     if (same_query == np.arange(len(same_query))).all() and (same_document == np.arange(len(same_document))).all():
         return queries, documents
@@ -79,7 +79,7 @@ def with_same_texts(queries: Ints, documents: Ints, same_query: Ints, same_docum
 
 
 def _members(first: Ints, beside: Ints, same: Ints) -> tuple[Ints, Ints]:
-    """Each of `first` replaced by all that are the same as it; `beside` is repeated along."""
+    """Each of `first` replaced by all ordinals with the same text; `beside` is repeated to match."""
     order = np.argsort(same, kind="stable")
     begin, end = (np.searchsorted(same, first, side, sorter=order) for side in ("left", "right"))
     count = end - begin

@@ -70,10 +70,11 @@ class Tokens:
 
 
 def first_of_same(tokens: Tokens) -> Ints:
-    """For each owner the first one with the same tokens, [O]; itself, where there is none before it.
+    """For each owner, the first one with the same tokens, [O]: itself if none comes before it.
 
-    Texts are the same that a model cannot tell apart: it sees their tokens, cut to its length. Tokens are compared by a multilinear
-    hash of 64 bits, whose multipliers are fixed, so two texts that differ count as the same once in about 2^63 pairs.
+    Two texts are the same if a model cannot tell them apart: it sees their tokens, truncated to its length. Tokens are compared by
+    a multilinear hash of 64 bits. Two texts that differ collide with probability 2^-64, or 2^-34 at worst: a difference of two
+    token ids below 2^31 ends in at most 30 zero bits, which a multiplication keeps.
     """
     owners = count_rows(tokens.folder / "ids.parquet")
     if not len(tokens):

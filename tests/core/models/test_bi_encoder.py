@@ -349,7 +349,7 @@ def test_two_towers_keep_two_lengths(tiny_encoder: Path, tmp_path: Path) -> None
 
 def test_a_cosines_temperature_over_dot_products_is_warned_about() -> None:
     dot, cosine = Shape(similarity="dot"), Shape(similarity="cosine")
-    assert odd_temperature(dot, 0.05).startswith("temperature 0.05 multiplies dot products by 20: it suits a cosine;")
+    assert odd_temperature(dot, 0.05).startswith("temperature 0.05 multiplies dot products by 20, which suits cosines; set")
     assert [odd_temperature(dot, 1.0), odd_temperature(cosine, 0.05)] == ["", ""]
 
 
