@@ -13,13 +13,19 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.adore import data as data_module
 from tasks.adore import step as step_module
 from tasks.adore import work
+from tasks.adore.data import read_data
+from tasks.adore.documents import Compressed, Exact, Rescored
+from tasks.adore.params import Adore
+from tasks.adore.work import compressed_documents
 from tasks.core.models.bi_encoder import Shape, load_towers, save_towers
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.encode import encode
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, folder_digest, write_json
+from tasks.core.stage.params import read_yaml, validate
 from tasks.core.stage.scratch import remove_finished
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
@@ -39,6 +45,8 @@ ENTRIES = {
     "random": "negatives: none, lists: random, loss: ranknet",
     "given": "negatives: g, lists: given, loss: ranknet",
     "ivf": 'negatives: none, index: "IVF8,Flat", nprobe: 2',
+    "exact": "negatives: none, index: PQ2",
+    "decoded": "negatives: none, index: PQ2, scores: decoded",
     "jpq": 'negatives: none, index: "IVF1,PQ2x8", centroids: true, centroid_lr: 1e-2, missing: jpq',
     "jpq_flat": "negatives: none, centroids: true",
     "jpq_sq": "negatives: none, index: SQ8, centroids: true",
@@ -231,6 +239,42 @@ def test_every_kind_of_training_runs(name: str, run: Callable[[str, str], Path])
         assert max(curve(out, "overlap")) < 0.5
     if name == "ivf":
         assert faiss.extract_index_ivf(faiss.read_index(str(out / "index" / "index.faiss"))).nprobe == 2
+
+
+def test_scores_over_a_compressed_index_are_as_said(run: Callable[[str, str], Path]) -> None:
+    exact, decoded = (run(name, f"scores/{name}") for name in ("exact", "decoded"))
+    assert file_digest(exact / "index" / "index.faiss") == file_digest(decoded / "index" / "index.faiss")
+    assert folder_digest(exact / "encoder") != folder_digest(decoded / "encoder")
+    index, vectors = faiss.read_index(str(exact / "index" / "index.faiss")), Exact(open_embeddings(Path("embeddings")), CPU)
+    entries = read_yaml(Path("params.yaml"))["adore"]
+    kinds = {name: type(compressed_documents(index, vectors, validate(Adore, entries[name], name), name)) for name in ("exact", "decoded")}
+    assert kinds == {"exact": Rescored, "decoded": Compressed}
+
+
+@pytest.mark.parametrize(("name", "function"), [("dynamic", "completed"), ("given", "unranked")])
+def test_copies_of_positives_reach_the_lists(
+    name: str, function: str, project: Path, run: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Document 0 has the text of what is relevant to query 0."""
+    copied = project / "copied"
+    copied.mkdir(exist_ok=True)
+    tokens = {kind: open_tokens(project / "tokens" / kind) for kind in ("documents", "queries/train")}
+    qrels = project / "corpus/qrels/train.parquet"
+    twin = int(read_data(tokens["queries/train"], tokens["documents"], qrels, None, DEPTH, copied).positives.of(0)[0])
+    same = np.arange(DOCUMENTS)
+    same[[0, twin]] = 0
+    monkeypatch.setattr(data_module, "first_of_same", lambda asked: same if len(asked.ids()) == DOCUMENTS else np.arange(QUERIES))
+    read = read_data(tokens["queries/train"], tokens["documents"], qrels, None, DEPTH, copied)
+    assert {0, twin} <= set(read.known.of(0).tolist()) and 0 not in read.positives.of(0)
+    real, seen = getattr(step_module, function), list[list[int]]()
+
+    def spied(*given: Any) -> Any:
+        seen.extend(own.tolist() for own in given[3 if function == "completed" else 1])
+        return real(*given)
+
+    monkeypatch.setattr(step_module, function, spied)
+    run(name, f"copied/{name}")
+    assert read.known.of(0).tolist() in seen
 
 
 def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], Path]) -> None:

@@ -1,6 +1,7 @@
 """The stage as the pipeline runs it: its artifacts load, a kill costs nothing, a round of no steps changes nothing."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ rounds:
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   anew: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4}
   kept: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, optimizer_from: moments}
+  asked: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, hard_negatives_from: positives}
   mixed: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, start_share: 0.25}
   others: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, seed: 7}
   second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, lr: 1e-4, schedule_steps: 5, optimizer_from: continue}
@@ -139,6 +141,14 @@ def test_kept_moments_have_a_schedule_of_their_own(project: Path, run_here: Any)
     assert rates[0] == rates[1]
     key = next(key for key in states["kept"] if key.endswith(".exp_avg"))
     assert not torch.equal(states["kept"][key], states["anew"][key])
+
+
+def test_a_round_draws_hard_negatives_from_training_positives(project: Path, run_here: Any) -> None:
+    """A third of the documents are those of dev and test."""
+    mean = r"hard negatives: ([\d.]+) a query to draw from"
+    said = {name: run_here(project, "train", *train_arguments(name, "negatives", f"asked/{name}")) for name in ("first", "asked")}
+    drawn = {name: float(found[1]) for name, out in said.items() if (found := re.search(mean, out))}
+    assert drawn["asked"] < 0.8 * drawn["first"]
 
 
 def test_the_saved_weights_have_a_share_of_the_start(project: Path, run_here: Any) -> None:
