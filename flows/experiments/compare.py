@@ -9,7 +9,7 @@ from typing import Any
 from flows.experiments.store import PARAMS, flat, measured
 from flows.process.display import text_table
 from flows.repository.cache import cache_folder, listing, object_path
-from flows.repository.lock import LOCK, Lock, commit_of, of_graph, parameters, parse_lock, read_blob
+from flows.repository.lock import LOCK, Lock, commit_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
 from flows.team.lineage import ancestors
 from tasks.core.stage.errors import UserError, printable
@@ -86,11 +86,11 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
             f"compare {name}: found neither a file, a model of this working tree ({known}), nor a revision of git; expected one of them, "
             "or REVISION:MODEL"
         ) from None
-    written, params = read_blob(commit, LOCK), read_blob(commit, PARAMS)
-    if written is None:
+    lock = lock_of(commit, name)
+    if lock is None:
         raise UserError(f"compare {name}: its commit has no {LOCK}; commit {LOCK} after a run")
-    lock = of_graph(parse_lock(written, f"{name}:{LOCK}"), read_blob(commit, "dvc.yaml"), params)
-    return _measured(name, model if colon else _best(name, lock, parse_yaml(params or "") or {}), lock, split=split, measure=measure)
+    chosen = model if colon else _best(name, lock, parse_yaml(read_blob(commit, PARAMS) or "") or {})
+    return _measured(name, chosen, lock, split=split, measure=measure)
 
 
 def _best(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:

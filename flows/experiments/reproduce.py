@@ -13,7 +13,7 @@ from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository.cache import cache_folder, listing
 from flows.repository.graph import DEFAULT_TARGET
-from flows.repository.lock import LOCK, Lock, commit_of, of_graph, parse_lock, read_blob, read_lock
+from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
 from flows.repository.worktree import equip, link_sources, make_worktree, remove_worktree
 from flows.results import environments, timing
 from flows.team.lineage import ancestors
@@ -31,10 +31,9 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     the revision; UserError if a stage would have to read one that has changed since.
     """
     commit = commit_of(revision)
-    text = read_blob(commit, LOCK)
-    if text is None:
+    wanted = lock_of(commit, revision)
+    if wanted is None:
         raise UserError(f"revision {revision}: its commit has no {LOCK}, so there is nothing to compare with; commit it after a run")
-    wanted = of_graph(parse_lock(text, f"{revision}:{LOCK}"), read_blob(commit, "dvc.yaml"), read_blob(commit, "params.yaml"))
     if into and into.exists() and any(into.iterdir() if into.is_dir() else [into]):
         raise UserError(f"{into}: already exists; name a new folder, or an empty one")
     SCRATCH.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 from flows.process.display import text_table
 from flows.repository.cache import cache_folder, object_path
 from flows.repository.git import git
-from flows.repository.lock import LOCK, Lock, of_graph, parse_lock, read_blob
+from flows.repository.lock import Lock, lock_of, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
 from tasks.core.stage.errors import printable
@@ -78,7 +78,7 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
     params = parse_yaml(written or "{}") or {}
     message = git("show", "-s", "--format=%B", commit)
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
-    lock = of_graph(parse_lock(read_blob(commit, LOCK) or "{}", f"{name}:{LOCK}"), read_blob(commit, "dvc.yaml"), written)
+    lock = lock_of(commit, name) or {}
     return Experiment(name, commit, baseline, inputs, flat(params), measured(lock, cache))
 
 

@@ -55,6 +55,14 @@ def read_lock(path: Path = Path(LOCK)) -> Lock:
     return parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.exists() else {}
 
 
+def lock_of(commit: str, where: str) -> Lock | None:
+    """The stages in dvc.lock of a commit that its graph still has; None where it has no dvc.lock. `where`: its name in errors."""
+    text = read_blob(commit, LOCK)
+    if text is None:
+        return None
+    return of_graph(parse_lock(text, f"{where}:{LOCK}"), read_blob(commit, "dvc.yaml"), read_blob(commit, "params.yaml"))
+
+
 def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
     """The stages of a dvc.lock that dvc.yaml and params.yaml (given as text) still have: DVC keeps those of removed rounds.
 
