@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.exact import Floats, exact_search, finite_block
+from tasks.core.retrieval.exact import exact_search, finite_block
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
+from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 

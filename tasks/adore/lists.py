@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.retrieval.exact import Floats
+from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
 Bools = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ class Lists:
 def best_documents(scores_BK: Floats, rows_BK: Ints, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Ints:
     """The row of the best passage of the `depth` best documents, int64 [B, depth]; -1 where fewer were found.
 
-    Order as in tasks.core.retrieval.exact: by score, ties by descending document id; a document appears once. `place` is id_order's.
+    Order as in tasks.core.retrieval.ranked: by score, ties by descending document id; a document appears once. `place` is id_order's.
     """
     best = np.full((len(rows_BK), depth), -1, dtype=np.int64)
     for b, (scores, rows) in enumerate(zip(scores_BK, rows_BK, strict=True)):

@@ -16,7 +16,7 @@ from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.encode import encode
-from tasks.core.retrieval.exact import QUERY_BLOCK, rows_needed
+from tasks.core.retrieval.ranked import QUERY_BLOCK, rows_needed
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress

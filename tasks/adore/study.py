@@ -19,9 +19,9 @@ from tasks.adore.params import Study
 from tasks.adore.work import FLAT, Setting, built_index, compressed_documents, train_tower
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.encode import Vectors, encode
-from tasks.core.retrieval.exact import ranked_tables, rows_needed
 from tasks.core.retrieval.faiss_build import recall
 from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.retrieval.ranked import ranked_tables, rows_needed
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
@@ -53,7 +53,9 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     towers = {UNTRAINED: setting.towers.query.to(setting.device).eval()}
     exact = Exact(setting.embeddings, setting.device)
     for number, (factory, path) in enumerate(paths.items()):
-        documents: Documents = exact if factory == FLAT else compressed_documents(open_index(path), exact, params, key)
+        documents: Documents = (
+            exact if factory == FLAT else compressed_documents(open_index(path, threads=torch.get_num_threads()), exact, params, key)
+        )
         folder, curves = scratch / str(number), out / f"curves_{number}"
         folder.mkdir(exist_ok=True)
         curves.mkdir()
@@ -66,7 +68,7 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     cells = []
     indexes = []
     for factory, path in paths.items():
-        index = open_index(path)
+        index = open_index(path, threads=torch.get_num_threads())
         size = {"factory": factory, "bytes": path.stat().st_size, "bytes_per_vector": round(path.stat().st_size / index.ntotal, 1)}
         for split, tokens in splits.items():
             before = vectors[split][UNTRAINED]

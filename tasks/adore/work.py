@@ -14,9 +14,9 @@ from tasks.adore.params import Adore, QuerySide
 from tasks.adore.step import make_corpus, make_step
 from tasks.core.models.bi_encoder import Encoder, Towers
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.exact import id_order
 from tasks.core.retrieval.faiss_build import Recipe, build
 from tasks.core.retrieval.faiss_search import open_index, save_index
+from tasks.core.retrieval.ranked import id_order
 from tasks.core.stage.devices import Runtime
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.scratch import seal, sealed
@@ -46,7 +46,7 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) ->
     if not sealed(path):
         save_index(build(embeddings, recipe, key), path)
         seal(path)
-    return open_index(path)
+    return open_index(path, threads=torch.get_num_threads())
 
 
 def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> Documents:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from tasks.base.params import Base
-from tasks.core.models.bi_encoder import Shape, Towers, load_towers, read_shape
+from tasks.core.models.bi_encoder import Towers, load_towers
+from tasks.core.models.folder import Shape, read_shape
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import load_tokenizer, longest_text
 

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import torch
 
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.exact import Floats, rows_needed
 from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_indexed
 from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
+from tasks.core.retrieval.ranked import Floats, rows_needed
 from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
@@ -72,7 +73,7 @@ def main() -> None:
         search = partial(search_embeddings, embeddings=embeddings, depth=depth, device=device)
         own = pieces.array("positives", lambda: embedded_scores(vectors, embeddings, query, document))
     else:
-        index = open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1])
+        index = open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1], threads=torch.get_num_threads())
         refuse_other_scores(index, f"params.yaml: mine.{args.name}.search: indexes")
         search = partial(search_indexed, index=index, depth=needed)
         own = pieces.array("positives", lambda: best_passages(index, vectors, query, document, documents.owners))

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.retrieval.exact import QUERY_BLOCK, Floats
 from tasks.core.retrieval.faiss_search import index_scores
+from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.schemas import RANKED
 

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
-from tasks.core.models.bi_encoder import Encoder, Head, Shape, Towers, load_towers, read_shape
+from tasks.core.models.bi_encoder import Encoder, Head, Towers, load_towers
+from tasks.core.models.folder import Shape, read_shape
 from tasks.core.models.mlm_head import MLMHead, load_head
 from tasks.core.models.projector import make_projector
 from tasks.core.stage.draws import draw_seed

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.core.retrieval.encode import encode_texts
-from tasks.core.retrieval.exact import ranked_tables, rows_needed
+from tasks.core.retrieval.ranked import ranked_tables, rows_needed
 from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
 from tasks.core.retrieval.lexical import known, load, ranked

@@ -12,7 +12,8 @@ from transformers import AutoModel
 
 from tasks.base.params import Base
 from tasks.base.shape import fitted_tokenizer, shaped_towers, wanted_shape
-from tasks.core.models.bi_encoder import Shape, load_towers, read_shape
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.models.folder import Shape, read_shape
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.text.tokenizer import load_tokenizer

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
-from tasks.core.models.bi_encoder import Shape
+from tasks.core.models.folder import Shape
 from tasks.core.models.mlm_head import MLMHead
 from tasks.core.stage.errors import UserError
 from tasks.core.text.chunks import Chunks, open_chunks

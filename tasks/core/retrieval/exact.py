@@ -1,35 +1,17 @@
 """Exact search: blocked matrix products with a running top-k, in memory that does not depend on the corpus.
 
-Q queries, R rows (a row is a passage of a document), D width, K rows kept. Lists are ordered by score, ties by descending
-document id. That is trec_eval's order, so our ranks and figures agree with its.
+Q queries, R rows (a row is a passage of a document), D width, K rows kept.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
+from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
-from tasks.core.tables.schemas import RANKED
-
-Floats = npt.NDArray[np.float32]
-
-
-class Ids(Protocol):
-    """Document ids by ordinal: an Arrow array, or tasks.core.tables.parquet.StoredIds if they are too many for memory."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, wanted: pa.Array) -> pa.Array: ...
-
-
-QUERY_BLOCK = 2048  # a block of scores is QUERY_BLOCK x the rows of a shard: 32 MiB at 4096 rows
-MARGIN = 16  # rows kept beyond K, so that ties at rank K are broken by id, not at random
 
 
 def exact_search(
@@ -70,64 +52,3 @@ def finite_block(first: int, block: npt.NDArray[np.floating], device: torch.devi
     if not torch.isfinite(vectors_RD).all():
         raise UserError(f"vectors of rows {first} to {first + len(block) - 1}: found NaN or infinity; train or encode that model again")
     return vectors_RD
-
-
-def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
-    """How many rows to find so that they include `documents` different ones, in the worst case of all passages of each.
-
-    `owners` is sorted, so a document of m passages is two equal numbers m - 1 apart.
-    """
-    most = 1
-    while len(owners) > most and (owners[most:] == owners[:-most]).any():
-        most += 1
-    return documents * most
-
-
-def id_order(ids: pa.Array) -> Ints:
-    """The position of every document in the order of ids, [O], which breaks ties."""
-    order = pc.sort_indices(ids).to_numpy()
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return place
-
-
-def ranked_tables(
-    scores_QK: Floats,
-    rows_QK: Ints,
-    query_ids: pa.Array,
-    document_ids: Ids,
-    owners: npt.NDArray[np.int32],
-    depth: int,
-    skip: int = 0,
-    excluded: Ints | None = None,
-) -> Iterator[pa.Table]:
-    """Search results as ranked documents (schema RANKED), QUERY_BLOCK queries a table.
-
-    A document appears once, by its best passage (MaxP). `excluded` are keys query * O + document that are removed
-    before ranks are given; the top `skip` of the rest are removed; `depth` are kept, ranks from 1.
-    """
-    total = len(document_ids)
-    excluded = None if excluded is None else np.sort(excluded)
-    for start in range(0, len(query_ids), QUERY_BLOCK):
-        scores, rows = scores_QK[start : start + QUERY_BLOCK], rows_QK[start : start + QUERY_BLOCK]
-        found = rows.ravel() >= 0
-        query = np.repeat(np.arange(start, start + len(rows)), rows.shape[1])[found]
-        score = scores.ravel()[found]
-        owner = owners[rows.ravel()[found]].astype(np.int64)
-        found_owners, which = np.unique(owner, return_inverse=True)
-        found_ids = document_ids.take(pa.array(found_owners))
-        order = np.lexsort((-id_order(found_ids)[which], -score, query))
-        query, score, owner, which = query[order], score[order], owner[order], which[order]
-        key = query * total + owner
-        kept = np.zeros(len(key), dtype=bool)
-        kept[np.unique(key, return_index=True)[1]] = True
-        if excluded is not None:
-            here = np.searchsorted(excluded, [start * total, (start + len(rows)) * total])
-            kept &= ~np.isin(key, excluded[here[0] : here[1]])
-        query, score, which = query[kept], score[kept], which[kept]
-        rank = np.arange(len(query)) - np.searchsorted(query, query) + 1 - skip
-        window = (rank >= 1) & (rank <= depth)
-        columns = [query_ids.take(pa.array(query[window])), found_ids.take(pa.array(which[window])), rank[window], score[window]]
-        yield pa.table(
-            [pa.array(c, type=f.type) if isinstance(c, np.ndarray) else c for c, f in zip(columns, RANKED, strict=True)], schema=RANKED
-        )

@@ -14,7 +14,7 @@ import torch
 
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.exact import Floats
+from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints

@@ -1,14 +1,12 @@
-"""faiss indexes: opened, set up and searched. Inner product throughout; ties as in tasks.core.retrieval.exact."""
+"""faiss indexes: opened, set up and searched. Inner product throughout; ties as in tasks.core.retrieval.ranked."""
 
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-import torch
 
-from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.exact import MARGIN, QUERY_BLOCK, Floats
+from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress, track
@@ -18,9 +16,13 @@ CHECKED = 64  # random queries whose scores are compared with the index's own
 TOLERANCE = 1e-3  # of the largest score
 
 
-def open_index(path: Path, rows: int | None = None, width: int | None = None) -> Any:
-    """The faiss index of a file; UserError if it cannot be read or does not have `rows` vectors of `width`."""
-    faiss.omp_set_num_threads(torch.get_num_threads())
+def open_index(path: Path, rows: int | None = None, width: int | None = None, *, threads: int | None = None) -> Any:
+    """The faiss index of a file; UserError if it cannot be read or does not have `rows` vectors of `width`.
+
+    From here on faiss searches with `threads` threads; none: as many as it finds cores.
+    """
+    if threads:
+        faiss.omp_set_num_threads(threads)
     try:
         index = faiss.read_index(str(path))
     except RuntimeError as error:
@@ -33,7 +35,7 @@ def open_index(path: Path, rows: int | None = None, width: int | None = None) ->
     return index
 
 
-def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, Ints]:
+def search_index(index: Any, queries_QD: Floats, depth: int) -> tuple[Floats, Ints]:
     """Scores float32 and rows int64, at most [Q, depth + MARGIN], -1 where the index found fewer; UserError if widths differ."""
     if index.d != queries_QD.shape[1]:
         raise UserError(f"the index has width {index.d}, the encoder {queries_QD.shape[1]}; encode and index again")
@@ -41,7 +43,7 @@ def search_index(index: Any, queries_QD: Vectors, depth: int) -> tuple[Floats, I
     return scores, rows
 
 
-def search_indexed(queries_QD: Vectors, index: Any, depth: int) -> tuple[Floats, Ints]:
+def search_indexed(queries_QD: Floats, index: Any, depth: int) -> tuple[Floats, Ints]:
     """`search_index` with progress, QUERY_BLOCK queries at a time."""
     progress = Progress("search index", len(queries_QD), "queries")
     parts = []
@@ -75,7 +77,7 @@ def refuse_other_scores(index: Any, where: str) -> None:
         )
 
 
-def index_scores(index: Any, queries_QD: Vectors, query: Ints, row: Ints) -> Floats:
+def index_scores(index: Any, queries_QD: Floats, query: Ints, row: Ints) -> Floats:
     """Score of each pair (query, row), float32 [P], by the vector that the index stores (its decoded codes).
 
     Only for an index that `refuse_other_scores` accepted; otherwise scores differ from a search's.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.exact import Floats
+from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
 

@@ -11,7 +11,8 @@ import torch
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors, encode
-from tasks.core.retrieval.exact import MARGIN, QUERY_BLOCK, Floats, Ids, exact_search, ranked_tables, rows_needed
+from tasks.core.retrieval.exact import exact_search
+from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats, Ids, ranked_tables, rows_needed
 from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress

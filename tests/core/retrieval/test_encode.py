@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.core.models.bi_encoder import Encoder, Shape, load_towers
+from tasks.core.models.bi_encoder import Encoder, load_towers
+from tasks.core.models.folder import Shape
 from tasks.core.retrieval import packed
 from tasks.core.retrieval.encode import encode, encode_texts
 from tasks.core.retrieval.packed import Packed, has_fused_layers

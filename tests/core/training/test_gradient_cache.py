@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tasks.core.models.bi_encoder import Encoder, Shape, load_transformer
+from tasks.core.models.bi_encoder import Encoder, load_transformer
+from tasks.core.models.folder import Shape
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
 
