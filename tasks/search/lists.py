@@ -6,31 +6,40 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.core.retrieval.encode import encode_texts
-from tasks.core.retrieval.ranked import ranked_tables, rows_needed
 from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
 from tasks.core.retrieval.lexical import known, load, ranked
-from tasks.core.retrieval.queries import query_tower
-from tasks.core.stage.devices import choose_device, read_runtime
+from tasks.core.retrieval.ranked import ranked_tables, rows_needed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import StoredIds
 from tasks.core.text.analysis import analyzer
-from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
+from tasks.search.bert import Floats, query_vector
 
 
 def dense_list(query: str, tokens: Path, depth: int, *, encoder: Path, index: Path) -> Ranked:
     """The `depth` best documents in a model's index; `tokens` says how texts are prepared for the model."""
-    device = choose_device(read_runtime())
     documents, queries = open_tokens(tokens / "documents"), open_tokens(tokens / "queries" / "train")
-    tower = query_tower(encoder, "fp32", device)
-    vector = encode_texts(tower, load_tokenizer(encoder), [queries.prefix + query], queries.max_length, device)
+    text, length = queries.prefix + query, queries.max_length
+    vector = query_vector(encoder, text, length)
+    if vector is None:
+        vector = vector_by_torch(encoder, text, length)
     opened = open_index(index / "index.faiss", len(documents), vector.shape[1])
     scores, rows = search_index(opened, vector, rows_needed(depth, documents.owners))
     ids = StoredIds(tokens / "documents" / "ids.parquet")
     return _ranked(next(ranked_tables(scores, rows, pa.array(["query"]), ids, documents.owners, depth)))
+
+
+def vector_by_torch(encoder: Path, text: str, max_length: int) -> Floats:
+    """`query_vector` for any encoder that the pipeline trains; UserError for one that cannot be loaded."""
+    from tasks.core.retrieval.encode import encode_texts
+    from tasks.core.retrieval.queries import query_tower
+    from tasks.core.stage.devices import choose_device, read_runtime
+    from tasks.core.text.tokenizer import load_tokenizer
+
+    device = choose_device(read_runtime())
+    return encode_texts(query_tower(encoder, "fp32", device), load_tokenizer(encoder), [text], max_length, device)
 
 
 def lexical_list(query: str, index: Path, depth: int) -> Ranked:
