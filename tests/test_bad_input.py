@@ -1,4 +1,4 @@
-"""Bad input, case by case, each as a user meets it: one line that says where, what and how to mend it, status 2, nothing changed.
+"""Bad input, case by case, each as a user meets it: one line that says where, what and how to fix it, status 2, nothing changed.
 
 Stages run by the commands of dvc.yaml, the command line as `retemper` does, both in this process (`small`, tests/conftest.py).
 """
@@ -162,7 +162,7 @@ FOREIGN: dict[str, tuple[str, dict[str, str | bytes], tuple[str, ...]]] = {
         {"collection.tsv": "0\tone\n", "queries.dev.tsv": "7\twhat\n", "qrels.dev.tsv": "7 0 1\n"},
         ("qrels.dev.tsv:1: found 3 columns", "expected 4 (query id, 0, document id, grade)"),
     ),
-    "Parquet that is none": (
+    "file that is not Parquet": (
         "parquet",
         {"documents.parquet": b"PAR1", "queries.parquet": b"", "qrels/dev.parquet": b""},
         ("documents.parquet: cannot be read as Parquet", "write it again"),
@@ -463,7 +463,7 @@ ARTIFACTS: dict[str, tuple[str, Arrange, tuple[str, ...]]] = {
         content(INDEX, lambda data: data[:200]),
         (f"{INDEX}: unreadable faiss index", "index again"),
     ),
-    "faiss index that is none": ("mine@warmup", lambda p: p.write(INDEX, "no"), (f"{INDEX}: unreadable faiss index", "index again")),
+    "file that is no faiss index": ("mine@warmup", lambda p: p.write(INDEX, "no"), (f"{INDEX}: unreadable faiss index", "index again")),
     "unknown kind of index": ("index@warmup", lambda p: p.set("index.factory", "Falt"), ("params.yaml: index.factory: found 'Falt'",)),
     "corpus that is no table": (
         "tokenize",

@@ -192,7 +192,7 @@ def test_passwords_of_urls_are_not_shown(text: str, shown: str) -> None:
 
 
 def test_secrets_stay_where_their_owner_put_them(small: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """A stage and a push to a remote that is away, with a password in the remote's URL and keys in the environment."""
+    """A stage and a push to a remote that is unavailable, with a password in the remote's URL and keys in the environment."""
     secrets = {"AWS_SECRET_ACCESS_KEY": "s3cr3t-aws", "PREFECT_API_KEY": "s3cr3t-prefect", "HF_TOKEN": "s3cr3t-hub"}
     for name, value in (secrets | {"DVC_NO_ANALYTICS": "1"}).items():
         monkeypatch.setenv(name, value)

@@ -14,7 +14,7 @@ class Kept(StrEnum):
 
     CONTINUE = "continue"
     MOMENTS = "moments"
-    ANEW = "anew"
+    FRESH = "fresh"
 
 
 app = group(name="rounds", help="Write many rounds into params.yaml at once, or remove them.")
@@ -33,7 +33,7 @@ def ance(
         Kept | None,
         typer.Option(
             help="continue: keep the optimizer's state, and one lr schedule over all rounds; moments: keep the state, each round has its "
-            "own schedule; anew: neither. Default: continue with --steps, else moments."
+            "own schedule; fresh: neither. Default: continue with --steps, else moments."
         ),
     ] = None,
     settings: Annotated[

@@ -10,7 +10,7 @@ from flows.parameters.edit import apply
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml
 
-Optimizer = Literal["continue", "moments", "anew"]
+Optimizer = Literal["continue", "moments", "fresh"]
 SEED = 42  # of a round without a seed (tasks.train.params)
 
 
@@ -58,7 +58,7 @@ class Ance:
             init = self.init if k == 1 else f"{self.prefix}{k - 1}"
             entry = {"init": init, "negatives": self.source(k), "loss": "nll", "in_batch": "false", "hard_negatives": "1"}
             entry |= {"steps": str(self.steps)} if self.steps is not None else {}
-            entry |= {"optimizer_from": self.kept} if k > 1 and self.kept != "anew" else {}
+            entry |= {"optimizer_from": self.kept} if k > 1 and self.kept != "fresh" else {}
             entry |= {"schedule_steps": str((self.steps or 0) * self.n)} if self.kept == "continue" else {}
             entry["seed"] = str(first if self.kept == "continue" else first + k - 1)
             for setting in self.settings:

@@ -173,9 +173,9 @@ def check_rounds(parameters: Parameters, where: str) -> None:
     rounds = parameters.rounds
     for name, entry in rounds.items():
         before = rounds.get(entry.init)
-        if entry.optimizer_from != "anew" and (before is None or before.optimizer != entry.optimizer):
+        if entry.optimizer_from != "fresh" and (before is None or before.optimizer != entry.optimizer):
             found = f"{entry.init!r}, which is not a round" if before is None else f"a round trained with {before.optimizer}"
-            expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: anew"
+            expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: fresh"
             raise UserError(f"{where}: rounds.{name}.init: found {found}; {expected}")
     for name, entry in rounds.items():
         key = f"{where}: rounds.{name}"

@@ -62,7 +62,7 @@ def make_plan(
             locks.remember()
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
-        if not dry and (uncached := cache.uncached(status)) and cache.mend(repo, uncached, warn):
+        if not dry and (uncached := cache.uncached(status)) and cache.fix(repo, uncached, warn):
             status = read_status(repo, graph.stages)
         remote = sync.remote_name(repo)
     reached = False

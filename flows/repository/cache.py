@@ -3,7 +3,7 @@
 DVC 3 takes any file of mode 0444 in the cache for intact, and assumes, without reading it, that what it has checked out or
 downloaded has the wanted digest. `by_content` changes the first for this process: an object whose inode, size or time of
 change is not the remembered one is read and, if corrupt, removed, so that it counts as missing: it is then fetched or
-computed again, never used. `mend` and `verify` read the bytes themselves.
+computed again, never used. `fix` and `verify` read the bytes themselves.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:
     ]
 
 
-def mend(repo: Any, names: Iterable[str], warn: Warn) -> bool:
+def fix(repo: Any, names: Iterable[str], warn: Warn) -> bool:
     """Restore outs missing from the cache from workspace files with the right bytes; returns whether there was any such file.
 
     A workspace file that DVC wrongly takes for intact (it was checked out from a corrupt cache) is removed.

@@ -94,7 +94,7 @@ def move(folder: Path, updates: Sequence[str]) -> None:
 def _is_ancestor(folder: Path, first: str, second: str) -> bool:
     try:
         git("merge-base", "--is-ancestor", first, second, folder=folder)
-    except GitFailed:  # status 1: it is none, be it that the two have nothing in common
+    except GitFailed:  # status 1: it is not, or the two have nothing in common
         return False
     return True
 

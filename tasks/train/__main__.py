@@ -55,7 +55,7 @@ def main() -> None:
         documents.folder,
         queries.folder,
         qrels,
-        *([args.init_state] if params.optimizer_from != "anew" else []),
+        *([args.init_state] if params.optimizer_from != "fresh" else []),
     )
     scratch = scratch_folder(f"train-{args.name}", digest)
     with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
@@ -71,7 +71,7 @@ def main() -> None:
             steps = steps_of(data, params)
             if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data, params)):
                 print(f"{args.name}: {line}")
-            if params.optimizer_from != "anew":
+            if params.optimizer_from != "fresh":
                 tensors, behind = read_state(args.init_state)
                 load_state(tensors, module, optimizer)
                 before = behind if params.optimizer_from == "continue" else 0

@@ -74,9 +74,9 @@ class Round(Params):
     warmup: float = Field(
         0.1, ge=0, lt=1, description="fraction of the steps over which lr rises linearly from 0; it then falls linearly to 0"
     )
-    optimizer_from: Literal["anew", "moments", "continue"] = Field(
-        "anew",
-        description="anew: a fresh optimizer; moments: the optimizer state of the round `init`, under a schedule of its own; continue: its "
+    optimizer_from: Literal["fresh", "moments", "continue"] = Field(
+        "fresh",
+        description="fresh: a new optimizer; moments: the optimizer state of the round `init`, under a schedule of its own; continue: its "
         "state and its schedule, as in one long training (ANCE as released: only the negatives change at a refresh)",
     )
     schedule_steps: int | None = Field(
@@ -132,7 +132,7 @@ class Round(Params):
             raise ValueError(f"negatives {self.negatives} have no scores, which {wish} requires; name a mine or a teacher")
         if self.hardest and self.distilled:
             raise ValueError(f"hardest uses one negative, but loss {self.loss} uses the whole group; choose one of them")
-        if self.optimizer_from != "anew" and self.projector != "none":
+        if self.optimizer_from != "fresh" and self.projector != "none":
             raise ValueError(f"projector {self.projector} adds weights that the continued optimizer has no state for; set projector: none")
         if self.start_share and self.projector != "none":
             raise ValueError(

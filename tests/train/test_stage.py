@@ -28,7 +28,7 @@ rounds:
   star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
   long: {init: base, negatives: bm25, steps: 5, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
-  anew: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4}
+  fresh: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4}
   kept: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, optimizer_from: moments}
   asked: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, hard_negatives_from: positives}
   mixed: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, start_share: 0.25}
@@ -122,25 +122,25 @@ def test_continued_rounds_equal_one_long_training(project: Path, run_here: Any) 
     assert file_digest(project / "second/encoder/model.safetensors") == file_digest(project / "long/encoder/model.safetensors")
     assert folder_digest(project / "second/state") == folder_digest(project / "long/state")
     repeated = "the same 32 of 40 queries come first as in first (seed 42); another seed draws others"
-    arguments = [*train_arguments("anew", "negatives", "anew", "first/encoder"), "--init-state", "first/state"]
-    assert f"anew: {repeated}" in run_here(project, "train", *arguments)
+    arguments = [*train_arguments("fresh", "negatives", "fresh", "first/encoder"), "--init-state", "first/state"]
+    assert f"fresh: {repeated}" in run_here(project, "train", *arguments)
     arguments = [*train_arguments("others", "negatives", "others", "first/encoder"), "--init-state", "first/state"]
     assert "come first" not in run_here(project, "train", *arguments), "another seed"
 
 
 def test_kept_moments_have_a_schedule_of_their_own(project: Path, run_here: Any) -> None:
-    """The round `anew` but for what came before in the optimizer's state: its third step, at the lr of a first."""
-    for name in ("first", "anew", "kept"):
+    """The round `fresh` but for what came before in the optimizer's state: its third step, at the lr of a first."""
+    for name in ("first", "fresh", "kept"):
         init = ["base"] if name == "first" else ["first/encoder"]
         state = [] if name == "first" else ["--init-state", "first/state"]
         run_here(project, "train", *train_arguments(name, "negatives", f"moments/{name}", *init), *state)
-    states = {name: load_file(project / f"moments/{name}/state/optimizer.safetensors") for name in ("first", "anew", "kept")}
+    states = {name: load_file(project / f"moments/{name}/state/optimizer.safetensors") for name in ("first", "fresh", "kept")}
     counts = {name: {int(tensor) for key, tensor in state.items() if key.endswith(".step")} for name, state in states.items()}
-    assert counts == {"first": {2}, "anew": {1}, "kept": {3}}
-    rates = [(project / f"moments/{name}/curves/plots/metrics/train/lr.tsv").read_text() for name in ("anew", "kept")]
+    assert counts == {"first": {2}, "fresh": {1}, "kept": {3}}
+    rates = [(project / f"moments/{name}/curves/plots/metrics/train/lr.tsv").read_text() for name in ("fresh", "kept")]
     assert rates[0] == rates[1]
     key = next(key for key in states["kept"] if key.endswith(".exp_avg"))
-    assert not torch.equal(states["kept"][key], states["anew"][key])
+    assert not torch.equal(states["kept"][key], states["fresh"][key])
 
 
 def test_a_round_draws_hard_negatives_from_training_positives(project: Path, run_here: Any) -> None:
@@ -153,12 +153,12 @@ def test_a_round_draws_hard_negatives_from_training_positives(project: Path, run
 
 def test_the_saved_weights_have_a_share_of_the_start(project: Path, run_here: Any) -> None:
     run_here(project, "train", *train_arguments("first", "negatives", "shares/first"))
-    for name in ("anew", "mixed"):
+    for name in ("fresh", "mixed"):
         run_here(project, "train", *train_arguments(name, "negatives", f"shares/{name}", "shares/first/encoder"))
-    first, anew, mixed = (load_file(project / f"shares/{name}/encoder/model.safetensors") for name in ("first", "anew", "mixed"))
+    first, fresh, mixed = (load_file(project / f"shares/{name}/encoder/model.safetensors") for name in ("first", "fresh", "mixed"))
     for key, weight in mixed.items():
-        torch.testing.assert_close(weight, 0.75 * anew[key] + 0.25 * first[key], rtol=1e-5, atol=1e-7)
-    assert folder_digest(project / "shares/anew/state") == folder_digest(project / "shares/mixed/state"), (
+        torch.testing.assert_close(weight, 0.75 * fresh[key] + 0.25 * first[key], rtol=1e-5, atol=1e-7)
+    assert folder_digest(project / "shares/fresh/state") == folder_digest(project / "shares/mixed/state"), (
         "the optimizer's are the trained ones"
     )
 

@@ -92,7 +92,7 @@ def test_refreshes_keep_the_optimizer_and_its_schedule(params: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "kept"), [({"steps": None}, "moments"), ({"optimizer": "moments"}, "moments"), ({"optimizer": "anew"}, None)]
+    ("values", "kept"), [({"steps": None}, "moments"), ({"optimizer": "moments"}, "moments"), ({"optimizer": "fresh"}, None)]
 )
 def test_rounds_with_schedules_of_their_own(params: Path, values: dict[str, Any], kept: str | None) -> None:
     ance.add(some_ance(**values))
@@ -102,7 +102,7 @@ def test_rounds_with_schedules_of_their_own(params: Path, values: dict[str, Any]
 
 
 def test_rounds_that_start_over_draw_other_queries(params: Path) -> None:
-    ance.add(some_ance(optimizer="anew"))
+    ance.add(some_ance(optimizer="fresh"))
     assert [read_yaml(params)["rounds"][f"ance{k}"]["seed"] for k in range(1, 5)] == [44, 45, 46, 47]
     ance.add(some_ance(prefix="more", optimizer="moments"))
     assert [read_yaml(params)["rounds"][f"more{k}"]["seed"] for k in range(1, 5)] == [48, 49, 50, 51]

@@ -60,25 +60,25 @@ OUTS |= {
 FIGURES = {name: {"dev": {"nDCG@10": value}} for name, value in {"star": 0.9, "tower": 0.8, "other": 0.7, "hybrid": 0.6}.items()}
 
 
-def entry(name: str, **anew: str) -> dict[str, Any]:
-    """A stage of the lock; `anew`: other digests than the first ones, by path."""
+def entry(name: str, **changed: str) -> dict[str, Any]:
+    """A stage of the lock; `changed`: other digests than the first ones, by path."""
     stage, _, model = name.partition("@")
     outs = [f"{out}{model}" if out.endswith("/") else out for out in OUTS.get(stage, [f"data/metrics/{model}.json"])]
     params = {"params.yaml": SETTINGS[stage]} if stage in SETTINGS else {}
-    deps, made = ([{"path": path, "md5": anew.get(path, f"first {path}")} for path in paths] for paths in (DEPS[name], outs))
+    deps, made = ([{"path": path, "md5": changed.get(path, f"first {path}")} for path in paths] for paths in (DEPS[name], outs))
     return {"cmd": "x", "params": params, "deps": deps, "outs": made}
 
 
-def lock(*stages: str, **anew: str) -> dict[str, Any]:
-    """The lock after a whole run and one of `stages` alone, which has made `anew`, or read it."""
-    return {name: entry(name, **(anew if name in stages else {})) for name in DEPS}
+def lock(*stages: str, **changed: str) -> dict[str, Any]:
+    """The lock after a whole run and one of `stages` alone, which has made `changed`, or read it."""
+    return {name: entry(name, **(changed if name in stages else {})) for name in DEPS}
 
 
 SETTINGS = {
     "adore": {"adore.tower": {"round": "star", "negatives": "none"}},
     "fuse": {"fuse.hybrid": {"first": "bm25", "second": "star"}},
 }
-STAR = {"data/encoders/star": "anew"}
+STAR = {"data/encoders/star": "changed"}
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,23 @@ STAR = {"data/encoders/star": "anew"}
         (lock("train@star", **STAR), "tower", "encode@star was made from another data/encoders/star", "encode@star"),
         (lock("train@star", **STAR), "other", "", ""),
         (
-            lock("encode@star", **{"data/embeddings/star": "anew"}),
+            lock("encode@star", **{"data/embeddings/star": "changed"}),
             "star",
             "index@star was made from another data/embeddings/star",
             "index@star",
         ),
         (lock("train@star", "encode@star", **STAR), "star", "index@star was made from another data/encoders/star", "index@star"),
         (lock("train@star", "encode@star", "index@star", **STAR), "star", "", "retrieve@star"),
-        (lock("retrieve@star", **{"data/runs/star": "anew"}), "star", "", "evaluate@star"),
+        (lock("retrieve@star", **{"data/runs/star": "changed"}), "star", "", "evaluate@star"),
         (
             lock("train@star", "encode@star", "index@star", **STAR),
             "tower",
             "adore@tower was made from another data/encoders/star",
             "adore@tower",
         ),
-        (lock("adore@tower", **{"data/encoders/tower": "anew"}), "tower", "", "retrieve_adore@tower"),
-        (lock("prepare", **{"data/corpus": "anew"}), "star", "tokenize was made from another data/corpus", "tokenize"),
-        (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), "star", "", ""),  # star's own parts are of one generation
+        (lock("adore@tower", **{"data/encoders/tower": "changed"}), "tower", "", "retrieve_adore@tower"),
+        (lock("prepare", **{"data/corpus": "changed"}), "star", "tokenize was made from another data/corpus", "tokenize"),
+        (lock("pretrain@costa", **{"data/encoders/costa": "changed"}), "star", "", ""),  # star's own parts are of one generation
         (lock(), "hybrid", "", ""),
         (lock("train@star", **STAR), "hybrid", "encode@star was made from another data/encoders/star", "encode@star"),
         (
@@ -114,9 +114,14 @@ STAR = {"data/encoders/star": "anew"}
             "retrieve@star was made from another data/enc",
             "retrieve@star",
         ),
-        (lock("retrieve@star", **{"data/runs/star": "anew"}), "hybrid", "fuse@hybrid was made from another data/runs/star", "fuse@hybrid"),
-        (lock("bm25", **{"data/candidates": "anew"}), "hybrid", "retrieve_bm25 was made from another data/candidates", "retrieve_bm25"),
-        (lock("fuse@hybrid", **{"data/runs/hybrid": "anew"}), "hybrid", "", "evaluate_fuse@hybrid"),
+        (
+            lock("retrieve@star", **{"data/runs/star": "changed"}),
+            "hybrid",
+            "fuse@hybrid was made from another data/runs/star",
+            "fuse@hybrid",
+        ),
+        (lock("bm25", **{"data/candidates": "changed"}), "hybrid", "retrieve_bm25 was made from another data/candidates", "retrieve_bm25"),
+        (lock("fuse@hybrid", **{"data/runs/hybrid": "changed"}), "hybrid", "", "evaluate_fuse@hybrid"),
         ({"train@star": entry("train@star")}, "star", "", ""),
         ({}, "star", "", ""),
     ],
@@ -131,10 +136,10 @@ def test_parts_of_different_generations_are_named(found: dict[str, Any], model: 
     [
         (lock(), {"star", "tower", "other", "hybrid"}),
         (lock("train@star", **STAR), {"other"}),
-        (lock("pretrain@costa", **{"data/encoders/costa": "anew"}), {"other"}),
-        (lock("base", **{"data/encoders/base": "anew"}), set()),
-        (lock("prepare", **{"data/corpus": "anew"}), {"other"}),  # the tokens of star's training are of the old one
-        (lock("adore@tower", **{"data/encoders/tower": "anew"}), {"star", "other", "hybrid"}),
+        (lock("pretrain@costa", **{"data/encoders/costa": "changed"}), {"other"}),
+        (lock("base", **{"data/encoders/base": "changed"}), set()),
+        (lock("prepare", **{"data/corpus": "changed"}), {"other"}),  # the tokens of star's training are of the old one
+        (lock("adore@tower", **{"data/encoders/tower": "changed"}), {"star", "other", "hybrid"}),
         ({}, {"star", "tower", "other", "hybrid"}),
     ],
 )

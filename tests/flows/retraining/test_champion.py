@@ -74,7 +74,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
 
     def fail(*_: object) -> None:
         retrain.SCRATCH.mkdir(parents=True)
-        raise UserError("its encoder is away")
+        raise UserError("its encoder is unavailable")
 
     now = champion.Champion(1, "a", "first", "then", digests={"encoder": "0a"})
     for place, name, value in (
@@ -88,6 +88,6 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         monkeypatch.setattr(place, name, lambda *_, value=value: value)
     monkeypatch.setattr(retrain, "evaluate_champion", fail)
     begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
-    with pytest.raises(UserError, match="its encoder is away"):
+    with pytest.raises(UserError, match="its encoder is unavailable"):
         retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
     assert not retrain.SCRATCH.exists()

@@ -272,7 +272,7 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
             "refused",
             "which was taken back by hand",
         ),
-        ("e2", "c2", [("first", "e1", "c1")], "refused", "a against champion/1: https://***@host is away"),
+        ("e2", "c2", [("first", "e1", "c1")], "refused", "a against champion/1: https://***@host is unavailable"),
     ],
 )
 def test_what_is_done_without_a_test(
@@ -293,7 +293,7 @@ def test_what_is_done_without_a_test(
         return ""
 
     def not_comparable(*_: Any) -> Any:
-        raise retrain.NotComparable("champion/1: https://me:secret@host is away")
+        raise retrain.NotComparable("champion/1: https://me:secret@host is unavailable")
 
     monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
     monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from flows.pipeline import server
+from flows.process.prepared import FORKS
 from flows.retraining import schedule
 from flows.retraining.schedule import Schedule
 from tasks.core.stage.errors import UserError
@@ -180,6 +181,7 @@ def serving(project: Any, *arguments: str) -> Iterator[Served]:
 @pytest.mark.timeout(3600)  # eight minutes of a cron at least, and the machine may be busy
 def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) -> None:
     project = retraining
+    del project.environment[FORKS]  # each run starts a server of its own, as a scheduled one does
     every_minute = ("--cron", "* * * * *")
     with serving(project, *every_minute) as served:
         served.said("retraining promoted: a is the first champion", 600)
