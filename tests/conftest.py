@@ -27,6 +27,16 @@ EDITED_BY_RUNS = ("params.yaml", "data/source.json")  # what they take as commit
 MADE_BY_RUNS = ("dvc.lock",)  # what they never take
 DVC_CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_update = false\n"  # no remote: tests push to none of a team's
 FORKS = "RETEMPER_FORKS"  # as in flows/process/prepared.py
+COMMAND = (
+    "prefect.main",
+    "prefect.artifacts",
+    "prefect.concurrency.sync",
+    "prefect.task_runners",
+    "typer",
+    "rich.live",
+    "rich.progress",
+    "yaml",
+)
 THREADS = 2  # the same on every machine: another count may change the last bits of a sum
 
 gc.set_threshold(50_000)  # a full collection looks through all of torch, Prefect and pytest: 7 % of tests that train and encode
@@ -100,13 +110,16 @@ def _params_of_stages_alone(request: pytest.FixtureRequest, monkeypatch: pytest.
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Environment of one prepared Python for all runs of small projects: it takes seconds of CPU. Its stages have one thread each."""
+    """Environment of one prepared Python for all runs of small projects: it takes seconds of CPU. Its stages have one thread each.
+
+    What is imported for stages comes first, then what `retemper` needs: see tests/flows/forked.py.
+    """
     from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")  # sixty documents: a second thread only waits
         patch.chdir(tmp_path_factory.mktemp("prepared"))
-        python = PreparedPython([*DVC, *TABLES, *MODELS])
+        python = PreparedPython([*DVC, *TABLES, *COMMAND, *MODELS])
     with python:
         yield {name: value for name, value in python.environment.items() if name == FORKS}
 

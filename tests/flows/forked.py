@@ -1,0 +1,44 @@
+"""`retemper` in a fork of the prepared Python, whose imports are done: `python -m tests.flows.forked [--toy] ARGUMENTS...`.
+
+Prefect reads its settings when it is imported. Here it has been already, with the environment of the tests, so it reads them again.
+`--toy`: params.yaml is not that of a real project, and is not checked.
+"""
+
+import sys
+
+import prefect.context
+from prefect.logging.configuration import setup_logging
+
+from flows.cli.main import main
+from flows.pipeline import server
+
+of_process, of_run = server.set_environment, server.use_server
+
+
+def read_settings() -> None:
+    prefect.context.refresh_global_settings_context()
+    setup_logging()
+
+
+def set_environment() -> None:
+    """That of a process which has not imported Prefect."""
+    imported = sys.modules.pop("prefect")
+    try:
+        of_process()
+    finally:
+        sys.modules["prefect"] = imported
+    read_settings()
+
+
+def use_server() -> server.Server | None:
+    ours = of_run()
+    read_settings()  # with the server's address
+    return ours
+
+
+if __name__ == "__main__":
+    server.set_environment, server.use_server = set_environment, use_server
+    read_settings()
+    toy = sys.argv[1:2] == ["--toy"]
+    del sys.argv[1 : 1 + toy]
+    sys.exit(main(check=(lambda: None) if toy else None))
