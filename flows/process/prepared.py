@@ -66,4 +66,4 @@ class PreparedPython:
 
 def python(env: Mapping[str, str]) -> str:
     """What to start in place of `python` for a command that gets `env`."""
-    return str(PYTHON.absolute()) if env.get(FORKS) else sys.executable
+    return str(PYTHON.absolute()) if env.get(FORKS) and PYTHON.exists() else sys.executable

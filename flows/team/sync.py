@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from flows.process.processes import Processes
+from flows.process.prepared import python
+from flows.process.processes import Processes, environment
 from flows.repository.cache import cache_folder
 from flows.repository.dvc import PUSHED, UNPUSHED
 from flows.repository.remote import WARNING
@@ -126,7 +127,10 @@ def _run(processes: Processes, command: list[str], warn: Warn) -> str:
         else:
             lines.append(line)
 
-    status = processes.run(command, read)
+    env = environment()
+    if command[0] == sys.executable:
+        command = [python(env), *command[1:]]
+    status = processes.run(command, read, env)
     problems = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
     failed = status or any(line.startswith(f"ERROR: {LOST}") for line in lines)
     return redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})") if failed else ""
