@@ -10,7 +10,7 @@ from tasks.core.stage.files import read_json
 RUNS = Path("data/runs")
 BM25 = "bm25"
 SEARCHED = ("rounds", "adore")  # sections whose entries can be searched for a new query
-FIELDS = ("first", "second", "method")
+FIELDS = {"first": None, "second": None, "method": "linear", "weight": None, "k": None}  # of an entry, with their defaults
 
 
 def fusions(sections: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -59,8 +59,8 @@ def record_of(name: str, sections: Mapping[str, Any], runs: Path = RUNS) -> Path
     if not path.exists():
         raise UserError(f"{path}: not found: fuse.{name} has not run yet; run retemper run")
     told, entry = read_json(path), fusions(sections)[name]
-    for field in FIELDS:
-        wanted = entry.get(field, "linear")
-        if told[field] != wanted:
+    for field, default in FIELDS.items():
+        wanted = entry.get(field, default)
+        if wanted is not None and told[field] != wanted:
             raise UserError(f"{path}: found {field} {told[field]}, expected {wanted} as in fuse.{name} of params.yaml; run retemper run")
     return path

@@ -5,8 +5,7 @@ from typing import Any
 
 from tasks.core.retrieval.fusion import NAMES, UNTUNED
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_folder, read_json, write_json
+from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load, read_parameters
 from tasks.core.tables.measures import parse
 from tasks.core.tables.parquet import read_table
@@ -27,7 +26,7 @@ def queries_of(folder: Path, split: str) -> list[str]:
 
 
 def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Path) -> dict[str, Any]:
-    """The content of RECORD: the best setting on dev by report.metric, or UNTUNED if dev has no judgments.
+    """The content of RECORD: the setting in params.yaml, else the best on dev by report.metric, or UNTUNED if dev has no judgments.
 
     Only the dev runs are read.
     """
@@ -36,6 +35,8 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
     measure, judged = parse([name], relevance), load_qrels(qrels / "dev.parquet", "dev", relevance)
     told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method}
     what = NAMES[params.method]
+    if params.setting is not None:
+        return told | {what: params.setting, "measure": name, "chosen_on": "params.yaml", "grid": []}
     if not judged:
         return told | {what: UNTUNED[params.method], "measure": name, "chosen_on": None, "grid": []}
     pairs = side_by_side(queries_of(queries, "dev"), first / "dev.trec", second / "dev.trec", params.method)
@@ -48,6 +49,8 @@ def line(name: str, record: dict[str, Any]) -> str:
     """A line for people: what was chosen, and from which grid."""
     what = NAMES[record["method"]]
     setting = f"fuse {name}: {record['method']} of {record['first']} and {record['second']}, {what} {record[what]:g}"
+    if record["chosen_on"] == "params.yaml":
+        return f"{setting}, as in params.yaml"
     if not record["grid"]:
         return f"{setting}, not chosen: there are no judged dev queries"
     grid = ", ".join(f"{point[what]:g}: {point[record['measure']]:.4f}" for point in record["grid"])
@@ -64,16 +67,10 @@ def main() -> None:
         out=f"run folder to write: SPLIT.trec and {RECORD}",
     )
     arguments.add_argument("--name", required=True, help="the entry of `fuse`")
-    arguments.add_argument("--chosen", type=Path, help=f"a {RECORD} of this entry; its setting is used and nothing is chosen here")
     args = arguments.parse_args()
     params = load(Fuse, f"fuse.{args.name}")
-    if args.chosen:
-        record = read_json(args.chosen)
-        if [record[key] for key in ("first", "second", "method")] != [params.first, params.second, params.method]:
-            raise UserError(f"{args.chosen}: does not match fuse.{args.name} of the current params.yaml; run retemper run")
-    else:
-        record = choose(args.first, args.second, params, queries=args.queries, qrels=args.qrels)
-        print(line(args.name, record))
+    record = choose(args.first, args.second, params, queries=args.queries, qrels=args.qrels)
+    print(line(args.name, record))
     setting = record[NAMES[params.method]]
     with new_folder(args.out) as out:
         for split in MEASURED:

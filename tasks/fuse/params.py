@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.retrieval.fusion import Method
+from tasks.core.retrieval.fusion import NAMES, Method
 from tasks.core.stage.params import Params
 
 
@@ -19,13 +19,29 @@ class Fuse(Params):
     second: str = Field(description="the other system")
     method: Method = Field(
         "linear",
-        description="linear: weighted sum of min-max normalized scores; zscore: of standard scores; rrf: reciprocal ranks. The weight of "
-        "first (0 to 1 in steps of .05), or rrf's k (1 to 100), is the best on dev by report.metric; without dev, it is .5, or k 60",
+        description="linear: weighted sum of min-max normalized scores; zscore: of standard scores; rrf: reciprocal ranks",
     )
+    weight: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="weight of first, for linear and zscore; null: the best on dev by report.metric, in steps of .05; .5 without dev",
+    )
+    k: float | None = Field(None, gt=0, description="k of rrf; null: the best on dev by report.metric, 1 to 100; 60 without dev")
     depth: int = Field(1000, ge=1, description="depth of the fused run, in ranks")
 
     @model_validator(mode="after")
     def _two(self) -> Self:
         if self.first == self.second:
             raise ValueError(f"first and second are both {self.first}; name two different systems")
+        wanted = NAMES[self.method]
+        for name in set(NAMES.values()) - {wanted}:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is set, but {self.method} has none; set {wanted}")
         return self
+
+    @property
+    def setting(self) -> float | None:
+        """The weight or k that is set; None where it is to be chosen on dev."""
+        value: float | None = getattr(self, NAMES[self.method])
+        return value

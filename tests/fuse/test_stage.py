@@ -141,14 +141,23 @@ def test_without_dev_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert run(monkeypatch, method="rrf")["k"] == 60
 
 
-def test_a_given_setting_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("method", "what", "setting"), [("linear", "weight", 0.85), ("zscore", "weight", 0.0), ("rrf", "k", 7)])
+def test_a_given_setting_is_used(method: Any, what: str, setting: float, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     example()
-    record = run(monkeypatch) | {"weight": 0.85}
-    Path("chosen.json").write_text(json.dumps(record))
-    assert run(monkeypatch, "--chosen=chosen.json") == record
-    assert dict(read_run(Path("runs/hybrid/dev.trec"))) == by_plain_loop("dev", "linear", 0.85)
-    with pytest.raises(UserError, match=r"chosen.json: does not match fuse.hybrid of the current params.yaml"):
-        run(monkeypatch, "--chosen=chosen.json", method="rrf")
+    record = run(monkeypatch, method=f"{method}, {what}: {setting}")
+    assert (record[what], record["chosen_on"], record["grid"]) == (setting, "params.yaml", [])
+    assert f"{what} {setting:g}, as in params.yaml" in capsys.readouterr().out
+    for split in ("dev", "test"):
+        assert dict(read_run(Path(f"runs/hybrid/{split}.trec"))) == by_plain_loop(split, method, setting)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("rrf, weight: 0.5", "weight is set, but rrf has none; set k"), ("zscore, k: 60", "set weight")]
+)
+def test_a_setting_of_another_method_is_refused(given: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    example()
+    with pytest.raises(UserError, match=words):
+        run(monkeypatch, method=given)
 
 
 def test_one_query_and_an_empty_run_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
