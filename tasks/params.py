@@ -4,7 +4,7 @@ from pydantic import Field
 
 from tasks.adore.params import Adore, Study
 from tasks.articles.params import Articles
-from tasks.base.params import Base, EncoderSource
+from tasks.base.params import Another, Base, EncoderSource
 from tasks.bm25.params import BM25
 from tasks.chunk.params import Chunk
 from tasks.core.stage.params import Params
@@ -36,6 +36,7 @@ class Parameters(Params):
     encoder: EncoderSource
     prepare: Prepare
     base: Base
+    encoders: dict[str, Another]
     text: Text
     tokenize: Tokenize
     bm25: BM25

@@ -18,7 +18,7 @@ PARAMS = Path("params.yaml")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 RESERVED = ("base", "none", "bm25", "official", "random")
 GIVEN_NEGATIVES = ("none", "random", "official", "bm25")
-ENCODERS = ("pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
+ENCODERS = ("encoders", "pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
 ORDERED = ("fuse", "rerank", "rescore")  # sections whose entries are made from other systems' runs
 SYSTEMS = (*ENCODERS, "rerankers", *ORDERED)  # sections whose entries have metrics or curves of their name
 NEGATIVES = ("mine", "mix", "teacher")  # sections whose entries are negatives, one namespace with GIVEN_NEGATIVES
@@ -117,7 +117,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         "rerankers": {"negatives": negatives},
         "teacher": {"negatives": negatives, "reranker": rerankers},
         "rerank": {"run": runs, "reranker": rerankers},
-        "rescore": {"run": runs, "round": set(rounds), "encoder": encoders - {"base", *_entries(sections, "pretrain")}},
+        "rescore": {"run": runs, "round": set(rounds), "encoder": {*rounds, *_entries(sections, "adore")}},
         "fuse": {"first": systems, "second": systems},
         "adore": {"round": set(rounds), "negatives": negatives},
         "study": {"round": set(rounds)},

@@ -1,7 +1,7 @@
 """data/source.json: what is outside the graph, by content. DVC tracks its digests, so a source may move or be unavailable.
 
 {"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder", "articles": {likewise},
-"rerankers": {name: {likewise}}, where there are any}
+"encoders": {name: {likewise}}, "rerankers": {name: {likewise}}, where there are any}
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from tasks.core.stage.params import FROZEN, read_parameters, read_yaml
 
 SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
-RERANKER = "rerankers."
+NAMED = ("encoders", "rerankers")  # sections whose entries have a source each
 SLOW_BYTES = 1 << 30  # reading more than this is reported
 STANDS = "RETEMPER_SOURCE_STANDS"  # environment variable: data/source.json is not brought up to date (a revision is reproduced)
 
@@ -103,9 +103,7 @@ def write_source(
         remembered.entries[f"{kind} {name}"] = entry
         after[kind] = entry
     if after != before:
-        plain = {kind: entry for kind, entry in after.items() if not kind.startswith(RERANKER)}
-        models = {kind.removeprefix(RERANKER): entry for kind, entry in after.items() if kind.startswith(RERANKER)}
-        write_json(source, plain | ({"rerankers": models} if models else {}))
+        write_json(source, _nested(after))
     _write_memory(memory, remembered)
 
 
@@ -139,22 +137,37 @@ def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], 
     sections_of = {"dataset": (sections["dataset"], list_dataset), "encoder": (sections["encoder"], list_encoder)}
     if "articles" in sections:
         sections_of["articles"] = (sections["articles"], list_articles)
-    sections_of |= {f"{RERANKER}{name}": (entry, list_encoder) for name, entry in (sections.get("rerankers") or {}).items()}
+    sections_of |= {key: (entry, list_encoder) for key, entry in _named(sections).items()}
     return {kind: (str(section["source"]), listing) for kind, (section, listing) in sections_of.items()}
 
 
 def source_keys(sections: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every key of params.yaml that names a source, with its value: ("rerankers.small.source", "../ce"), say."""
-    rerankers = sections.get("rerankers")
-    entries = {name: sections.get(name) for name in ("dataset", "encoder", "articles")}
-    entries |= {f"{RERANKER}{name}": entry for name, entry in (rerankers if isinstance(rerankers, dict) else {}).items()}
+    entries = {name: sections.get(name) for name in ("dataset", "encoder", "articles")} | _named(sections)
     return [(f"{name}.source", str(entry["source"])) for name, entry in entries.items() if isinstance(entry, dict) and entry.get("source")]
 
 
-def _flat(entries: dict[str, Any]) -> dict[str, Any]:
+def _named(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of NAMED, by their key in params.yaml: "rerankers.small", say."""
+    return {f"{section}.{name}": entry for section in NAMED for name, entry in _mapping(sections.get(section)).items()}
+
+
+def _flat(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a source file, by their key in params.yaml."""
-    models = entries.pop("rerankers", {})
-    return entries | {f"{RERANKER}{name}": entry for name, entry in models.items()}
+    return {key: entry for key, entry in entries.items() if key not in NAMED} | _named(entries)
+
+
+def _nested(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """A source file's content, from entries by their key in params.yaml."""
+    found: dict[str, Any] = {}
+    for key, entry in entries.items():
+        section, dot, name = key.partition(".")
+        (found.setdefault(section, {}) if dot else found)[name or section] = entry
+    return found
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Parameters of base: what kind of bi-encoder every round trains."""
+"""Parameters of base and encoders: what kind of bi-encoder every round trains."""
 
 from typing import Literal
 
@@ -26,3 +26,7 @@ class Base(Params):
         "source", description="query-document score; cosine normalizes every vector to length 1"
     )
     seed: int = Field(42, ge=0, description="seed for the weights of a new head, drawn from N(0, 0.02)")
+
+
+class Another(Base, EncoderSource):
+    """One more encoder that rounds may start from. Its tokenizer must be the one of encoder.source."""

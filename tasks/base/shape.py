@@ -1,5 +1,6 @@
 """Give the source encoder the shape that the parameters ask for."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,26 @@ def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
         raise UserError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the transformer {known}; expected a matching pair")
     tokenizer.model_max_length = min(tokenizer.model_max_length, longest_text(transformer) or tokenizer.model_max_length)
     return tokenizer
+
+
+def refuse_other_tokenizer(name: str, tokenizer: Any, folder: Path) -> None:
+    """UserError if `tokenizer`, of entry `name`, is not the one in `folder`, or takes shorter texts: all encoders read the same tokens."""
+    shared = load_tokenizer(folder)
+    if _pieces(tokenizer) != _pieces(shared):
+        raise UserError(
+            f"params.yaml: {name}.source: found another tokenizer, expected the one of encoder.source; use a project of its own"
+        )
+    if tokenizer.model_max_length < shared.model_max_length:
+        raise UserError(
+            f"params.yaml: {name}.source: found a limit of {tokenizer.model_max_length} tokens, expected {shared.model_max_length} at "
+            f"least, as encoder.source has; exchange the two"
+        )
+
+
+def _pieces(tokenizer: Any) -> dict[str, Any]:
+    """What decides a text's token ids."""
+    described: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    return {key: value for key, value in described.items() if key not in ("truncation", "padding")} | {"pad": tokenizer.pad_token_id}
 
 
 def shaped_towers(folder: Path, params: Base) -> Towers:

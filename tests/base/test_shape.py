@@ -58,11 +58,11 @@ def test_a_new_head_depends_only_on_the_seed(tiny_encoder: Path) -> None:
         assert not head.linear.bias.any() and (head.norm.weight == 1).all() and not head.norm.bias.any()
 
 
-def run(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch, base: str = "{}", *more: str) -> Path:
+def run(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch, base: str = "{}") -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "params.yaml").write_text(f"base: {base}\nencoder: {{source: '{source}'}}\n")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["base", "--encoder", "base", "--tokenizer", "tokenizer", *more])
+    monkeypatch.setattr(sys, "argv", ["base", "--encoder", "base", "--state", "state", "--tokenizer", "tokenizer"])
     import_module("tasks.base.__main__").main()
     return folder / "base"
 
@@ -74,7 +74,7 @@ def test_the_stage_gives_the_same_bits_every_time(tiny_encoder: Path, tmp_path: 
         torch.manual_seed(number)
         out = run(tmp_path / str(number), tiny_encoder, monkeypatch, params)
         digests.append((folder_digest(out), folder_digest(out.parent / "tokenizer")))
-        assert sorted(file.name for file in out.parent.iterdir()) == ["base", "params.yaml", "tokenizer"]
+        assert sorted(file.name for file in out.parent.iterdir()) == ["base", "params.yaml", "state", "tokenizer"]
     assert digests[0] == digests[1]
     assert read_shape(out) == Shape("cls", "linear_norm", "dot")
     theirs, ours = AutoModel.from_pretrained(tiny_encoder).state_dict(), load_towers(out).document.transformer.state_dict()
@@ -87,10 +87,7 @@ def test_a_saved_head_is_kept_or_removed(tiny_encoder: Path, tmp_path: Path, mon
     first = run(tmp_path / "first", tiny_encoder, monkeypatch, "{head: linear_norm, seed: 3}")
     second = run(tmp_path / "second", first, monkeypatch, "{head: linear_norm, seed: 4}")
     assert folder_digest(second) == folder_digest(first)  # the seed affects only a new head
-    as_it_is = run(
-        tmp_path / "as it is", tiny_encoder, monkeypatch, "{pooling: cls, head: none, similarity: cosine}", "--source", str(first)
-    )
-    assert folder_digest(as_it_is) == folder_digest(first)
+    assert folder_digest(run(tmp_path / "as it is", first, monkeypatch)) == folder_digest(first)
     third = run(tmp_path / "third", first, monkeypatch, "{head: none}")
     assert read_shape(third).head == "none" and not (third / "2_Dense").exists()
 
@@ -119,3 +116,33 @@ def test_a_missing_encoder_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         run(tmp_path / "x", Path("nobody/has-such-a-model"), monkeypatch)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "x" / "base").exists() and not (tmp_path / "x" / "tokenizer").exists()
+
+
+def another(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (folder / "params.yaml").write_text(f"encoders: {{other: {{source: '{source}', similarity: cosine}}}}\n")
+    monkeypatch.chdir(folder)
+    words = ["base", "--name", "other", "--encoder", "other", "--state", "other_state", "--tokenizer", "tokenizer"]
+    monkeypatch.setattr(sys, "argv", words)
+    import_module("tasks.base.__main__").main()
+    return folder / "other"
+
+
+def test_one_more_encoder_shares_the_tokenizer(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "source")
+    run(tmp_path, tiny_encoder, monkeypatch)
+    tokenizer = folder_digest(tmp_path / "tokenizer")
+    made = another(tmp_path, tmp_path / "source", monkeypatch)
+    assert read_shape(made).similarity == "cosine" and (tmp_path / "other_state/state.json").exists()
+    assert folder_digest(tmp_path / "tokenizer") == tokenizer, "read, not written"
+    described = load_tokenizer(tiny_encoder)
+    described.model_max_length = 256
+    described.save_pretrained(tmp_path / "source")
+    with pytest.raises(UserError, match=r"encoders.other.source: found a limit of 256 tokens, expected 512 at least"):
+        another(tmp_path, tmp_path / "source", monkeypatch)
+    described = json.loads((tmp_path / "source/tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = described["model"]["vocab"]
+    vocabulary["house"], vocabulary["water"] = vocabulary["water"], vocabulary["house"]
+    (tmp_path / "source/tokenizer.json").write_text(json.dumps(described), encoding="utf-8")
+    (tmp_path / "source/vocab.txt").unlink(missing_ok=True)
+    with pytest.raises(UserError, match=r"encoders.other.source: found another tokenizer, expected the one of encoder.source"):
+        another(tmp_path, tmp_path / "source", monkeypatch)
