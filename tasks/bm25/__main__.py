@@ -21,7 +21,7 @@ from tasks.core.stage.progress import Progress, track
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.batching import joined
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
-from tasks.core.tables.schemas import DOCUMENTS, MEASURED, QRELS, QUERIES, RANKED, SPLITS
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.document import Text, document_text
 
@@ -45,18 +45,13 @@ def document_ids(path: Path) -> pa.ChunkedArray:
 
 
 def main() -> None:
-    command_line = parser(
+    arguments = parser(
         __doc__,
         corpus="corpus folder",
         index="index folder to write",
         candidates="folder to write: ranked documents of every split's queries",
-    )
-    command_line.add_argument(
-        "--negatives",
-        type=Path,
-        help="folder to write: the training queries' candidates without known positives; without it training queries are not searched",
-    )
-    arguments = command_line.parse_args()
+        negatives="folder to write: the training queries' candidates without known positives",
+    ).parse_args()
     bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
     terms = analyzer(bm25.stemmer, bm25.stopwords)
     path = arguments.corpus / "documents.parquet"
@@ -74,17 +69,19 @@ def main() -> None:
         copytree(built, folder, dirs_exist_ok=True)
     vocabulary = load(built)[0].vocab_dict
     with new_folder(arguments.candidates) as folder:
-        for split in SPLITS if arguments.negatives else MEASURED:
+        for split in SPLITS:
+            depth = bm25.depth if split == "train" else bm25.run_depth
+            if not depth:
+                write_table(folder / f"{split}.parquet", RANKED, [])
+                continue
             path = arguments.corpus / "queries" / f"{split}.parquet"
             asked = ((name, known(terms(query), vocabulary)) for name, query in queries(path))
             progress = Progress(f"bm25: {split} queries searched", count_rows(path), "queries")
-            depth = bm25.depth if split == "train" else bm25.run_depth
             write_table(folder / f"{split}.parquet", RANKED, searched(asked, built, depth, scratch / split, progress, cores()))
-    if arguments.negatives:
-        with new_folder(arguments.negatives) as folder:
-            qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
-            candidates = joined(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
-            write_table(folder / "train.parquet", RANKED, without_positives(candidates, qrels))
+    with new_folder(arguments.negatives) as folder:
+        qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
+        candidates = joined(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
+        write_table(folder / "train.parquet", RANKED, without_positives(candidates, qrels))
     finish(scratch)
 
 

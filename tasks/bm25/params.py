@@ -34,7 +34,7 @@ class BM25(Params):
     stopwords: Stopwords = Field(
         "english", description="english: Lucene's 33 words; english_plus: a longer list; another language: bm25s's list; none"
     )
-    depth: int = Field(100, ge=1, description="candidates per training query, in ranks")
+    depth: int = Field(100, ge=0, description="candidates per training query, in ranks; 0: training queries are not searched")
     run_depth: int = Field(1000, ge=1, description="depth of a dev or test run, in ranks")
 
     @field_validator("stemmer")

@@ -39,7 +39,7 @@ def write_official(source: Source, corpus: Corpus, queries: Path, settings: Prep
     excluded, as prepare.unknown_documents says. Returns counts: kept, and excluded by reason.
     """
     counts: Counter[str] = Counter()
-    if next(source.negatives(), None) is None:  # most sources have none; then nothing is printed
+    if not settings.official_depth or next(source.negatives(), None) is None:  # most sources have none; then nothing is printed
         write_none(folder)
         return counts
     with TemporaryDirectory(dir=folder, prefix=".buckets") as scratch:

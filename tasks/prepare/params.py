@@ -32,4 +32,6 @@ class Prepare(Params):
         "refuse",
         description="ids with white space: raise an error, or keep them, percent-encoded in TREC files, whose fields white space separates",
     )
-    official_depth: int = Field(200, ge=1, description="ready-made negatives (MS MARCO) kept per training query, the first in source order")
+    official_depth: int = Field(
+        200, ge=0, description="ready-made negatives (MS MARCO) kept per training query, the first in source order; 0: they are not read"
+    )

@@ -87,3 +87,7 @@ def test_stage(tmp_path: Path) -> None:
     assert read["train"]["doc"] == ["4", "1"]  # depth 2
     kept = pq.read_table(tmp_path / "a" / "negatives" / "train.parquet").to_pydict()
     assert (kept["doc"], kept["rank"]) == (["1"], [1])  # grade 0 is judged, and no positive
+    (tmp_path / "params.yaml").write_text("text: {titles: true}\nbm25: {depth: 0}\n")
+    subprocess.run(arguments, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)})
+    assert pq.read_table(tmp_path / "b/candidates/train.parquet").num_rows == 0, "not searched"
+    assert pq.read_table(tmp_path / "b/candidates/test.parquet").to_pydict() == read["test"]

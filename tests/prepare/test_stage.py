@@ -1,23 +1,27 @@
 """The entry point: outs are complete or absent and always the same bytes; an error is one line and status 2."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.core.stage.files import folder_digest
+from tasks.core.stage.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTS = ("corpus", "negatives/none", "negatives/official")
+OUTS = ("corpus", "negatives/none", "negatives/random", "negatives/official")
 
 
-def run(folder: Path, *arguments: str, seed: str = "0", outs: Sequence[str] = OUTS) -> subprocess.CompletedProcess[str]:
-    outs = [part for flag, name in zip(("--out", "--none", "--official"), outs, strict=False) for part in (flag, f"data/{name}")]
-    command = [sys.executable, "-m", "tasks.prepare", *outs, *arguments]
+def run(folder: Path, seed: str = "0", **params: object) -> subprocess.CompletedProcess[str]:
+    """The stage, with `params` in place of sections of params.yaml."""
+    path = folder / "params.yaml"
+    path.write_text(json.dumps(read_yaml(path) | params))
+    outs = [part for flag, name in zip(("--out", "--none", "--random", "--official"), OUTS, strict=True) for part in (flag, f"data/{name}")]
+    command = [sys.executable, "-m", "tasks.prepare", *outs]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -42,8 +46,8 @@ def test_source_from_params_gives_the_same_bytes_each_time(project: Path, tiny_c
     assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives"]
 
 
-def test_source_option_overrides_params(project: Path) -> None:
-    done = run(project, "--source", "beir:nowhere")
+def test_a_missing_source_is_one_line(project: Path) -> None:
+    done = run(project, dataset={"source": "beir:nowhere"})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("retemper: nowhere: not found, expected a BEIR folder with corpus.jsonl") and done.stderr.count("\n") == 1
 
@@ -56,13 +60,13 @@ def test_a_late_error_leaves_no_out(project: Path, tmp_path: Path) -> None:
     (folder / "queries.train.tsv").write_text("1\tquestion\n")
     (folder / "qrels.train.tsv").write_text("1\t0\t1\t1\n")
     (folder / "qidpidtriples.train.full.tsv").write_text("1\t1\t2\n1\t1\tx\n")
-    done = run(project, "--source", "msmarco:msmarco")
+    done = run(project, dataset={"source": "msmarco:msmarco"})
     last = done.stderr.splitlines()[-1]
     assert (done.returncode, done.stdout) == (2, "")
     assert last.startswith("retemper: msmarco/qidpidtriples.train.full.tsv:2: document 'x' is not in the dataset; add it")
     assert "Traceback" not in done.stderr
     assert not [path for path in (project / "data").rglob("*") if path.is_file()]
-    assert run(project, "--source", "msmarco:msmarco", outs=OUTS[:2]).returncode == 0, "negatives are not read without --official"
+    assert run(project, prepare={"official_depth": 0}).returncode == 0, "negatives of which none are kept are not read"
     assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives"]
 
 
