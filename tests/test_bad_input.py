@@ -176,7 +176,8 @@ def test_data_of_other_forms(small: Any, case: str) -> None:
     kind, files, words = FOREIGN[case]
     for name, text in files.items():
         small.write(f"other/{name}", text)
-    refused(small, lambda: small.stage("prepare", "--source", f"{kind}:other"), *words)
+    small.set("dataset.source", f"{kind}:other")
+    refused(small, lambda: small.stage("prepare"), *words)
 
 
 @pytest.mark.parametrize(
@@ -379,16 +380,13 @@ MODELS: dict[str, tuple[Arrange, tuple[str, ...]]] = {
 def test_models(small: Any, case: str) -> None:
     arrange, words = MODELS[case]
     arrange(small)
-    refused(small, lambda: small.stage("base", "--source", BASE, "--encoder", "data/encoders/other"), *words)
+    small.set("encoder.source", BASE)
+    refused(small, lambda: small.stage("base", "--encoder", "data/encoders/other"), *words)
 
 
 def test_unknown_model_while_offline(small: Any) -> None:
-    refused(
-        small,
-        lambda: small.stage("base", "--source", "nobody/no-such-model"),
-        "encoder nobody/no-such-model: not on this machine",
-        "go online",
-    )
+    small.set("encoder.source", "nobody/no-such-model")
+    refused(small, lambda: small.stage("base"), "encoder nobody/no-such-model: not on this machine", "go online")
 
 
 # --- artifacts: what a stage reads of another's ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ LONG = {"tests/test_bad_input.py": 560}  # files that may be longer, with their 
 POSITIONAL = 3  # parameters that a function may take by position; the rest are keyword-only
 # Functions that still take more, by file. Only ever lower a number or delete a line; a new function takes no more.
 TAKE_MORE = {
-    "flows/experiments/evaluate.py": 4,
+    "flows/experiments/evaluate.py": 2,
     "flows/experiments/reproduce.py": 3,
     "flows/experiments/store.py": 3,
     "flows/experiments/sweep.py": 3,
@@ -41,7 +41,7 @@ TAKE_MORE = {
     "flows/results/quality.py": 3,
     "flows/retraining/champion.py": 2,
     "flows/retraining/promotion.py": 1,
-    "flows/retraining/retrain.py": 2,
+    "flows/retraining/retrain.py": 1,
     "flows/retraining/schedule.py": 1,
     "flows/team/gc.py": 3,
     "flows/team/lineage.py": 4,

@@ -1,32 +1,41 @@
-"""Evaluates any model on any dataset, beside the project: its stages, run in a temporary folder, with the project's parameters."""
+"""`retemper evaluate`: any model on any dataset, by an ordinary run in a second tree of the project, over the shared cache."""
 
+import hashlib
+import json
 import os
 import re
 import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.parameters.checks import check_file
+from flows.parameters import edit
+from flows.parameters.checks import NAME, RESERVED, check_file
+from flows.parameters.sources import list_dataset, list_encoder, write_source
 from flows.process.display import Display, text_table
-from flows.process.problems import Problems, tell
-from flows.process.processes import Processes, environment, stopping_on_signals
+from flows.process.problems import tell
+from flows.process.processes import Processes, stopping_on_signals
+from flows.repository.lock import LOCK, commit_of
+from flows.repository.remote import WARNING
+from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, passing_tree, read_changes, remove_worktree, run_in
 from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
-from tasks.core.stage.errors import USER_ERROR, Problem, UserError
+from tasks.core.sources.downloads import encoder_folder
+from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import read_json, write_json
-from tasks.core.stage.params import PARAMETERS, read_yaml, validate
+from tasks.core.stage.params import read_yaml, validate
+from tasks.params import Parameters
 
-SCRATCH = Path(".retemper")
+KEPT = Path(".retemper/evaluate")  # a folder for each dataset: what the next evaluation on it need not make again
+DATASETS = 4  # kept; the oldest are removed first
+LENT = ("shards", "scratch")  # finished pieces of an encode, and unfinished work (tasks.core.stage.scratch)
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
 SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
+AS_IT_IS = {"init": "base", "negatives": "none", "steps": 0}  # a round
+EMPTY = ("encoders", "pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study")  # sections
 
 
 @dataclass(frozen=True)
@@ -55,14 +64,14 @@ class Shown:
     relevance: Mapping[str, int]  # by split
 
 
-def remove_abandoned() -> None:
-    """Remove what killed evaluations and reproductions left behind: folders whose process has ended."""
-    for folder in [*SCRATCH.glob("evaluate-*-*"), *SCRATCH.glob("reproduce-*-*")]:
-        with suppress(PermissionError):  # another user's, and alive
-            try:
-                os.kill(int(folder.name.split("-")[1]), 0)
-            except (ProcessLookupError, ValueError):
-                shutil.rmtree(folder, ignore_errors=True)
+@dataclass(frozen=True)
+class Plan:
+    """The run of an evaluation: the system to measure, its stage, and what params.yaml of the second tree sets (`--set`)."""
+
+    name: str
+    target: str
+    edits: Sequence[str]
+    notes: Sequence[str]  # what its user should know
 
 
 def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int:
@@ -76,33 +85,73 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
         if length is not None and length < SHORTEST:
             raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
     shown, sections = decided(settings, data), read_yaml(Path("params.yaml"))
-    is_fused = model in fusions(sections)
-    name = model if is_fused else _name(parse_encoder(model).name)
-    SCRATCH.mkdir(exist_ok=True)
-    remove_abandoned()
-    folder = Path(tempfile.mkdtemp(prefix=f"evaluate-{os.getpid()}-", dir=SCRATCH))
-    processes, display = Processes(), Display()
+    list_dataset(data)  # a UserError names the path as it was given
+    plan = make_plan(model, data, sections, settings=settings, shown=shown)
+    commit, processes, display = commit_of("HEAD"), Processes(), Display()
+    tree = passing_tree("evaluate")
     try:
         with stopping_on_signals(processes):
-            if is_fused:
-                planned = fused_commands(fused_plan(model, sections), data, folder, settings=settings, shown=shown)
-            else:
-                planned = commands(name, model, data, folder, settings, shown)
-            titles = {"text": {**sections["text"], "titles": shown.titles}}  # of BM25; the model's have an option
-            write_json(folder / "params.json", sections | titles)  # a run in progress in this project has its own
-            own = environment(**{PARAMETERS: str((folder / "params.json").absolute())})
-            problem = run_stages(judged_first(planned, folder, data, shown.relevance), processes, display.output, own)
-            if problem:
+            project = make_worktree(tree, commit)
+            carry_changes(read_changes(commit), project)
+            edit.apply(plan.edits, project / "params.yaml", lambda _: None)
+            write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
+            equip(project)
+            kept = lend(data, project)
+            lock = kept / f"{plan.name}.lock"
+            shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)
+            for note in plan.notes:
+                display.line(note)
+            if problem := _run(project, plan.target, processes, display):
                 tell([problem])
                 return problem.status
-        measured, read = read_json(folder / "metrics.json"), _texts(folder, shown)
-        read = "\n".join([read, *(told_of(one, sections) for one in (made_from(model, sections)[1] if is_fused else []))])
+            shutil.copy(project / LOCK, lock)
+        measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), _texts(project / "data", shown)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    display.line(f"\n{text_table(*metrics.rows({name: measured}))}\n{read}")
+        remove_worktree(tree)
+    fused = made_from(model, sections)[1] if model in fusions(sections) else []
+    told = "\n".join([read, *(told_of(one, sections) for one in fused)])
+    display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{told}")
     if out:
         write_json(out, measured)
     return 0
+
+
+def _run(tree: Path, target: str, processes: Processes, display: Display) -> Problem | None:
+    """An ordinary run in `tree`, of whose lines those of its stages are shown. Returns why it failed, if it did."""
+    last = ""
+
+    def show(line: str) -> None:
+        nonlocal last
+        if line.startswith(WARNING):
+            display.warn(line.removeprefix(WARNING))
+        elif " | " in line:
+            display.line(line)
+        elif line.startswith("retemper: "):
+            last = line.removeprefix("retemper: ")
+
+    status, problems = run_in(tree, (*RUN, target), processes, show=show)
+    if not status:
+        return None
+    found = problems[-1] if problems else Problem("pipeline", last or f"{target}: its run ended with status {status}", 1)
+    message, log, _ = found.message.partition("; its log: ")  # which ends with the tree
+    return Problem(found.kind, f"{message}; its output is above" if log else message, found.status)
+
+
+def lend(data: str, tree: Path) -> Path:
+    """Let the stages in `tree` use what earlier evaluations on `data` kept in the current project. Returns the folder that holds it.
+
+    The project's own shards are another store: to an encode of other data, they would be those of deleted documents.
+    """
+    folder = KEPT / hashlib.sha256(" ".join(_resolved(data)).encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    for old in sorted(KEPT.iterdir(), key=lambda place: place.stat().st_mtime, reverse=True)[DATASETS:]:
+        shutil.rmtree(old, ignore_errors=True)
+    for name in LENT:
+        (folder / name).mkdir(exist_ok=True)
+        (tree / ".retemper").mkdir(exist_ok=True)
+        (tree / ".retemper" / name).symlink_to((folder / name).resolve())
+    return folder
 
 
 def decided(settings: Settings, data: str) -> Shown:
@@ -133,58 +182,10 @@ def _resolved(data: str) -> tuple[str, str]:
     return spec.kind, str(spec.folder.resolve()) if spec.kind in FOLDER_KINDS else spec.place
 
 
-def judged_first(planned: Iterable[Sequence[str]], folder: Path, data: str, relevance: Mapping[str, int]) -> Iterator[Sequence[str]]:
-    """`planned`, with a check of the qrels after the first stage, prepare: what cannot be measured is not encoded for hours first."""
-    for number, command in enumerate(planned):
-        if number == 1:
-            refuse_unjudged(folder / "corpus/qrels", data, relevance)
-        yield command
-
-
-def refuse_unjudged(qrels: Path, data: str, relevance: Mapping[str, int]) -> None:
-    """UserError if dev and test have no relevant document, or no grade of a split reaches its `relevance`."""
-    from tasks.core.tables.parquet import read_table
-    from tasks.core.tables.schemas import QRELS
-
-    files = {split: file for split in SPLITS if (file := qrels / f"{split}.parquet").exists()}
-    largest = {split: int(read_table(file, QRELS, ["grade"])["grade"].to_numpy().max(initial=0)) for split, file in files.items()}
-    if not any(grade > 0 for grade in largest.values()):
-        raise UserError(f"{data}: found no relevant document for dev or test queries, expected some to evaluate on; add qrels")
-    for split, grade in largest.items():
-        if 0 < grade < relevance[split]:
-            raise UserError(
-                f"{data}: found {grade} as the largest grade of {split}, expected {relevance[split]} at least, the least that is relevant; "
-                f"set --relevance {grade}, or one for dev and one for test"
-            )
-
-
-def run_stages(
-    commands: Iterable[Sequence[str]], processes: Processes, tell: Callable[[str, str], None], env: Mapping[str, str]
-) -> Problem | None:
-    """Run stages, each `[module, arguments...]`, one after another. Returns why the first failure happened; None if all succeeded.
-
-    `tell` is passed a stage's name and each line of its output. Status 2 is a user's mistake, in the stage's own words.
-    """
-    for command in commands:
-        stage = command[0].removeprefix("tasks.")
-        reported = Problems(SCRATCH / f"{stage}-{os.getpid()}.problem.json")
-        try:
-            status = processes.run([sys.executable, "-m", *command], partial(tell, stage), {**env, **reported.environment})
-        finally:
-            problems = reported.take()
-        if status:
-            unknown = Problem("stage", f"{command[0]} failed with status {status}; its output is above", 1, where=command[0])
-            return problems[-1] if problems and status == USER_ERROR else unknown
-    return None
-
-
-def _texts(folder: Path, shown: Shown) -> str:
+def _texts(data: Path, shown: Shown) -> str:
     """How texts were given to the model, and how its lists were measured, in a line."""
-    texts = []
-    for tokens in sorted(folder.rglob("tokens")):
-        described = {name: read_json(file) for name in ("queries", "documents") for file in sorted((tokens / name).rglob("meta.json"))}
-        whose = f"{tokens.parent.name}: " if tokens.parent != folder else ""
-        texts += [f"{whose}{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
+    described = {name: read_json(min((data / "tokens" / name).rglob("meta.json"))) for name in ("queries", "documents")}
+    texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
     texts.append("titles on" if shown.titles else "titles off")
     if shown.ignore_identical_ids:
         texts.append("identical ids excluded")
@@ -192,115 +193,94 @@ def _texts(folder: Path, shown: Shown) -> str:
     return "; ".join(texts)
 
 
-def commands(name: str, model: str, data: str, folder: Path, settings: Settings, shown: Shown) -> list[list[str]]:
-    """The stages from a dataset and an encoder to metrics, each `[module, arguments...]`, with everything below `folder`."""
+def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: Settings, shown: Shown) -> Plan:
+    """The run that measures `model` on `data`; UserError where it cannot be measured. `sections`: the project's parameters."""
+    if model in fusions(sections):
+        searched, fused = made_from(model, sections)
+        refuse_unfit(lock_here(), model, "dvc.lock")
+        encoders = {name: f"data/encoders/{name}" for name in searched if name != BM25}
+        for place in encoders.values():
+            if not Path(place).exists():
+                raise UserError(f"{place}: not found, and fuse.{model} is made from it; run retemper run")
+        name, target = model, f"evaluate_fuse@{model}"
+        fuse = {one: {**fusions(sections)[one], **_setting(read_json(record_of(one, sections)))} for one in fused}
+    else:
+        name, fuse = _name(parse_encoder(model).name), {}
+        encoders, target = {name: model}, f"evaluate@{name}"
+    (first, source), *others = encoders.items()
+    values = dict[str, Any]({section: {} for section in EMPTY}) | {
+        "dataset.source": _whole_path(data),
+        "encoder.source": _whole_encoder(source),
+        "base": {},
+        "articles.source": "demo",
+        "encoders": {f"encoder_of_{other}": {"source": _whole_encoder(place)} for other, place in others},
+        "rounds": {first: AS_IT_IS} | {other: AS_IT_IS | {"init": f"encoder_of_{other}"} for other, _ in others},
+        "fuse": fuse,
+        "prepare.leaks": "allow",  # nothing is trained
+        "prepare.official_depth": 0,
+        "bm25.depth": 0,
+        "text.titles": shown.titles,
+        "retrieve.ignore_identical_ids": shown.ignore_identical_ids,
+        "evaluate.relevance": shown.relevance,
+    }
+    if settings.drop:
+        values |= {"prepare.unknown_documents": "drop", "prepare.empty_texts": "drop"}
+    tokens, notes = texts_of(encoders, sections, settings)
+    return Plan(name, target, [f"{key}={json.dumps(value)}" for key, value in (values | tokens).items()], notes)
 
-    return [
-        _prepare(data, folder, settings),
-        *_dense(name, model, data, corpus=folder, folder=folder, runs=folder / "runs", settings=settings, shown=shown),
-        _evaluate(name, folder / "runs", folder, shown=shown),
-    ]
 
+def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], list[str]]:
+    """Prefixes and lengths of the texts that `encoders` (sources by name) are given, by key of params.yaml; and lines on what was cut."""
+    from tasks.core.models.bi_encoder import read_shape
+    from tasks.core.models.limits import most_tokens
 
-@dataclass(frozen=True)
-class FusedPlan:
-    """What a fusion is made from: systems to search (bm25, models of the project), and fusions, each after what it reads."""
-
-    searched: Sequence[str]
-    fused: Sequence[str]
-    entries: Mapping[str, Any]  # of fuse in params.yaml
-    records: Mapping[str, Path]  # fusion.json of each: the weight that is taken
-
-
-def fused_plan(name: str, sections: Mapping[str, Any]) -> FusedPlan:
-    """The plan for an entry of `fuse`; UserError where it has no weight yet, one of its models no encoder, or both differ in generation."""
-    searched, fused = made_from(name, sections)
-    refuse_unfit(lock_here(), name, "dvc.lock")
-    for model in searched:
-        if model != BM25 and not Path("data/encoders", model).exists():
-            raise UserError(f"data/encoders/{model}: not found, and fuse.{name} is made from it; run retemper run")
-    return FusedPlan(searched, fused, fusions(sections), {one: record_of(one, sections) for one in fused})
-
-
-def fused_commands(plan: FusedPlan, data: str, folder: Path, *, settings: Settings, shown: Shown) -> list[list[str]]:
-    """`commands` for a fusion: each of its systems has a folder of its own below `folder`, and its runs in runs/NAME."""
-    made = [_prepare(data, folder, settings)]
-    queries = str(folder / "corpus/queries")
-    for name in plan.searched:
-        runs = folder / "runs" / name
-        if name == BM25:
-            candidates = str(folder / "candidates")
-            made += [
-                ["tasks.bm25", "--corpus", str(folder / "corpus"), "--index", str(folder / "bm25"), "--candidates", candidates],
-                ["tasks.retrieve", "--name", name, "--candidates", candidates, "--queries", queries, "--out", str(runs), _ignore(shown)],
-            ]
-        else:
-            model = f"data/encoders/{name}"
-            made += _dense(name, model, data, corpus=folder, folder=folder / name, runs=runs, settings=settings, shown=shown)
-    for name in plan.fused:
-        first, second = (str(folder / "runs" / str(plan.entries[name][part])) for part in ("first", "second"))
-        made.append(
-            [
-                *("tasks.fuse", "--name", name, "--first", first, "--second", second, "--queries", queries),
-                *("--qrels", str(folder / "corpus/qrels"), "--chosen", str(plan.records[name]), "--out", str(folder / "runs" / name)),
-            ]
-        )
-    return [*made, _evaluate(plan.fused[-1], folder / "runs" / plan.fused[-1], folder, shown=shown)]
+    folders = {name: encoder_folder(source) for name, source in encoders.items()}
+    for source in encoders.values():
+        list_encoder(source)  # a UserError where it is no model
+    shapes = {name: read_shape(folder) for name, folder in folders.items()}
+    most = min(most_tokens(folder) for folder in folders.values())
+    project = validate(Parameters, sections, "params.yaml").tokenize
+    values, notes = dict[str, Any](), []
+    for kind in ("query", "document"):
+        own = {name: getattr(shape, f"{kind}_prefix") for name, shape in shapes.items()}
+        if len(set(own.values())) > 1 and settings.prefixes[kind] is None:
+            raise UserError(f"{', '.join(own)}: found different {kind} prefixes, expected the same in a fusion; set --{kind}-prefix")
+        asked, length = settings.lengths[kind], getattr(project, f"{kind}_length")
+        if asked is not None and asked > most:
+            raise UserError(f"--{kind}-length: found {asked}, expected at most {most}, the model's limit; decrease it")
+        if asked is None and length > most:
+            notes.append(f"params.yaml: tokenize.{kind}_length is {length}, above the model's limit; using {most}")
+        prefix = settings.prefixes[kind]
+        values[f"tokenize.{kind}_prefix"] = next(iter(own.values())) if prefix is None else prefix
+        values[f"tokenize.{kind}_length"] = min(asked or length, most)
+    return values, notes
 
 
 def told_of(name: str, sections: Mapping[str, Any]) -> str:
     """`hybrid: linear of bm25 and star, weight 0.2, as chosen on this project's dev`."""
     told = read_json(record_of(name, sections))
-    what = "k" if "k" in told else "weight"
-    chosen = "as chosen on this project's dev" if told["chosen_on"] else "not chosen: this project has no dev"
-    return f"{name}: {told['method']} of {told['first']} and {told['second']}, {what} {told[what]:g}, {chosen}"
+    ((what, value),) = _setting(told).items()
+    chosen = {"dev": "as chosen on this project's dev", None: "not chosen: this project has no dev"}
+    how = chosen.get(told["chosen_on"], f"as in {told['chosen_on']}")
+    return f"{name}: {told['method']} of {told['first']} and {told['second']}, {what} {value:g}, {how}"
 
 
-def _ignore(shown: Shown) -> str:
-    return "--ignore-identical-ids" if shown.ignore_identical_ids else "--no-ignore-identical-ids"
+def _setting(record: Mapping[str, Any]) -> dict[str, float]:
+    """The weight or k in a fusion.json, by its key."""
+    return {what: record[what] for what in ("weight", "k") if what in record}
 
 
-def _prepare(data: str, folder: Path, settings: Settings) -> list[str]:
-    drop = ["--drop"] if settings.drop else []
-    return ["tasks.prepare", "--source", data, "--out", str(folder / "corpus"), "--none", str(folder / "none"), *drop]
+def _whole_path(data: str) -> str:
+    kind, place = _resolved(data)
+    return f"{kind}:{place}" if place else kind
 
 
-def _dense(
-    name: str, model: str, data: str, *, corpus: Path, folder: Path, runs: Path, settings: Settings, shown: Shown
-) -> list[list[str]]:
-    """The stages from an encoder to its runs, with everything but these and the corpus below `folder`."""
-
-    def at(path: str) -> str:
-        return str(folder / path)
-
-    return [
-        ["tasks.base", "--source", model, "--encoder", at("encoder"), "--tokenizer", at("tokenizer")],
-        [
-            *("tasks.tokenize", "--corpus", str(corpus / "corpus"), "--tokenizer", at("tokenizer"), "--out", at("tokens")),
-            *("--prompts", at("encoder/config_sentence_transformers.json")),
-            *(f"--{kind}-prefix={prefix}" for kind, prefix in settings.prefixes.items() if prefix is not None),
-            *(f"--{kind}-length={length}" for kind, length in settings.lengths.items() if length is not None),
-            "--titles" if shown.titles else "--no-titles",
-        ],
-        [
-            *("tasks.encode", "--tokens", at("tokens/documents"), "--encoder", at("encoder"), "--out", at("embeddings")),
-            *("--corpus-name", data),  # else the shards of the project's own corpus would be forgotten as those of deleted documents
-        ],
-        [
-            *("tasks.retrieve", "--name", name, "--encoder", at("encoder"), "--embeddings", at("embeddings"), "--tokens", at("tokens")),
-            *("--out", str(runs), _ignore(shown)),
-        ],
-    ]
-
-
-def _evaluate(name: str, runs: Path, folder: Path, *, shown: Shown) -> list[str]:
-    return [
-        *("tasks.evaluate", "--name", name, "--runs", str(runs), "--qrels", str(folder / "corpus/qrels")),
-        *("--values", str(folder / "values"), "--metrics", str(folder / "metrics.json")),
-        *("--relevance", *(str(shown.relevance[split]) for split in SPLITS)),
-    ]
+def _whole_encoder(source: str) -> str:
+    place = parse_encoder(source)
+    return str(place.folder.resolve()) if place.kind == "folder" and place.folder else source
 
 
 def _name(source: str) -> str:
-    """A short name of a model, fit for a run file."""
-    return re.sub(r"[^a-z0-9_]+", "_", Path(source).name.lower()).strip("_") or "model"
+    """A short name of a model, fit for a round."""
+    name = re.sub(r"[^a-z0-9_]+", "_", Path(source).name.lower()).strip("_") or "model"
+    return name if NAME.fullmatch(name) and name not in RESERVED else f"model_{name}"

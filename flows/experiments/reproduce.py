@@ -1,26 +1,20 @@
 """`retemper reproduce REV`: a second tree runs a revision, and every digest is compared with the revision's own dvc.lock."""
 
-import os
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flows.experiments.evaluate import remove_abandoned
 from flows.parameters.sources import STANDS
 from flows.process.display import Display, text_table
-from flows.process.problems import Problems, tell
-from flows.process.processes import Processes, environment, stopping_on_signals
+from flows.process.problems import tell
+from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.cache import cache_folder, listing
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
-from flows.repository.worktree import equip, link_sources, make_worktree, remove_worktree
+from flows.repository.worktree import RUN, equip, link_sources, make_worktree, passing_tree, remove_worktree, run_in
 from flows.results import environments, timing
 from flows.team.lineage import ancestors
 from tasks.core.stage.errors import USER_ERROR, Problem, UserError
 
-RUN = (sys.executable, "-m", "flows.cli", "run")
-SCRATCH = Path(".retemper")
 LATENCY = "data/latency/"
 
 
@@ -36,9 +30,7 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
         raise UserError(f"revision {revision}: its commit has no {LOCK}, so there is nothing to compare with; commit it after a run")
     if into and into.exists() and any(into.iterdir() if into.is_dir() else [into]):
         raise UserError(f"{into}: already exists; name a new folder, or an empty one")
-    SCRATCH.mkdir(exist_ok=True)
-    remove_abandoned()
-    tree = into.absolute() if into else Path(tempfile.mkdtemp(prefix=f"reproduce-{os.getpid()}-", dir=SCRATCH.absolute()))
+    tree = into.absolute() if into else passing_tree("reproduce")
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
@@ -49,13 +41,8 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             if recompute:
                 _forget_remote(project)
                 (project / LOCK).unlink()  # its later entries were made here
-            path = os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH", "")]))
-            reported = Problems(SCRATCH / f"reproduce-{os.getpid()}.problem.json")
-            try:
-                env = environment(PYTHONPATH=path, **{STANDS: "1"}, **reported.environment)
-                status = processes.run(run, display.line, env, project)
-            finally:
-                why = "; ".join(problem.message for problem in reported.take()) or "its output is above"
+            status, problems = run_in(project, run, processes, show=display.line, env={STANDS: "1"})
+            why = "; ".join(problem.message for problem in problems) or "its output is above"
             if status == USER_ERROR:
                 raise UserError(f"revision {revision}: {why}")
             made = read_lock(project / LOCK)

@@ -3,11 +3,9 @@
 import hashlib
 import itertools
 import json
-import os
 import queue
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,16 +20,15 @@ from flows.parameters.sources import write_source
 from flows.pipeline.stage import find_devices
 from flows.process import locks
 from flows.process.display import Display
-from flows.process.problems import Problems, tell
-from flows.process.processes import Processes, Stopped, environment, stopping_on_signals
+from flows.process.problems import tell
+from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.dvc import TURNS
 from flows.repository.lock import LOCK, commit_of
-from flows.repository.worktree import Changes, carry_changes, code_files, equip, link_sources, make_worktree, read_changes
+from flows.repository.worktree import RUN, Changes, carry_changes, code_files, equip, link_sources, make_worktree, read_changes, run_in
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import file_digest, write_text
 from tasks.core.stage.params import read_yaml, validate
 
-RUN = (sys.executable, "-m", "flows.cli", "run")
 FOLDER = Path(".retemper/sweep")
 NAME = re.compile(r"(?!.*(\.\.|\.lock$|\.$))[A-Za-z0-9][A-Za-z0-9_.-]*")  # what git takes as the last part of a reference
 
@@ -284,7 +281,6 @@ def _run_point(
     own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(set(devices)) > 1 else {}
     home = {"PREFECT_HOME": str((FOLDER / f"prefect-{slot}").absolute())}
     turns = {TURNS: str((FOLDER / "turns").absolute())} if jobs > 1 else {}
-    path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH", "")]))
     lines: list[str] = []
 
     def show(line: str) -> None:
@@ -294,11 +290,7 @@ def _run_point(
         if " | " in line or line.startswith("retemper: "):
             display.output(point.name, line)
 
-    reported = Problems(FOLDER / f"point-{slot}.problem.json")
-    try:
-        status = processes.run(run, show, environment(**own, **home, **turns, **reported.environment, PYTHONPATH=path), tree)
-    finally:
-        problems = reported.take()
+    status, problems = run_in(tree, run, processes, show=show, env={**own, **home, **turns})
     if processes.stopped:
         raise Stopped
     if status:

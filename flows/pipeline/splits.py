@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.selection import least_grade
 
 STATS = Path("data/corpus/stats.json")
 STAGE = "prepare"  # which writes it
@@ -53,15 +54,33 @@ def check(
     measured = any(name.startswith("evaluate") for name in stages)
     if measured and not (counted.get("dev") or counted.get("test")):
         raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; add one of them")
-    if measured and not counted.get("dev"):
+    if measured:
+        _refuse_high_grades(str(source), sections, stats.parent / "qrels")
+    if "report" in stages and measured and not counted.get("dev"):
         return f"{found}, but no dev: the best system is chosen on test, the same queries it is measured on; retemper retrain needs dev"
     return ""
 
 
+def _refuse_high_grades(source: str, sections: Mapping[str, Any], qrels: Path) -> None:
+    """Unfit where no grade of a split reaches evaluate.relevance: what cannot be measured is not encoded for hours first."""
+    for split in ("dev", "test"):
+        least, file = least_grade(split, sections), qrels / f"{split}.parquet"
+        if least > 1 and file.exists():
+            from tasks.core.tables.parquet import read_table
+            from tasks.core.tables.schemas import QRELS
+
+            largest = int(read_table(file, QRELS, ["grade"])["grade"].to_numpy().max(initial=0))
+            if 0 < largest < least:
+                raise Unfit(
+                    f"{source}: found {largest} as the largest grade of {split}, expected {least} at least, the least that is relevant; "
+                    f"set evaluate.relevance (retemper evaluate: --relevance) to {largest}, or to one for dev and one for test"
+                )
+
+
 def _counted(stats: Path) -> dict[str, int] | None:
-    """Judged queries by split; None where nothing has counted them."""
+    """Judged queries by split (0 where none has a relevant document); None where nothing has counted them."""
     try:
         splits = json.loads(stats.read_text(encoding="utf-8"))["splits"]
-        return {str(split): int(row["queries"]) for split, row in splits.items()}
+        return {str(split): int(row["queries"]) if row.get("positives", 1) else 0 for split, row in splits.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

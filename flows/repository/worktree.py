@@ -1,20 +1,30 @@
 """A second working tree of the project, for a run beside the user's own: a git worktree at a commit, over the shared cache.
 
-Sweeps, retrainings, and reproductions use it alike: `make_worktree`, then `equip`, then an ordinary run in it.
+Sweeps, evaluations, retrainings, and reproductions use it alike: `make_worktree`, then `equip`, then an ordinary run (`run_in`).
 """
 
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.parameters.sources import source_keys
 from flows.process import locks
+from flows.process.problems import Problems
+from flows.process.processes import Processes, environment
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
+from tasks.core.stage.code import PACKAGE
+from tasks.core.stage.errors import Problem
 from tasks.core.stage.params import read_yaml
 
+RUN = (sys.executable, "-m", "flows.cli", "run")
+SCRATCH = Path(".retemper")
+PASSING = ("evaluate", "reproduce")  # commands whose trees end with them
 SOURCE = "data/source.json"
 CARRIED = ("runtime.yaml", ".retemper/digests.json")  # this machine's own, never git's
 
@@ -43,7 +53,35 @@ def make_worktree(tree: Path, commit: str, project: Path = Path(), *, clean: boo
 def remove_worktree(tree: Path) -> None:
     """Remove a worktree of the current folder's repository, however much of it was made."""
     shutil.rmtree(tree, ignore_errors=True)
-    git("worktree", "prune")
+    git("worktree", "prune", check=False)
+
+
+def passing_tree(command: str) -> Path:
+    """A new folder for a worktree that ends with this process (one of PASSING). Those that killed processes left are removed first."""
+    SCRATCH.mkdir(exist_ok=True)
+    for folder in [folder for name in PASSING for folder in SCRATCH.glob(f"{name}-*-*")]:
+        with suppress(PermissionError):  # another user's, and alive
+            try:
+                os.kill(int(folder.name.split("-")[1]), 0)
+            except (ProcessLookupError, ValueError):
+                remove_worktree(folder)
+    return Path(tempfile.mkdtemp(prefix=f"{command}-{os.getpid()}-", dir=SCRATCH.absolute()))
+
+
+def run_in(
+    tree: Path, run: Sequence[str], processes: Processes, *, show: Callable[[str], None], env: Mapping[str, str] | None = None
+) -> tuple[int, list[Problem]]:
+    """Execute command `run` (RUN and its targets) in `tree`, with the code of `tree`. Returns its exit status and its problems.
+
+    `show` is passed each line of its output.
+    """
+    reported = Problems(tree / ".retemper/second-tree.problem.json")
+    path = os.pathsep.join(filter(None, [str(tree.absolute()), os.environ.get("PYTHONPATH", "")]))
+    try:
+        status = processes.run(run, show, environment(**{"PYTHONPATH": path, **(env or {}), **reported.environment}), tree)
+    finally:
+        problems = reported.take()
+    return status, problems
 
 
 @dataclass(frozen=True)
@@ -58,7 +96,7 @@ def read_changes(commit: str) -> Changes:
     """Uncommitted changes of tracked files, new code, and dvc.lock."""
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # whatever the user's settings are
     diff = git("diff", "--binary", "--relative", *plain, commit)
-    new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
+    new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path()), PACKAGE).split("\0")
     there = [Path(name) for name in [*filter(None, new), LOCK, SOURCE] if Path(name).is_file()]
     return Changes(diff, {str(path): (path.read_bytes(), path.stat().st_mode) for path in there})
 

@@ -7,20 +7,17 @@ is a new one that was shown to be no worse; nothing in between is visible.
 
 import contextlib
 import json
-import os
-import shutil
 import sys
 import time
 import traceback
 import uuid
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from flows.experiments.evaluate import run_stages
 from flows.parameters import edit
 from flows.parameters.sources import source_keys
 from flows.pipeline import run, server
@@ -31,25 +28,21 @@ from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import read_lock
+from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.retraining import champion, history, intake, notify, promotion
 from flows.retraining import tree as retraining_tree
 from flows.retraining.champion import Champion
 from flows.retraining.history import Ended, Result
+from flows.retraining.measurement import OF_SERVER, SCRATCH, NotComparable, evaluate_champion, values
 from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
 from tasks.core.stage.files import write_json
-from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.stage.params import read_yaml
 
 LOCK = Path(".retemper/retraining.lock")
-SCRATCH = Path(".retemper/champion")
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
 
 T = TypeVar("T")
-
-
-class NotComparable(UserError):
-    """The champion cannot be measured as it is served."""
 
 
 def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters, *, dated: bool = False) -> Ended:
@@ -129,7 +122,8 @@ def _work(
         new = replace(new, cause="data")
     elif now:
         try:
-            measured = _again(partial(evaluate_champion, project, now, digests.get("corpus", ""), processes, display))
+            corpus = digests.get("corpus", "")
+            measured = _again(partial(evaluate_champion, project, now, corpus, processes=processes, display=display))
             found[f"champion/{now.number}"] = measured
             ours = values(Path("data/values") / model, measure, found[model])
             verdict = promotion.judge(ours, values(SCRATCH / "values", measure, measured), measure, rules.promotion)
@@ -138,7 +132,7 @@ def _work(
         except NotComparable as error:
             reason, promoted = f"{model} against {error}", False
         finally:
-            shutil.rmtree(SCRATCH, ignore_errors=True)
+            remove_worktree(SCRATCH)
     reason = printable(reason)
     result: Result = "promoted" if promoted else "refused"
     ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)
@@ -204,7 +198,7 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
         problem = str(error) if isinstance(error, server.ServerUnavailable) else f"Prefect ended the run ({type(error).__name__})"
         display.warn(f"{problem}; going on without its server")
         env = environment(PREFECT_HOME=str(server.HOME.absolute()))
-        for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):  # the limit is that server's
+        for name in OF_SERVER:
             env.pop(name, None)
         reported = Problems(server.HOME.parent / "pipeline.problem.json")
         command = [sys.executable, "-m", "flows.retraining.retrain"]
@@ -235,71 +229,6 @@ def _wait_for(lock: Path) -> None:
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.5)
-
-
-def evaluate_champion(project: Path, now: Champion, corpus: str, processes: Processes, display: Display) -> dict[str, Any]:
-    """Metrics of the champion on the new corpus and queries; values by query are in SCRATCH/values afterwards.
-
-    It is encoded with its own text and token settings, as it is served; how deep it is searched and what is measured are as now.
-    Its shards come from the shard store where documents have not changed. A compressed index that it was trained with is searched
-    as it is served, over the corpus that it is of. UserError where its encoder is nowhere any more; NotComparable where it has such
-    an index, and the present `corpus` (digest) is another.
-    """
-    shutil.rmtree(SCRATCH, ignore_errors=True)
-    SCRATCH.mkdir(parents=True)
-    champion.get_out(project, now.commit, f"data/encoders/{now.model}", SCRATCH / "encoder")
-    own = champion.show(Path.cwd(), now.commit, "params.yaml") or ""
-    (SCRATCH / "params.yaml").write_text(own, encoding="utf-8")
-    searched = []
-    if now.model in (read_yaml(SCRATCH / "params.yaml").get("adore") or {}):
-        champion.get_out(project, now.commit, f"data/indexes/{now.model}", SCRATCH / "index")
-        if (SCRATCH / "index/index.faiss").exists():
-            if corpus != now.digests.get("corpus"):
-                raise NotComparable(
-                    f"champion/{now.number}: it was trained with an index of its own, which is of another corpus, so the two cannot be "
-                    f"compared; the champion stays (to have the new one: retemper champion set MODEL)"
-                )
-            searched = ["--index", "index"]
-    sections = read_yaml(Path("params.yaml"))
-    present = [f"{section}={json.dumps(sections[section])}" for section in ("retrieve", "evaluate") if section in sections]
-    edit.apply(present, SCRATCH / "params.yaml", lambda _: None)
-    freeze_parameters(SCRATCH)
-    (SCRATCH / ".retemper").symlink_to(Path(".retemper").resolve())
-    if Path("runtime.yaml").exists():
-        (SCRATCH / "runtime.yaml").symlink_to(Path("runtime.yaml").resolve())
-    name, data = f"champion/{now.number}", Path("data").resolve()
-    commands = [
-        ["tasks.tokenize", "--corpus", str(data / "corpus"), "--tokenizer", "encoder", "--out", "tokens"],
-        ["tasks.encode", "--tokens", "tokens/documents", "--encoder", "encoder", "--out", "embeddings"],
-        [
-            *("tasks.retrieve", "--name", "champion", "--encoder", "encoder", "--embeddings", "embeddings", "--tokens", "tokens"),
-            *(*searched, "--out", "runs"),
-        ],
-        [
-            *("tasks.evaluate", "--name", "champion", "--runs", "runs", "--qrels", str(data / "corpus/qrels")),
-            *("--values", "values", "--metrics", "metrics.json"),
-        ],
-    ]
-    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
-    with contextlib.chdir(SCRATCH):
-        problem = run_stages(commands, processes, lambda _, line: display.output(name, line), env)
-    if problem:
-        raise UserError(f"{name} could not be measured on the new data: {problem.message}")
-    return dict(json.loads((SCRATCH / "metrics.json").read_text(encoding="utf-8")))
-
-
-def values(folder: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """`measure` of every dev query, from the values of a model with the metrics `measured`; UserError where there is no dev."""
-    import pyarrow as pa
-
-    from tasks.core.tables.parquet import read_table
-
-    path = folder / "dev.parquet"
-    if not path.exists():
-        raise UserError(f"{path}: not found: the data set has no judged dev queries, on which models are compared; add some")
-    schema = pa.schema([("query", pa.string()), *((name, pa.float64()) for name in measured["dev"])])
-    table = read_table(path, schema, ["query", measure])
-    return dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
 
 
 @contextlib.contextmanager

@@ -25,11 +25,8 @@ from tasks.encode.shards import ShardStore, boundaries, shard_digest
 
 
 def main() -> None:
-    expected = parser(__doc__ or "", tokens="token folder of the documents", encoder="encoder folder", out="embedding folder to write")
-    expected.add_argument(
-        "--corpus-name", default="", metavar="NAME", help="name of a corpus other than the project's; its finished shards are kept apart"
-    )
-    arguments = expected.parse_args()
+    paths = {"tokens": "token folder of the documents", "encoder": "encoder folder", "out": "embedding folder to write"}
+    arguments = parser(__doc__ or "", **paths).parse_args()
     params, runtime = load(Encode, "encode"), read_runtime()
     device = choose_device(runtime)
     compute = compute_dtype(device, params.precision)
@@ -39,7 +36,6 @@ def main() -> None:
     weights = folder_digest(arguments.encoder)
     made_by = json.dumps(
         [
-            arguments.corpus_name,
             weights,
             tokens.tokenizer,
             tokens.pad,

@@ -3,7 +3,7 @@
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load, validate
+from tasks.core.stage.params import load
 from tasks.core.tables.measures import parse
 from tasks.core.tables.qrels import load_qrels
 from tasks.evaluate.params import Evaluate
@@ -19,13 +19,7 @@ def main() -> None:
         metrics="JSON file to write: {split: {measure: mean}}",
     )
     arguments.add_argument("--name", required=True, help="the system's name")
-    arguments.add_argument(
-        "--relevance", nargs=2, type=int, metavar=("DEV", "TEST"), help="lowest relevant grades, instead of those in params.yaml"
-    )
     given, params = arguments.parse_args(), load(Evaluate, "evaluate")
-    if given.relevance:
-        asked = {"relevance": dict(zip(("dev", "test"), given.relevance, strict=True))}
-        params = validate(Evaluate, params.model_dump() | asked, "--relevance", section="evaluate")
     metrics = {}
     with new_folder(given.values) as folder:
         judged = {split: load_qrels(given.qrels / f"{split}.parquet", split, least) for split, least in params.relevance.items()}

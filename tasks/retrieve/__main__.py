@@ -1,6 +1,6 @@
 """Write the runs of one system on dev and test: from candidates as they are, or by searching an encoder's document vectors."""
 
-from argparse import BooleanOptionalAction, Namespace
+from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,7 +24,6 @@ def arguments() -> Namespace:
     for name, text in {"encoder": "encoder folder", "embeddings": "its document vectors", "tokens": "token folder"}.items():
         known.add_argument(f"--{name}", type=Path, help=f"{text}, instead of --candidates")
     known.add_argument("--index", type=Path, help="folder of an index to search instead of the document vectors, if it contains one")
-    known.add_argument("--ignore-identical-ids", action=BooleanOptionalAction, default=None, help="overrides params.yaml")
     given = known.parse_args()
     if all((given.candidates, given.queries)) == all((given.encoder, given.embeddings, given.tokens)):
         known.error("expected either --candidates and --queries, or --encoder, --embeddings, and --tokens")
@@ -53,8 +52,6 @@ def ranked_lists(given: Namespace, split: str, params: Retrieve) -> Iterable[pa.
 
 def main() -> None:
     given, params = arguments(), load(Retrieve, "retrieve")
-    if given.ignore_identical_ids is not None:
-        params = params.model_copy(update={"ignore_identical_ids": given.ignore_identical_ids})
     with new_folder(given.out) as folder:
         for split in MEASURED:
             queries = queries_of(given, split)

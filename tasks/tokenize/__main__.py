@@ -1,12 +1,11 @@
 """Corpus to tokens: documents and the queries of every split."""
 
-from argparse import BooleanOptionalAction
 from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest, new_folder, read_json
+from tasks.core.stage.files import folder_digest, new_folder
 from tasks.core.stage.params import load
 from tasks.core.tables.batching import cut
 from tasks.core.tables.parquet import count_rows, read_batches
@@ -15,8 +14,6 @@ from tasks.core.text.document import Text, document_text
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.tokenize.params import Tokenize
 from tasks.tokenize.store import write_tokens
-
-PROMPTS = ("query", "document")
 
 
 def documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
@@ -35,48 +32,22 @@ def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def main() -> None:
-    given = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write")
-    given.add_argument(
-        "--prompts",
-        type=Path,
-        help="config_sentence_transformers.json of an encoder that is not the project's: its prefixes, and lengths of at most its own",
-    )
-    for name in PROMPTS:
-        given.add_argument(f"--{name}-prefix", help=f"before every {name}, instead of that")
-        given.add_argument(f"--{name}-length", type=int, help=f"tokens of a {name} at most, instead of params.yaml's")
-    given.add_argument(
-        "--titles", action=BooleanOptionalAction, default=None, help="before a document's text or not, instead of params.yaml's"
-    )
-    arguments = given.parse_args()
+    arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
-    if arguments.titles is not None:
-        text = text.model_copy(update={"titles": arguments.titles})
-    prefixes = {name: getattr(params, f"{name}_prefix") for name in PROMPTS}
-    if arguments.prompts:
-        prompts = read_json(arguments.prompts).get("prompts") or {}
-        prefixes = {name: str(prompts.get(name) or "") for name in PROMPTS}
-    prefixes |= {name: value for name in PROMPTS if (value := getattr(arguments, f"{name}_prefix")) is not None}
     tokenizer = load_tokenizer(arguments.tokenizer)
     most = tokenizer.model_max_length
-    lengths = {}
-    for name in PROMPTS:
-        asked, own = getattr(arguments, f"{name}_length"), getattr(params, f"{name}_length")
-        lengths[name] = asked or own
-        if lengths[name] > most:
-            if asked or not arguments.prompts:
-                where = f"--{name}-length" if asked else f"params.yaml: tokenize.{name}_length"
-                raise UserError(f"{where}: found {lengths[name]}, expected at most {most}, the model's limit; decrease it")
-            print(f"params.yaml: tokenize.{name}_length is {own}, above the model's limit; using {most}")
-            lengths[name] = most
+    for name, length in (("query", params.query_length), ("document", params.document_length)):
+        if length > most:
+            raise UserError(f"params.yaml: tokenize.{name}_length: found {length}, expected at most {most}, the model's limit; decrease it")
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
-        length, prefix = lengths["document"], prefixes["document"]
+        length, prefix = params.document_length, params.document_prefix
         total = count_rows(path)
         write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, params.passages)
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
-            length, prefix = lengths["query"], prefixes["query"]
+            length, prefix = params.query_length, params.query_prefix
             write_tokens(out / "queries" / split, queries(path), tokenizer, digest, length, prefix, count_rows(path))
 
 

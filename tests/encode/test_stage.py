@@ -232,19 +232,6 @@ def test_new_documents_spread_over_all_shards_cost_little_more_than_themselves(p
     assert made["grown"].rows <= 6 + 32 * shards["fresh"]
 
 
-def test_another_corpus_keeps_its_own_shards(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = project("p")
-    whole, total = made.run()
-    with monkeypatch.context() as patch:  # as `retemper evaluate --data` does
-        argv = [*made.argv(), "--corpus-name", "beir:other"]
-        patch.setattr(made, "argv", lambda: argv)
-        write_corpus(made.folder / "tokens", changed(corpus(), "front"))
-        assert made.run()[1] == total, "it has its own shards"
-        assert made.run()[1] == 0
-    write_corpus(made.folder / "tokens", corpus())
-    assert made.run() == (whole, 0)
-
-
 def test_a_deleted_document_leaves_no_trace(project: Callable[..., Project]) -> None:
     made, documents = project("p"), corpus()
     made.run()

@@ -68,11 +68,11 @@ def pretrain(name: str, init: str, out: str) -> list[str]:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
-    (folder / "params.yaml").write_text(PARAMS)
+    (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\nbase: {{}}\n{PARAMS}")
     checkpoints(folder, 30)
     rows = [{"id": d, "title": title, "text": text} for d, (title, text) in tiny_corpus.documents.items()]
     (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run_here(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
+    run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
     run_here(folder, "articles", "--out", "articles")
     run_here(folder, "chunk", "--articles", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
     run(folder, "pretrain", *pretrain("costa", "base", "whole"))

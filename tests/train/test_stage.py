@@ -62,10 +62,10 @@ def run(folder: Path, module: str, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
-    (folder / "params.yaml").write_text(PARAMS)
+    (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\nbase: {{}}\n{PARAMS}")
     checkpoints(folder, 30)
     shutil.copytree(tiny_corpus.records, folder / "corpus")
-    run_here(folder, "base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer")
+    run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
     run_here(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
     run_here(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
     return folder

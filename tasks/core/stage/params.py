@@ -110,7 +110,7 @@ def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
 
 
 def frozen_parameters() -> Path:
-    """The parameter file that this stage reads: FROZEN, or the one that a separate run names in PARAMETERS."""
+    """The parameter file that this stage reads: FROZEN, or the one that PARAMETERS names."""
     return Path(os.environ.get(PARAMETERS, FROZEN))
 
 

@@ -280,50 +280,6 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
         search.search("x", 0, None)
 
 
-def test_evaluate_runs_the_stages_beside_the_project(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each stage is replaced by one that makes its outs; the last also writes metrics."""
-    monkeypatch.chdir(project)
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # otherwise our own stages are found before these
-    stand_in = "import sys, pathlib; a = sys.argv; o = a[a.index({last!r}) + 1]; pathlib.Path(o).write_text({text!r}); print('did', o)"
-    seen: list[list[str]] = []
-
-    def commands(*arguments: Any) -> list[list[str]]:
-        found = zero_shot_commands(*arguments)
-        seen.extend(found)
-        return found
-
-    zero_shot_commands = evaluate.commands
-    monkeypatch.setattr(evaluate, "commands", commands)
-    there: list[set[str]] = []  # when the qrels are looked at
-    monkeypatch.setattr(evaluate, "refuse_unjudged", lambda qrels, *_: there.append({path.name for path in qrels.parents[1].iterdir()}))
-    last = {"prepare": "--out", "base": "--encoder", "tokenize": "--out", "encode": "--out", "retrieve": "--out", "evaluate": "--metrics"}
-    for stage, option in last.items():
-        (project / "tasks" / stage).mkdir(parents=True)
-        text = json.dumps({"test": {"nDCG@10": 0.25}})
-        (project / "tasks" / stage / "__main__.py").write_text(stand_in.format(last=option, text=text))
-    (project / "model").mkdir()
-    assert cli.main(["evaluate", "--model", "model", "--data", "beir:somewhere", "--out", "found.json"]) == 0
-    assert json.loads(Path("found.json").read_text()) == {"test": {"nDCG@10": 0.25}}
-    assert "0.2500" in capsys.readouterr().out
-    assert there == [{"corpus", "params.json"}], "after prepare, and before all else"
-    assert not list(Path(".retemper").glob("evaluate-*")), "the temporary folder is gone"
-    assert list(Path("data").iterdir()) == []
-    assert seen[0][:3] == ["tasks.prepare", "--source", "beir:somewhere"]
-    assert seen[1][:3] == ["tasks.base", "--source", "model"]
-
-    (project / "tasks/encode/__main__.py").write_text("import sys; sys.exit('retemper: model: no such tokenizer')")
-    assert cli.main(["evaluate", "--model", "model", "--data", "demo"]) == 1
-    record = json.dumps([{"kind": "invalid", "message": "a: b"}])
-    fails = f"import os, pathlib, sys; pathlib.Path(os.environ['RETEMPER_PROBLEM']).write_text({record!r}); sys.exit(2)"
-    (project / "tasks/encode/__main__.py").write_text(fails)
-    capsys.readouterr()
-    assert cli.main(["evaluate", "--model", "model", "--data", "demo"]) == 2
-    assert capsys.readouterr().err == "retemper: a: b\n"
-    assert not list(Path(".retemper").glob("evaluate-*"))
-
-
 def test_an_invalid_schedule_is_refused(project: Path) -> None:
     assert '--cron "every day": expected a cron expression' in refused(call(project, "serve", "--cron", "every day"))
     assert "--interval 0: expected at least 1 second" in refused(call(project, "serve", "--interval", "0"))

@@ -1,9 +1,13 @@
 """`retemper evaluate` with its real stages: a model is measured as it is, whatever the project says of its own models."""
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import chdir
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,36 +16,79 @@ import pytest
 
 from flows.experiments import evaluate
 from flows.experiments.evaluate import Settings, Shown
-from tasks.core.stage.errors import UserError
+from flows.parameters import edit
+from flows.parameters.checks import check, check_file
+from flows.process import locks
+from tasks.core.stage.errors import Problem, UserError
+from tasks.core.stage.files import folder_digest
 from tasks.core.stage.params import read_yaml
+from tasks.core.tables.parquet import count_rows
 
 PLAIN: dict[str, None] = {"query": None, "document": None}
 ONE = {"dev": 1, "test": 1}
+AS_IS = Settings(PLAIN, PLAIN)
 
 
-def evaluated(
-    small: Any,
-    prefixes: Mapping[str, str | None],
-    lengths: Mapping[str, int | None] = PLAIN,
-    titles: bool = False,
-    drop: bool = False,
-    relevance: Mapping[str, int] = ONE,
-) -> Any:
-    """What `retemper evaluate --model data/encoders/warmup --data beir:beir` measures, in this process."""
-    beside, shown = small.folder / "beside", Shown(titles, False, relevance)
-    planned = evaluate.commands("m", "data/encoders/warmup", "beir:beir", beside, Settings(prefixes, lengths, drop=drop), shown)
-    for module, *arguments in evaluate.judged_first(planned, beside, "beir:beir", relevance):
-        done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
-        assert done.status == 0, (module, done)
-    return json.loads((beside / "metrics.json").read_text())
+@pytest.fixture
+def planned(small: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., evaluate.Plan]:
+    """The plan of `retemper evaluate --model data/encoders/warmup --data beir:beir`, or of another one."""
+    monkeypatch.chdir(small.folder)
+
+    def plan(settings: Settings = AS_IS, model: str = "data/encoders/warmup", data: str = "beir:beir") -> evaluate.Plan:
+        shown = evaluate.decided(settings, data)
+        return evaluate.make_plan(model, data, read_yaml(Path("params.yaml")), settings=settings, shown=shown)
+
+    return plan
 
 
-def test_a_model_is_evaluated_in_its_own_shape_with_its_own_prompts(small: Any) -> None:
-    own = json.loads((small.folder / "data/metrics/warmup.json").read_text())
+@pytest.fixture
+def evaluated(small: Any, planned: Callable[..., evaluate.Plan]) -> Callable[..., Any]:
+    """What that command measures: the stages of its second tree, in this process, below folder `beside`."""
+
+    def measured(*given: Any, **named: Any) -> Any:
+        plan, beside = planned(*given, **named), small.folder.with_name("beside")
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        for name in ("params.yaml", "dvc.yaml", "runtime.yaml"):
+            shutil.copy(small.folder / name, beside)
+        edit.apply(plan.edits, beside / "params.yaml", lambda _: None)
+        for module, *arguments in commands(beside, plan.target):
+            done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
+            assert done.status == 0, (module, done)
+        return json.loads((beside / f"data/metrics/{plan.name}.json").read_text())
+
+    def commands(beside: Path, target: str) -> list[list[str]]:
+        from dvc.repo import Repo
+
+        from flows.repository.graph import read_graph
+
+        with chdir(beside):
+            check_file()
+            repo = Repo.init(no_scm=True)
+            known = {node.addressing: node.cmd.split()[2:] for node in repo.index.stages}
+            names = list(read_graph(repo).upstream_of([target]).stages)
+            repo.close()
+        small.folder = beside
+        return [known[name] for name in names]
+
+    return measured
+
+
+def test_a_model_is_evaluated_in_its_own_shape_with_its_own_prompts(small: Any, evaluated: Any) -> None:
+    project = small.folder
+    own, encoder = json.loads(small.read("data/metrics/warmup.json")), folder_digest(project / "data/encoders/warmup")
     small.set("base", {"pooling": "cls", "head": "linear_norm", "similarity": "cosine", "seed": 1})
     small.set("tokenize.query_prefix", "another model's: ")
-    assert evaluated(small, {"query": None, "document": None}) == own
-    assert evaluated(small, {"query": "a chancellor of West Germany ", "document": None}) != own
+    assert evaluated() == own
+    assert folder_digest(project.with_name("beside") / "data/encoders/warmup") == encoder, "so kept shards of its vectors are found"
+    small.folder = project
+    assert evaluated(Settings({"query": "a chancellor of West Germany ", "document": None}, PLAIN)) != own
+
+
+def test_a_model_of_two_towers_is_evaluated_as_it_is(small: Any, evaluated: Any) -> None:
+    own, encoder = json.loads(small.read("data/metrics/tower.json")), folder_digest(small.folder / "data/encoders/tower")
+    assert evaluated(model="data/encoders/tower") == own
+    assert folder_digest(small.folder / "data/encoders/tower") == encoder
 
 
 def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
@@ -52,53 +99,54 @@ def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
     assert evaluate._texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == told_too
 
 
-def length(small: Any, kind: str) -> Any:
-    return json.loads(next((small.folder / "beside/tokens" / kind).rglob("meta.json")).read_text())["max_length"]
-
-
-def test_lengths_titles_and_tolerance_are_the_evaluations_own(small: Any) -> None:
-    params = small.read("params.yaml")
-    own = evaluated(small, PLAIN)
+def test_lengths_titles_and_tolerance_are_the_evaluations_own(small: Any, evaluated: Any) -> None:
+    project, params, own = small.folder, small.read("params.yaml"), evaluated()
+    small.folder = project
     corpus, qrels = small.read("beir/corpus.jsonl"), small.read("beir/qrels/test.tsv")
     small.write("beir/corpus.jsonl", corpus + b'{"_id": "void", "title": "", "text": ""}\n')
     small.write("beir/qrels/test.tsv", qrels + b"nobody\tnowhere\t1\n")
-    assert evaluated(small, PLAIN, drop=True) == own, "what is dropped changes nothing"
-    assert evaluated(small, PLAIN, {"query": 5, "document": 30}, titles=True, drop=True) != own
-    assert (length(small, "queries"), length(small, "documents")) == (5, 30)
-    assert small.read("params.yaml") == params
+    assert evaluated(Settings(PLAIN, PLAIN, drop=True)) == own, "what is dropped changes nothing"
+    small.folder = project
+    assert evaluated(Settings(PLAIN, {"query": 5, "document": 30}, titles=True, drop=True)) != own
+    meta = {kind: json.loads(next(small.folder.glob(f"data/tokens/{kind}/**/meta.json")).read_text()) for kind in ("queries", "documents")}
+    assert (meta["queries"]["max_length"], meta["documents"]["max_length"]) == (5, 30)
+    assert (project / "params.yaml").read_bytes() == params
 
 
-def test_a_length_of_the_project_that_the_model_does_not_take(small: Any) -> None:
+def test_lengths_that_the_model_does_not_take(small: Any, planned: Any) -> None:
     small.set("tokenize.document_length", 2000)
-    arguments = ["tokenize", "--out", "beside/tokens", "--prompts", "data/encoders/warmup/config_sentence_transformers.json"]
-    done = small.stage(*arguments)
-    assert done.status == 0, done
-    assert "tokenize.document_length is 2000, above the model's limit; using 512" in done.out
-    assert (length(small, "queries"), length(small, "documents")) == (32, 512)
-    done = small.stage(*arguments, "--document-length=600")
-    assert (done.status, done.err) == (2, "retemper: --document-length: found 600, expected at most 512, the model's limit; decrease it\n")
+    plan = planned()
+    assert plan.notes == ["params.yaml: tokenize.document_length is 2000, above the model's limit; using 512"]
+    assert {"tokenize.query_length=32", "tokenize.document_length=512"} <= set(plan.edits)
+    with pytest.raises(UserError, match=r"^--document-length: found 600, expected at most 512, the model's limit; decrease it$"):
+        planned(Settings(PLAIN, {"query": None, "document": 600}))
+    done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--query-length", "2")
+    assert (done.status, done.err) == (2, "retemper: --query-length 2: expected 3 tokens at least, special ones included\n")
 
 
-def test_the_command_line_hands_them_over(small: Any, monkeypatch: Any) -> None:
+def test_the_command_line_hands_them_over(small: Any, planned: Any, monkeypatch: Any) -> None:
     given: list[Any] = []
     monkeypatch.setattr(evaluate, "evaluate", lambda *arguments: given.append(arguments[3]) or 0)
     flags = ["--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids", "--relevance", "2", "3"]
     done = small.retemper("evaluate", "--model", "m", "--data", "demo", *flags)
     assert done.status == 0, done
     assert given == [Settings(PLAIN, {"query": None, "document": 128}, False, True, True, [2, 3])]
-    for ignore, flag in ((True, "--ignore-identical-ids"), (False, "--no-ignore-identical-ids")):
-        *_, retrieve, measure = evaluate.commands("m", "model", "demo", Path("x"), given[0], Shown(False, ignore, {"dev": 1, "test": 3}))
-        assert (retrieve[0], retrieve[-1], measure[-3:]) == ("tasks.retrieve", flag, ["--relevance", "1", "3"])
+    edits = planned(given[0]).edits
+    dropped = {'prepare.unknown_documents="drop"', 'prepare.empty_texts="drop"'}
+    assert dropped | {"text.titles=false", "tokenize.document_length=128", "retrieve.ignore_identical_ids=true"} <= set(edits)
+    assert 'evaluate.relevance={"dev": 2, "test": 3}' in edits
+    small.set("prepare.unknown_documents", "refuse")
+    assert not dropped & set(planned().edits), "the project's own tolerance"
+    assert {"prepare.official_depth=0", "bm25.depth=0"} <= set(planned().edits), "what only trainings read is not made"
 
 
 def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(small.folder)
     small.set("evaluate.relevance", {"dev": 1, "test": 2})
     small.set("dataset.source", "beir:beir")
-    plain = Settings(PLAIN, PLAIN)
     for same in ("beir:beir", "beir:./beir", f"beir:{small.folder / 'beir'}"):
-        assert evaluate.decided(plain, same) == Shown(False, False, {"dev": 1, "test": 2})
-    assert evaluate.decided(plain, "beir:elsewhere") == evaluate.decided(plain, "irds:beir") == Shown(False, False, ONE)
+        assert evaluate.decided(AS_IS, same) == Shown(False, False, {"dev": 1, "test": 2})
+    assert evaluate.decided(AS_IS, "beir:elsewhere") == evaluate.decided(AS_IS, "irds:beir") == Shown(False, False, ONE)
     for relevance, least in (([3], {"dev": 3, "test": 3}), ([1, 3], {"dev": 1, "test": 3})):
         given = Settings(PLAIN, PLAIN, titles=True, ignore_identical_ids=True, relevance=relevance)
         assert evaluate.decided(given, "beir:beir") == Shown(True, True, least)
@@ -106,58 +154,76 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
     small.set("evaluate.measures", ["nDCG@10", "RR@10", "AP", "AP(rel=1)"])
     assert evaluate.decided(Settings(PLAIN, PLAIN, relevance=[2]), "demo").relevance == {"dev": 2, "test": 2}
     with pytest.raises(UserError, match=r"^--relevance \(a grade that suits evaluate.measures\): .*'AP\(rel=1\)' is listed twice"):
-        evaluate.decided(plain, "demo")
-    done = small.stage("evaluate@warmup", "--relevance", "1", "2")
-    assert (done.status, done.err.count("\n")) == (2, 1) and "is listed twice" in done.err
-
-
-def test_what_cannot_be_measured_is_refused_before_it_is_encoded(small: Any) -> None:
-    small.set("evaluate.relevance", 2)
-    evaluated(small, PLAIN)  # all grades are 1, and the project's are not asked for
-    (small.folder / "beside/encoder/config.json").write_text("none is read")
-    line = "^beir:beir: found 1 as the largest grade of test, expected 2 at least, the least that is relevant; set --relevance 1, or"
-    with pytest.raises(UserError, match=line):
-        evaluated(small, PLAIN, relevance={"dev": 1, "test": 2})
-    assert (small.folder / "beside/encoder/config.json").read_text() == "none is read", "base did not run"
-    for split in ("dev", "test"):
-        header, *_ = small.read(f"beir/qrels/{split}.tsv").splitlines(keepends=True)
-        small.write(f"beir/qrels/{split}.tsv", header)
-    with pytest.raises(UserError, match=r"^beir:beir: found no relevant document for dev or test queries, expected some"):
-        evaluated(small, PLAIN)
-    for given in ("0", "1 0", "1 2 3"):
-        done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", *given.split())
-        line = f"retemper: --relevance {given}: expected a grade of 1 at least, or one for dev and one for test\n"
+        evaluate.decided(AS_IS, "demo")
+    for wrong in ("0", "1 0", "1 2 3"):
+        done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", *wrong.split())
+        line = f"retemper: --relevance {wrong}: expected a grade of 1 at least, or one for dev and one for test\n"
         assert (done.status, done.err) == (2, line)
 
 
-def test_a_length_without_room_for_a_word(small: Any) -> None:
-    done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--query-length", "2")
-    assert (done.status, done.err) == (2, "retemper: --query-length 2: expected 3 tokens at least, special ones included\n")
+@pytest.mark.parametrize(
+    ("model", "data", "words"),
+    [
+        ("data/encoders/warmup", "beir:nowhere", "nowhere: not found, expected a BEIR folder with corpus.jsonl"),
+        ("data/encoders/warmup", "tsv:beir", "dataset 'tsv:beir': unknown kind 'tsv', expected"),
+        ("./nothing", "beir:beir", "encoder './nothing': no such folder and not a Hugging Face id"),
+        ("beir", "beir:beir", "encoder 'beir': no config.json in beir, expected a Hugging Face model folder"),
+        ("nobody/no-such-model", "beir:beir", "encoder nobody/no-such-model: not on this machine, and the download failed"),
+    ],
+)
+def test_a_mistake_is_one_line_before_a_second_tree_is_made(small: Any, model: str, data: str, words: str) -> None:
+    done = small.retemper("evaluate", "--model", model, "--data", data)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith(f"retemper: {words}")
+    assert not list(small.folder.glob(".retemper/evaluate*"))
 
 
-def test_a_fusion_is_evaluated_with_bm25_built_there_and_the_weight_as_chosen(small: Any, monkeypatch: Any) -> None:
-    monkeypatch.chdir(small.folder)
-    sections, shown = read_yaml(small.folder / "params.yaml"), Shown(False, False, ONE)
+def test_names_of_models_are_fit_for_a_round(planned: Any, small: Any) -> None:
+    for folder, name in {"base": "model_base", "2026-03 Best!": "model_2026_03_best", "warmup": "warmup"}.items():
+        place = small.folder / "saved" / folder
+        shutil.copytree(small.folder / "data/encoders/warmup", place)
+        plan = planned(model=str(place))
+        assert (plan.name, plan.target) == (name, f"evaluate@{name}")
+        empty: dict[str, Any] = {section: {} for section in evaluate.EMPTY}
+        check(read_yaml(small.folder / "params.yaml") | empty | {"rounds": {name: evaluate.AS_IT_IS}})
 
-    def measured(name: str, data: str) -> Any:
-        beside = small.folder / f"beside-{data.rpartition(':')[2]}"
-        planned = evaluate.fused_commands(evaluate.fused_plan(name, sections), data, beside, settings=Settings(PLAIN, PLAIN), shown=shown)
-        for module, *arguments in planned:
-            done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
-            assert done.status == 0, (module, done)
-        return json.loads((beside / "metrics.json").read_text()), beside
 
-    own, beside = measured("hybrid", "beir:beir")
-    assert own == json.loads(small.read("data/metrics/hybrid.json")), "on the project's own data the project's own figures"
-    assert (beside / "runs/hybrid/test.trec").read_bytes() == small.read("data/runs/hybrid/test.trec")
-    assert sorted(path.name for path in (beside / "candidates").iterdir()) == ["dev.parquet", "test.parquet"], "no training queries"
+def test_a_fusion_is_evaluated_with_bm25_built_there_and_the_weight_as_chosen(small: Any, evaluated: Any) -> None:
+    project, bm25 = small.folder, json.loads(small.read("data/metrics/bm25.json"))
+    metrics, runs = json.loads(small.read("data/metrics/hybrid.json")), small.read("data/runs/hybrid/test.trec")
+    assert evaluated(model="hybrid") == metrics, "on the project's own data the project's own figures"
+    assert small.read("data/runs/hybrid/test.trec") == runs
+    assert count_rows(small.folder / "data/candidates/train.parquet") == 0, "no training queries are searched"
+    small.folder = project
     record = json.loads(small.read("data/runs/hybrid/fusion.json")) | {"weight": 1.0}
     small.write("data/runs/hybrid/fusion.json", json.dumps(record))  # BM25 alone
-    for place in small.folder.glob("beside-*"):
-        shutil.rmtree(place)
-    bm25 = json.loads(small.read("data/metrics/bm25.json"))
-    for split, figures in measured("hybrid", "beir:beir")[0].items():
+    for split, figures in evaluated(model="hybrid").items():
         assert figures["RR@10"] == pytest.approx(bm25[split]["RR@10"])
+
+
+def test_a_fusion_of_two_encoders_is_evaluated(small: Any, evaluated: Any) -> None:
+    project = small.folder
+    small.set("fuse", {"two": {"first": "tower", "second": "warmup", "method": "rrf"}})
+    record = {"first": "tower", "second": "warmup", "method": "rrf", "k": 7, "measure": "nDCG@10", "chosen_on": "dev", "grid": []}
+    small.write("data/runs/two/fusion.json", json.dumps(record))
+    evaluated(model="two")
+    there = {name: small.read(f"data/runs/{name}/test.trec") for name in ("tower", "warmup", "two")}
+    assert there["tower"] == (project / "data/runs/tower/test.trec").read_bytes()
+    assert there["warmup"] == (project / "data/runs/warmup/test.trec").read_bytes()
+    assert b" two" in there["two"] and json.loads(small.read("data/runs/two/fusion.json"))["k"] == 7
+
+
+def test_how_a_fusion_got_its_weight_is_told(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(small.folder)
+    sections, record = read_yaml(Path("params.yaml")), json.loads(small.read("data/runs/hybrid/fusion.json"))
+    for chosen_on, told in {"dev": "as chosen on this project's dev", None: "not chosen: this project has no dev"}.items():
+        small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": chosen_on}))
+        assert evaluate.told_of("hybrid", sections) == f"hybrid: linear of bm25 and tower, weight 0.25, {told}"
+    small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": "params.yaml"}))
+    assert evaluate.told_of("hybrid", sections).endswith("weight 0.25, as in params.yaml")
+    sections["fuse"]["hybrid"]["weight"] = 0.5
+    with pytest.raises(UserError, match=r"found weight 0.25, expected 0.5 as in fuse.hybrid of params.yaml; run retemper run"):
+        evaluate.told_of("hybrid", sections)
 
 
 def test_a_fusion_that_cannot_be_evaluated(small: Any) -> None:
@@ -175,3 +241,80 @@ def test_a_fusion_that_cannot_be_evaluated(small: Any) -> None:
     assert "data/runs/hybrid/fusion.json: not found: fuse.hybrid has not run yet; run retemper run" in line("hybrid")
     shutil.rmtree(small.folder / "data/encoders/tower")
     assert "data/encoders/tower: not found, and fuse.hybrid is made from it; run retemper run" in line("hybrid")
+
+
+def commit(project: Path) -> None:
+    author = ["-c", "user.name=small", "-c", "user.email=small@example.com"]
+    for words in (["add", "--all"], [*author, "commit", "--quiet", "-m", "all"]):
+        subprocess.run(["git", *words], cwd=project, check=True)
+
+
+def test_why_a_run_failed_is_one_line_and_its_tree_is_gone(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(small.folder)
+    ended: list[tuple[int, list[Problem]]] = [
+        (2, [Problem("invalid", "a: b", 2)]),
+        (1, [Problem("stage", "encode@warmup: failed with status 1; its log: .retemper/logs/encode@warmup.log", 1)]),
+        (2, []),
+        (137, []),
+    ]
+
+    def run_in(tree: Path, run: Any, *_: Any, show: Callable[[str], None], **__: Any) -> tuple[int, list[Problem]]:
+        assert (
+            run[-1] == "evaluate@warmup"
+            and (tree / "tasks").is_dir()
+            and read_yaml(tree / "params.yaml")["rounds"] == {"warmup": evaluate.AS_IT_IS}
+        )
+        for line in ("encode@warmup | at work", "encode@warmup Failed in 1 s", "retemper: warning: hot", "retemper: c: d"):
+            show(line)
+        return ended.pop(0)
+
+    monkeypatch.setattr(evaluate, "run_in", run_in)
+    expected = [(2, "a: b"), (1, "encode@warmup: failed with status 1; its output is above"), (1, "c: d"), (1, "c: d")]
+    for status, line in expected:
+        done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", "--out", "found.json")
+        assert (done.status, done.out) == (status, "encode@warmup | at work\n")
+        assert done.err == f"retemper: warning: hot\nretemper: {line}\n"
+        assert not list(small.folder.glob(".retemper/evaluate-*")) and not (small.folder / "found.json").exists()
+
+
+def test_what_evaluations_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = []
+    for number in range(evaluate.DATASETS + 2):
+        (tmp_path / f"tree{number}").mkdir()
+        kept.append(evaluate.lend(f"beir:{number}", tmp_path / f"tree{number}"))
+        (tmp_path / f"tree{number}/.retemper/shards/x.npy").touch()
+        os.utime(kept[-1], (number, number))
+    assert [place.exists() for place in kept] == [False, False] + [True] * evaluate.DATASETS
+    (tmp_path / "again").mkdir()
+    evaluate.lend("beir:./3", tmp_path / "again")
+    assert (tmp_path / "again/.retemper/shards/x.npy").exists(), "the same data, however its folder is spelled"
+
+
+def test_an_evaluation_is_an_ordinary_run_beside_the_project(small: Any, toy_environment: dict[str, str], server_url: str) -> None:
+    commit(small.folder)
+    small.set("tokenize.query_prefix", "uncommitted: ")
+    own, before = json.loads(small.read("data/metrics/warmup.json")), small.state()
+
+    def call(*more: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "flows.cli", "evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", *more]
+        env = toy_environment | {"PREFECT_API_URL": server_url}
+        with locks.only_run(small.folder / locks.RUN_LOCK):  # a run is in progress here
+            done = subprocess.run(command, cwd=small.folder, env=env, capture_output=True, text=True, check=False)
+        assert small.state() == before, "data/, dvc.lock, params.yaml and all else stay as they are"
+        assert not list(small.folder.glob(".retemper/evaluate-*"))
+        return done.returncode, done.stdout, done.stderr
+
+    status, _, err = call("--relevance", "1", "2")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "beir: found 1 as the largest grade of test, expected 2 at least, the least that is relevant; set evaluate.relevance" in err
+    assert not list(small.folder.glob(".retemper/evaluate/*/shards/*")), "it was refused before anything was encoded"
+    status, out, err = call("--out", str(small.folder.parent / "found.json"))
+    assert (status, err) == (0, ""), out + err
+    assert json.loads((small.folder.parent / "found.json").read_text()) == own
+    assert "evaluate@warmup | warmup: dev, 10 queries" in out and "summary" not in out
+    assert out.splitlines()[-1].endswith("titles off") and f"{own['test']['nDCG@10']:.4f}" in out
+    assert list(small.folder.glob(".retemper/evaluate/*/shards/*.npy")), "finished shards survive the tree"
+    again = call()
+    assert again[0] == 0 and " | " not in again[1], "nothing runs again"
+    assert again[1].splitlines()[-4:] == out.splitlines()[-4:]

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flows.pipeline import splits
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS
 
 SECTIONS = {
     "dataset": {"source": "beir:x"},
@@ -21,9 +24,10 @@ ALL, UNTRAINED = {"train": 3, "dev": 2, "test": 1}, ("prepare", "train@init", "e
 
 
 def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **more: Any) -> str:
-    rows = {split: {"queries": counts.get(split, 0)} for split in ("train", "dev", "test")}
+    rows = {split: {"queries": counts.get(split, 0), "positives": counts.get(split, 0)} for split in ("train", "dev", "test")}
     (folder / "stats.json").write_text(json.dumps({"splits": rows}))
-    return splits.check(stages, SECTIONS, stats=folder / "stats.json", **more)
+    sections = SECTIONS | {"evaluate": more.pop("evaluate", {})}
+    return splits.check(stages, sections, stats=folder / "stats.json", **more)
 
 
 def test_which_stages_train_on_train() -> None:
@@ -38,6 +42,7 @@ def test_data_sets_that_are_accepted(tmp_path: Path) -> None:
     assert told(tmp_path, {"train": 1}, ("prepare", "bm25")) == "", "nothing is measured"
     assert "the best system is chosen on test" in told(tmp_path, {"test": 1}, UNTRAINED)
     assert "the best system is chosen on test" in told(tmp_path, {"train": 1, "test": 1})
+    assert told(tmp_path, {"test": 1}, ("prepare", "train@init", "evaluate@init")) == "", "nothing is chosen"
     for text in (None, "", "[]", '{"splits": {"train": 1}}'):  # someone's own graph
         if text is not None:
             (tmp_path / "other.json").write_text(text)
@@ -63,6 +68,29 @@ def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], more
     with pytest.raises(splits.Unfit) as raised:
         told(tmp_path, counts, **more)
     assert said in str(raised.value)
+
+
+def test_grades_that_nothing_reaches_are_refused(tmp_path: Path) -> None:
+    for split, grade in {"dev": 1, "test": 3}.items():
+        rows = pa.table([pa.array(column, field.type) for column, field in zip((["q"], ["d"], [grade]), QRELS, strict=True)], schema=QRELS)
+        write_table(tmp_path / f"qrels/{split}.parquet", QRELS, [rows])
+    for fine in (1, {"test": 3}, {"dev": 1, "test": 2}):
+        assert told(tmp_path, ALL, evaluate={"relevance": fine}) == ""
+    line = (
+        "^beir:x: found 1 as the largest grade of dev, expected 2 at least, the least that is relevant; set evaluate.relevance .* to 1, or"
+    )
+    with pytest.raises(splits.Unfit, match=line):
+        told(tmp_path, ALL, evaluate={"relevance": 2})
+    with pytest.raises(splits.Unfit, match="found 3 as the largest grade of test, expected 4 at least"):
+        told(tmp_path, ALL, evaluate={"relevance": {"dev": 1, "test": 4}})
+    assert told(tmp_path, ALL, ("prepare", "bm25"), evaluate={"relevance": 2}) == "", "nothing is measured"
+
+
+def test_queries_without_a_relevant_document_are_not_judged(tmp_path: Path) -> None:
+    rows = {split: {"queries": 3, "positives": 0} for split in ("train", "dev", "test")}
+    (tmp_path / "stats.json").write_text(json.dumps({"splits": rows}))
+    with pytest.raises(splits.Unfit, match="found judged queries of none, expected dev or test, on which systems are measured"):
+        splits.check(UNTRAINED, SECTIONS, stats=tmp_path / "stats.json")
 
 
 def test_an_unfit_data_set_is_refused_when_it_is_prepared_and_nothing_has_changed(retraining: Any, server_url: str) -> None:

@@ -72,7 +72,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     Path("params.yaml").write_text("{}\n")
     Path("dvc.lock").write_text("")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         retrain.SCRATCH.mkdir(parents=True)
         raise UserError("its encoder is unavailable")
 

@@ -20,7 +20,6 @@ from flows.repository.git import GitFailed, git
 from flows.retraining import champion, history, retrain
 from flows.retraining import tree as retraining_tree
 from tasks.core.stage.errors import Problem, UserError
-from tasks.core.stage.params import read_yaml
 
 
 @pytest.fixture
@@ -210,31 +209,6 @@ def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_no
     assert [entry.result for entry in history.read_history(tmp_path)] == ["killed", "failed", "failed"]
 
 
-@pytest.mark.heavy
-def test_the_champion_is_measured_by_the_real_stages(
-    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path
-) -> None:
-    """The toy's stages take any argument; these are the project's own, on the tiny corpus."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(checkout))
-    shutil.copy(checkout / "params.yaml", tmp_path)
-    (tmp_path / ".retemper").mkdir()
-    (tmp_path / "data").mkdir()
-    shutil.copytree(tiny_corpus.records, tmp_path / "data/corpus")
-    base = [sys.executable, "-m", "tasks.base", "--source", str(tiny_encoder), "--encoder", "base", "--tokenizer", "tokenizer"]
-    subprocess.run(base, check=True, capture_output=True)
-    monkeypatch.setattr(champion, "get_out", lambda _project, _commit, _path, out: shutil.copytree("base", out))
-    own = (checkout / "params.yaml").read_text().replace("document_length: 64", "document_length: 16")
-    monkeypatch.setattr(champion, "show", lambda *_: own)
-    now = champion.Champion(7, "a", "set", "", commit="0" * 40)
-    measured = retrain.evaluate_champion(tmp_path, now, "", Processes(), Display())
-    found = retrain.values(retrain.SCRATCH / "values", "nDCG@10", measured)
-    assert set(found) == set(tiny_corpus.queries["dev"])
-    assert measured["dev"]["nDCG@10"] == pytest.approx(sum(found.values()) / len(found))
-    tokens = json.loads((retrain.SCRATCH / "tokens/documents/meta.json").read_text())
-    assert 16 in tokens.values(), "with its own token settings"
-
-
 def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **more: Any) -> champion.Champion:
     digests = {"encoder": encoder, "index": f"{encoder}{corpus}", "corpus": corpus}
     return champion.Champion(number, "a", cause, when, digests=digests, **more)
@@ -312,37 +286,6 @@ def test_what_is_done_without_a_test(
     assert said in ended.reason
     assert "secret" not in ended.reason
     assert [one.cause for one in made] == (["data"] if result == "promoted" else [])
-
-
-def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "params.yaml").write_text("retrieve: {depth: 7}\nevaluate: {}\n")
-    monkeypatch.chdir(tmp_path)
-    own = "adore: {a: {round: star, index: PQ8}}\nevaluate: {}\n"
-    commands: list[list[str]] = []
-
-    def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
-        out.mkdir(parents=True)
-        if "indexes" in path:
-            (out / "index.faiss").touch()
-
-    class Recording(Processes):
-        def run(self, command: list[str], *_: Any, **__: Any) -> int:
-            commands.append(command)
-            Path("metrics.json").write_text("{}")
-            return 0
-
-    monkeypatch.setattr(champion, "get_out", get_out)
-    monkeypatch.setattr(champion, "show", lambda *_: own)
-    now = crowned(1, "first", "e1")
-    retrain.evaluate_champion(tmp_path, now, "c1", Recording(), Display())
-    retrieve = commands[-2]
-    assert retrieve[retrieve.index("--index") + 1] == "index"
-    assert read_yaml(retrain.SCRATCH / "params.yaml")["retrieve"] == {"depth": 7}, "as deep as the model that it is held against"
-    with pytest.raises(retrain.NotComparable, match="champion/1: it was trained with an index of its own, which is of another corpus"):
-        retrain.evaluate_champion(tmp_path, now, "c2", Recording(), Display())
-    own = "adore: {}\nevaluate: {}\n"
-    retrain.evaluate_champion(tmp_path, now, "c2", Recording(), Display())
-    assert commands[-2][2] == "tasks.retrieve" and "--index" not in commands[-2]
 
 
 def test_an_exported_query_tower_comes_with_its_rounds_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,23 @@
+"""How long a text a model folder takes, found without its weights."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModel
+
+from tasks.core.models.bi_encoder import ROUTER
+from tasks.core.stage.errors import UserError
+from tasks.core.text.tokenizer import load_tokenizer, longest_text
+
+
+def most_tokens(folder: Path) -> int:
+    """The most tokens per text, special tokens included: the tokenizer's limit, and the transformer's positions."""
+    place = folder / "document" if (folder / ROUTER).exists() else folder
+    try:
+        config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            transformer = AutoModel.from_config(config, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{place}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json of a model") from None
+    most = int(load_tokenizer(folder).model_max_length)
+    return min(most, longest_text(transformer) or most)

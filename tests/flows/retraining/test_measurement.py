@@ -1,0 +1,129 @@
+"""The champion's measurement on new data: by which stages, in which tree, with which settings."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.process.display import Display
+from flows.process.processes import Processes
+from flows.retraining import champion, measurement
+from tasks.core.stage.errors import Problem, UserError
+from tasks.core.stage.files import folder_digest
+from tasks.core.stage.params import read_yaml
+
+
+@pytest.mark.heavy
+def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy's stages take any argument; these are the project's own, on the tiny corpus."""
+    monkeypatch.chdir(small.folder)
+    for name, value in toy_environment.items():
+        monkeypatch.setenv(name, value)
+    Path("dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
+    for words in (["add", "--all"], ["commit", "--quiet", "-m", "all"]):
+        subprocess.run(["git", *words], check=True)
+    monkeypatch.setattr(champion, "get_out", lambda _project, _commit, path, out: shutil.copytree(path, out))
+    own = small.read("params.yaml").decode()
+    monkeypatch.setattr(champion, "show", lambda *_: own)
+    small.set("tokenize.document_length", 12)
+    now, shards = champion.Champion(7, "warmup", "set", "", commit="0" * 40), set(Path(".retemper/shards").iterdir())
+
+    def measured() -> Any:
+        return measurement.evaluate_champion(Path.cwd(), now, "", processes=Processes(), display=Display())
+
+    assert measured() == json.loads(small.read("data/metrics/warmup.json"))
+    found = measurement.values(measurement.SCRATCH / "values", "nDCG@10", measured())
+    assert found == measurement.values(Path("data/values/warmup"), "nDCG@10", measured())
+    tree = measurement.SCRATCH / "tree"
+    assert folder_digest(tree / "data/encoders/champion") == folder_digest(Path("data/encoders/warmup")), "so its kept shards are found"
+    assert set(Path(".retemper/shards").iterdir()) > shards > set(), "in the one store"
+    own = own.replace("document_length: 24", "document_length: 16")
+    measured()
+    tokens = json.loads((tree / "data/tokens/documents/meta.json").read_text())
+    assert tokens["max_length"] == 16, "with its own token settings"
+
+
+def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path(".retemper").mkdir()
+    Path("params.yaml").write_text("retrieve: {depth: 7}\nevaluate: {}\ntext: {titles: true}\nrounds: {star: {init: base}}\n")
+    for name in ("dvc.lock", "data/source.json"):
+        Path(name).write_text("{}")
+    own, asked = "adore: {a: {round: star, index: PQ8}}\nevaluate: {}\ntext: {titles: false}\n", list[Any]()
+    made = {"encoder": "e1", "index": "e1c1", "corpus": "c1"}
+
+    def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+        out.mkdir(parents=True)
+        if "indexes" in path:
+            (out / "index.faiss").touch()
+
+    def make_worktree(tree: Path, commit: str) -> Path:
+        asked.append(commit)
+        (tree / "data").mkdir(parents=True)
+        (tree / "params.yaml").write_text(own)
+        return tree
+
+    def run_in(tree: Path, run: Any, *_: Any, env: Any, **__: Any) -> tuple[int, list[Problem]]:
+        name = run[-1].partition("@")[2]
+        asked.extend([run[-1], env["RETEMPER_SOURCE_STANDS"]])
+        (tree / "data/values" / name).mkdir(parents=True)
+        (tree / "data/metrics").mkdir()
+        (tree / f"data/metrics/{name}.json").write_text('{"dev": {}}')
+        paths = {"encoder": "data/encoders/a", "index": "data/indexes/a", "corpus": "data/corpus"}
+        outs = [{"path": path, "md5": made[part]} for part, path in paths.items()]
+        (tree / "dvc.lock").write_text(json.dumps({"stages": {"all": {"outs": outs}}}))
+        return ended.pop(0)
+
+    for name, stand_in in {"make_worktree": make_worktree, "run_in": run_in}.items():
+        monkeypatch.setattr(measurement, name, stand_in)
+    monkeypatch.setattr(measurement, "equip", lambda _: None)
+    monkeypatch.setattr(measurement, "remove_worktree", lambda tree: shutil.rmtree(tree, ignore_errors=True))
+    monkeypatch.setattr(measurement, "commit_of", lambda _: "here")
+    monkeypatch.setattr(champion, "get_out", get_out)
+    monkeypatch.setattr(champion, "show", lambda *_: own)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    now, ended = champion.Champion(1, "a", "first", "", digests=dict(made), commit="then"), [(0, list[Problem]())] * 3
+
+    def measured(corpus: str) -> Any:
+        asked.clear()
+        return measurement.evaluate_champion(tmp_path, now, corpus, processes=Processes(), display=Display())
+
+    assert measured("c1") == {"dev": {}}
+    assert asked == ["then", "evaluate_adore@a", "1"], "its index is in a tree of its own commit"
+    found = read_yaml(measurement.SCRATCH / "tree/params.yaml")
+    assert found["retrieve"] == {"depth": 7}, "as deep as the model that it is held against"
+    assert (found["adore"], found["text"]) == ({"a": {"round": "star", "index": "PQ8"}}, {"titles": False})
+    with pytest.raises(measurement.NotComparable, match="champion/1: it was trained with an index of its own, which is of another corpus"):
+        measured("c2")
+    made["index"] = "another"
+    with pytest.raises(measurement.NotComparable, match="champion/1: its encoder and index were not made again as they are served"):
+        measured("c1")
+    own = "adore: {}\nevaluate: {}\ntext: {titles: false}\n"
+    assert measured("c2") == {"dev": {}}
+    assert asked == ["here", "evaluate@champion", "1"]
+    found = read_yaml(measurement.SCRATCH / "tree/params.yaml")
+    assert (found["retrieve"], found["text"], found["base"]) == ({"depth": 7}, {"titles": False}, {})
+    assert found["rounds"] == {"champion": {"init": "base", "negatives": "none", "steps": 0}}
+    assert found["encoder"]["source"] == str(tmp_path / measurement.SCRATCH / "encoder")
+    ended[:] = [(2, [Problem("invalid", "x: no room", 2)])]
+    with pytest.raises(UserError, match=r"^champion/1 could not be measured on the new data: x: no room$"):
+        measured("c2")
+
+
+def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    def run_in(*_: Any, env: Any, **__: Any) -> tuple[int, list[Problem]]:
+        given.append(env.get("PREFECT_API_URL", "theirs"))
+        return int(given[-1] == "theirs"), []
+
+    monkeypatch.setattr(measurement, "run_in", run_in)
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert measurement._run_second(tmp_path, "evaluate@champion", Processes(), show=print) == (0, [])
+    assert given == ["theirs", ""]
+    monkeypatch.setattr(measurement.server, "answers", lambda: True)
+    assert measurement._run_second(tmp_path, "evaluate@champion", Processes(), show=print)[0] == 1, "its own failure is not tried again"
