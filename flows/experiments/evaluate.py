@@ -231,7 +231,7 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
 
 def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """Prefixes and lengths of the texts that `encoders` (sources by name) are given, by key of params.yaml; and lines on what was cut."""
-    from tasks.core.models.bi_encoder import read_shape
+    from tasks.core.models.folder import read_shape
     from tasks.core.models.limits import most_tokens
 
     folders = {name: encoder_folder(source) for name, source in encoders.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModel
 
-from tasks.core.models.bi_encoder import ROUTER
+from tasks.core.models.folder import ROUTER
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import load_tokenizer, longest_text
 
