@@ -12,11 +12,11 @@ from flows.repository.cache import cache_folder, listing, object_path
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
 from flows.team.lineage import ancestors
+from tasks.core.metrics.selection import best_system, least_grade, metric_of
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import read_yaml
 from tasks.core.stage.safe_yaml import parse_yaml
-from tasks.core.tables.selection import best_system, least_grade, metric_of
 
 VALUES = Path("data/values")
 CORPUS = Path("data/corpus")
@@ -144,9 +144,9 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
 
 def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measure: str) -> dict[str, float]:
     """A run file of any program, measured with the qrels of this project."""
-    from tasks.core.tables.external_trec import read_trec_run
-    from tasks.core.tables.measures import parse, per_query
-    from tasks.core.tables.qrels import load_qrels
+    from tasks.core.metrics.external_trec import read_trec_run
+    from tasks.core.metrics.measures import parse, per_query
+    from tasks.core.metrics.qrels import load_qrels
 
     qrels = CORPUS / "qrels" / f"{split}.parquet"
     if not qrels.exists():
@@ -166,7 +166,7 @@ def rows(sides: Sequence[Side]) -> list[Row]:
     """Every side but the first, against the first; p-values are Holm's over all of them."""
     import numpy as np
 
-    from tasks.core.tables.paired_tests import holm, paired_t_test
+    from tasks.core.metrics.paired_tests import holm, paired_t_test
 
     first, *others = sides
     tested = []

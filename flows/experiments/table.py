@@ -11,9 +11,9 @@ from pydantic import Field
 from flows.experiments.store import Experiment
 from flows.process.display import text_table
 from flows.results import charts
+from tasks.core.metrics.selection import SYSTEMS, best_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params, validate
-from tasks.core.tables.selection import SYSTEMS, best_of
 from tasks.params import Parameters
 
 Setting = tuple[tuple[str, str], ...]  # (column, value) of each key that the grid varies

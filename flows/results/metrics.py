@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.results.fusions import fusions, is_served
+from tasks.core.metrics.selection import best_system
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
-from tasks.core.tables.selection import best_system
 
 METRICS = Path("data/metrics")
 INDEXES = Path("data/indexes")

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from tasks.core.metrics.measures import cutoff, parse
 from tasks.core.stage.params import Params
-from tasks.core.tables.measures import cutoff, parse
 
 Split = Literal["dev", "test"]
 EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured, and their default lowest relevant grades

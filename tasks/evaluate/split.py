@@ -5,7 +5,7 @@ from pathlib import Path
 
 import ir_measures
 
-from tasks.core.tables.measures import Qrels, Values, means, per_query, value_schema, value_tables
+from tasks.core.metrics.measures import Qrels, Values, means, per_query, value_schema, value_tables
 from tasks.core.tables.parquet import write_table
 from tasks.evaluate.runs import rankings
 

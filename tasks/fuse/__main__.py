@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from tasks.core.metrics.measures import parse
+from tasks.core.metrics.qrels import load_qrels
+from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.retrieval.fusion import NAMES, UNTUNED
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load, read_parameters
-from tasks.core.tables.measures import parse
 from tasks.core.tables.parquet import read_table
-from tasks.core.tables.qrels import load_qrels
 from tasks.core.tables.schemas import MEASURED, QUERIES
-from tasks.core.tables.selection import least_grade, metric_of
 from tasks.core.tables.trec import write_run
 from tasks.fuse.grid import chosen, fused_batches, grid_means, side_by_side
 from tasks.fuse.params import Fuse

@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 from tasks.core.charts.curves import load_curves
+from tasks.core.metrics.selection import least_grade
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, read_json, write_json, write_text
 from tasks.core.stage.params import load, read_parameters
-from tasks.core.tables.selection import least_grade
 from tasks.core.text.document import Text
 from tasks.report.examples import load_examples
 from tasks.report.page import Contents, render

@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from tasks.core.charts.curves import Curve
 from tasks.core.charts.svg import DARK, LIGHT, NARROW, WIDTH, both, line_chart, line_style, palette
+from tasks.core.metrics.paired_tests import mean_interval
 from tasks.core.sources.datasets import FOLDER_KINDS
-from tasks.core.tables.paired_tests import mean_interval
 from tasks.report import plots
 from tasks.report.examples import Examples
 from tasks.report.params import Report

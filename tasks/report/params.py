@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
+from tasks.core.metrics.selection import METRIC
 from tasks.core.stage.params import Params
-from tasks.core.tables.selection import METRIC
 
 
 class Report(Params):

@@ -6,7 +6,7 @@ One family per split: every tested pair of systems, each unordered pair once.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.core.tables.paired_tests import holm, paired_t_test
+from tasks.core.metrics.paired_tests import holm, paired_t_test
 from tasks.report.systems import System
 
 

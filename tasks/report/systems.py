@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.metrics.selection import SYSTEMS, best_system
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.parquet import read_table
-from tasks.core.tables.selection import SYSTEMS, best_system
 
 Floats = npt.NDArray[np.float64]
 DEPTH = 100  # default of rerank and rescore
@@ -123,7 +123,7 @@ def reported_split(systems: list[System]) -> str:
 
 
 def best(systems: list[System], metric: str, sections: Mapping[str, Any]) -> tuple[System, str]:
-    """The best system by the rule of tasks.core.tables.selection, and the split it was chosen on: dev, or test without dev."""
+    """The best system by the rule of tasks.core.metrics.selection, and the split it was chosen on: dev, or test without dev."""
     split = "dev" if any("dev" in system.metrics for system in systems) else "test"
     measured = {system.name: system for system in systems if split in system.metrics}
     return measured[best_system({name: s.metrics[split][metric] for name, s in measured.items()}, sections)], split

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 
+from tasks.core.metrics.external_trec import read_trec_qrels, read_trec_run
+from tasks.core.metrics.measures import parse
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.stage.params import validate
-from tasks.core.tables.external_trec import read_trec_qrels, read_trec_run
-from tasks.core.tables.measures import parse
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.tables.trec import write_run
 from tasks.evaluate.external import evaluate_files

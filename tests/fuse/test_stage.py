@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tasks.core.metrics.measures import parse
 from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze_parameters
-from tasks.core.tables.measures import parse
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from tasks.core.tables.paired_tests import holm
+from tasks.core.metrics.paired_tests import holm
 from tasks.report.significance import compare
 from tasks.report.systems import System
 

@@ -14,8 +14,8 @@ from scipy import stats
 from flows.cli.main import main
 from flows.experiments.compare import compare
 from flows.repository.git import git
+from tasks.core.metrics.measures import value_schema
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.measures import value_schema
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tasks.core.tables.selection import best_of, best_system
+from tasks.core.metrics.selection import best_of, best_system
 
 SECTIONS = {
     "mine": {"warmup": {"depth": 9}},

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.core.metrics.measures import Qrels
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.measures import Qrels
 
 ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
 

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from tasks.core.tables.paired_tests import holm, mean_interval, paired_t_test
+from tasks.core.metrics.paired_tests import holm, mean_interval, paired_t_test
 
 
 def tail(t: float, freedom: int) -> float:
