@@ -68,7 +68,7 @@ def pretrain(name: str, init: str, out: str) -> list[str]:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
-    (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\nbase: {{}}\n{PARAMS}")
+    (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\n{PARAMS}")
     checkpoints(folder, 30)
     rows = [{"id": d, "title": title, "text": text} for d, (title, text) in tiny_corpus.documents.items()]
     (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

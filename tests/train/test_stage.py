@@ -21,7 +21,7 @@ PARAMS = """
 text: {titles: false}
 tokenize: {query_length: 16, document_length: 32}
 bm25: {depth: 20}
-base: {similarity: cosine}
+base: {}
 rounds:
   init: {init: base, negatives: none, steps: 0}
   warmup: {init: base, negatives: bm25, train_queries: 24, split_seed: 1, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
@@ -62,7 +62,7 @@ def run(folder: Path, module: str, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
     folder = tmp_path_factory.mktemp("project")
-    (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\nbase: {{}}\n{PARAMS}")
+    (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\n{PARAMS}")
     checkpoints(folder, 30)
     shutil.copytree(tiny_corpus.records, folder / "corpus")
     run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
