@@ -1,10 +1,14 @@
 """Recipes go into params.yaml and out again, byte for byte."""
 
+import re
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from flows.cli.main import main
 from flows.parameters import edit, recipes
 from flows.parameters.checks import check
 from tasks.core.stage.errors import UserError
@@ -16,9 +20,28 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
     shutil.copy(checkout / "params.yaml", tmp_path)
+    shutil.copy(checkout / "dvc.yaml", tmp_path)
+    (tmp_path / ".dvc").mkdir()
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     shutil.copytree(ROOT / "docs/recipes", tmp_path / "docs/recipes")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "params.yaml"
+
+
+@pytest.mark.parametrize(("name", "rounds", "steps"), [("ance_firstp", 60, 600_000), ("ance_maxp", 20, 200_000)])
+def test_the_command_in_a_recipe_of_ance_writes_its_rounds(project: Path, name: str, rounds: int, steps: int) -> None:
+    recipes.apply(name)
+    command = re.search(
+        r"^#   retemper (rounds ance .*)$", project.read_text() + Path(f"docs/recipes/{name}.yaml").read_text(), re.MULTILINE
+    )
+    assert command and main(shlex.split(command[1])) == 0
+    sections = read_yaml(project)
+    chain = [sections["rounds"][f"ance{number}"] for number in range(1, rounds + 1)]
+    assert f"ance{rounds + 1}" not in sections["rounds"]
+    assert sum(entry["steps"] for entry in chain) == steps
+    assert [entry["negatives"] for entry in chain[:4]] == ["warmup", "warmup", "ance1", "ance2"], "the lag is one"
+    assert {entry["schedule_steps"] for entry in chain} == {1_000_000}
+    assert {entry["optimizer_from"] for entry in chain[1:]} == {"continue"}
 
 
 @pytest.mark.parametrize("name", recipes.names(ROOT / "docs/recipes"))
@@ -73,7 +96,7 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("nowhere", [], r"--recipe nowhere: docs/recipes/nowhere.yaml not found, expected one of compressed_indexes, .*zero_shot, none"),
+        ("nowhere", [], r"--recipe nowhere: docs/recipes/nowhere.yaml not found, expected one of ance_firstp, .*zero_shot, none"),
         ("none", [], "no recipe of this folder is in place"),
         ("zero_shot", ["report.metric=P@7"], r"report\.metric: found 'P@7'"),
         ("unfit", [], "rescore.x.round"),
