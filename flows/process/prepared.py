@@ -15,7 +15,30 @@ from tasks.core.stage.files import write_text
 FORKS = "RETEMPER_FORKS"  # environment: the name of a running server; empty: use none
 PYTHON = Path(".retemper/bin/python")  # fork_client.py; its folder is the first of PATH for the commands of a run
 LOG = Path(".retemper/logs/fork-server.log")
-DVC = ("dvc.cli.parser", "dvc.repo.reproduce", "dvc_data.hashfile.db.local", "dvc.stage.cache", "dvc.output", "dvc_data.index")
+DVC = (
+    "dvc.cli.parser",
+    "dvc.repo.reproduce",
+    "dvc_data.hashfile.db.local",
+    "dvc.stage.cache",
+    "dvc.output",
+    "dvc_data.index",
+    "dvc.scm",
+    "dvc.lock",
+    "dvc.rwlock",
+    "dvc.cachemgr",
+    "dvc.data_cloud",
+    "dvc.dirs",
+    "dvc.repo.artifacts",
+    "dvc.repo.datasets",
+    "dvc.repo.metrics",
+    "dvc.repo.params",
+    "dvc.repo.plots",
+    "dvc.repo.stage",
+    "dvc.utils.strictyaml",
+    "configobj",
+    "fsspec.implementations.memory",
+    "pyparsing",
+)
 TABLES = ("numpy", "pyarrow.parquet", "pyarrow.compute", "pydantic", "ruamel.yaml", "ir_measures", "scipy.stats")
 MODELS = (
     "torch",

@@ -29,7 +29,6 @@ CLI = "import sys; from flows.cli.main import main; sys.exit(main(check=lambda: 
 STEP = """
 import json, os, sys, time
 from pathlib import Path
-from ruamel.yaml import YAML
 out, value, *reads = sys.argv[1:]
 started = time.time()
 name = Path(out).parent.name + "/" + Path(out).stem

@@ -1,6 +1,7 @@
 """`retemper` in a fork of the prepared Python, whose imports are done: `python -m tests.flows.forked [--toy] ARGUMENTS...`.
 
-Prefect reads its settings when it is imported. Here it has been already, with the environment of the tests, so it reads them again.
+Prefect reads its settings when it is imported. Here it has been already, with the environment of the tests, so it reads them again
+where a new process would import it.
 `--toy`: params.yaml is not that of a real project, and is not checked.
 """
 
@@ -32,13 +33,13 @@ def set_environment() -> None:
 
 def use_server() -> server.Server | None:
     ours = of_run()
-    read_settings()  # with the server's address
+    if ours:
+        read_settings()  # with its address
     return ours
 
 
 if __name__ == "__main__":
     server.set_environment, server.use_server = set_environment, use_server
-    read_settings()
     toy = sys.argv[1:2] == ["--toy"]
     del sys.argv[1 : 1 + toy]
     sys.exit(main(check=(lambda: None) if toy else None))
