@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
@@ -17,9 +18,12 @@ from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from flows.process.prepared import PreparedPython
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("benchmarks", "docs", "flows", "tasks")  # what tests take from the working tree, new files included
@@ -112,19 +116,35 @@ def _params_of_stages_alone(request: pytest.FixtureRequest, monkeypatch: pytest.
         monkeypatch.setenv("RETEMPER_PARAMS", "params.yaml")
 
 
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Environment of one prepared Python for all runs of small projects: it takes seconds of CPU. Its stages have one thread each.
-
-    What is imported for stages comes first, then what `retemper` needs: see tests/flows/forked.py.
-    """
+def prepare_python(folder: Path) -> "PreparedPython":
+    """What is imported for stages comes first, then what `retemper` needs: see tests/flows/forked.py. Stages have one thread each."""
     from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, chdir(folder):
         patch.setenv("OMP_NUM_THREADS", "1")  # sixty documents: a second thread only waits
-        patch.chdir(tmp_path_factory.mktemp("prepared"))
-        python = PreparedPython([*DVC, *TABLES, *COMMAND, *MODELS])
-    with python:
+        return PreparedPython([*DVC, *TABLES, *COMMAND, *MODELS])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """The processes that run tests beside one another share a prepared Python of the one that starts them."""
+    config = node.config
+    if not hasattr(config, "prepared"):
+        folder = tempfile.mkdtemp()
+        config.prepared = prepare_python(Path(folder))
+        config.add_cleanup(lambda: shutil.rmtree(folder))
+        config.add_cleanup(lambda: config.prepared.__exit__())
+    node.workerinput[FORKS] = config.prepared.environment.get(FORKS, "")
+
+
+@pytest.fixture(scope="session")
+def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Environment of one prepared Python for all runs of small projects: it takes seconds of CPU."""
+    shared = getattr(request.config, "workerinput", {}).get(FORKS)
+    if shared is not None:
+        yield {FORKS: shared} if shared else {}
+        return
+    with prepare_python(tmp_path_factory.mktemp("prepared")) as python:
         yield {name: value for name, value in python.environment.items() if name == FORKS}
 
 
@@ -247,11 +267,21 @@ def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
 
 
 @pytest.fixture(scope="session")
-def run_here() -> Callable[..., str]:
-    """`run_here(folder, stage, *arguments)` runs a stage in this process, where imports are done already; what it said."""
+def end_here() -> Callable[..., Ended]:
+    """`end_here(folder, stage, *arguments)` runs a stage in this process, where imports are done already; how it ended."""
+
+    def end(folder: Path, stage: str, *arguments: str) -> Ended:
+        return call(import_module(f"tasks.{stage}.__main__").main, [stage, *arguments], folder)
+
+    return end
+
+
+@pytest.fixture(scope="session")
+def run_here(end_here: Callable[..., Ended]) -> Callable[..., str]:
+    """`run_here(folder, stage, *arguments)` runs a stage, which must succeed, in this process; what it said."""
 
     def run(folder: Path, stage: str, *arguments: str) -> str:
-        done = call(import_module(f"tasks.{stage}.__main__").main, [stage, *arguments], folder)
+        done = end_here(folder, stage, *arguments)
         assert done.status == 0, done
         return done.out + done.err
 

@@ -31,21 +31,9 @@ pretrain:
 """
 
 
-def stage(folder: Path, module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", f"tasks.{module}", *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
-
-
 def checkpoints(folder: Path, seconds: int) -> None:
     """0: one after each step, which takes most of the time of so small a training."""
     (folder / "runtime.yaml").write_text(f"device: cpu\nthreads: 1\ncheckpoint_seconds: {seconds}\n")
-
-
-def run(folder: Path, module: str, *arguments: str) -> str:
-    process = stage(folder, module, *arguments)
-    output = process.communicate(timeout=300)[0]
-    assert process.returncode == 0, output
-    return output
 
 
 def pretrain(name: str, init: str, out: str) -> list[str]:
@@ -75,7 +63,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
     run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
     run_here(folder, "articles", "--out", "articles")
     run_here(folder, "chunk", "--articles", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
-    run(folder, "pretrain", *pretrain("costa", "base", "whole"))
+    run_here(folder, "pretrain", *pretrain("costa", "base", "whole"))
     return folder
 
 
@@ -83,10 +71,10 @@ def curve(folder: Path, name: str) -> list[float]:
     return [float(line.split("\t")[1]) for line in (folder / f"plots/metrics/train/{name}.tsv").read_text().splitlines()[1:]]
 
 
-def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
+def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any) -> None:
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
     checkpoints(project, 0)
-    process = stage(project, "pretrain", *pretrain("costa", "base", "killed"))
+    process = subprocess.Popen([sys.executable, "-m", "tasks.pretrain", *pretrain("costa", "base", "killed")], cwd=project)
     deadline = time.monotonic() + 120
     while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
         assert process.poll() is None, "the training ended before it could be killed"
@@ -96,7 +84,7 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     process.wait()
     checkpoints(project, 30)
     assert not (project / "killed/encoder").exists(), "a killed stage left an out"
-    assert "resuming from step" in run(project, "pretrain", *pretrain("costa", "base", "killed"))
+    assert "resuming from step" in run_here(project, "pretrain", *pretrain("costa", "base", "killed"))
     for out in ("encoder", "curves"):
         assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
     assert [path.name for path in project.glob(".retemper/scratch/*/*/finished")] == ["finished"], "scratch is marked as done with"
@@ -155,18 +143,17 @@ def test_from_minilm_which_has_no_head_and_from_a_pretraining(project: Path, min
     assert curve(project / "small/curves", "mlm_loss")[0] == pytest.approx(10.33, abs=0.3)  # log(30522)
 
 
-def test_a_user_mistake_is_one_line(project: Path) -> None:
-    process = stage(project, "pretrain", *pretrain("deep", "base", "mistake"))
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 2, output
+def test_a_user_mistake_is_one_line(project: Path, end_here: Any) -> None:
+    done = end_here(project, "pretrain", *pretrain("deep", "base", "mistake"))
+    assert (done.status, len(done.err.splitlines())) == (2, 1), done
     line = "retemper: params.yaml: pretrain.deep.paragraph: found [64, 128], but the longest text has 62 tokens; decrease it"
-    assert output.splitlines()[-1].startswith(line) and "Traceback" not in output
+    assert done.err.startswith(line)
     assert not (project / "mistake/encoder").exists()
 
 
-def test_chunks_longer_than_the_model_are_refused(project: Path) -> None:
+def test_chunks_longer_than_the_model_are_refused(project: Path, end_here: Any) -> None:
     (project / "long").mkdir()
     (project / "long/params.yaml").write_text("chunk: {length: 1024}")
-    process = stage(project / "long", "chunk", "--articles", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
-    assert "params.yaml: chunk.length: found 1024, expected at most 512" in process.communicate(timeout=120)[0]
-    assert process.returncode == 2
+    done = end_here(project / "long", "chunk", "--articles", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
+    assert "params.yaml: chunk.length: found 1024, expected at most 512" in done.err
+    assert done.status == 2

@@ -3,12 +3,13 @@
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QUERIES, RANKED
 from tasks.retrieve.__main__ import ranked_lists
@@ -18,11 +19,15 @@ OWN = "ignore_identical_ids: true"
 LISTS = [("a", "a", 1, 2.0), ("a", "b", 2, 1.0)]
 
 
-def stage(folder: Path, *arguments: str, params: str = "") -> subprocess.CompletedProcess[str]:
-    (folder / "params.yaml").write_text(f"retrieve: {{{params}}}\n")
-    freeze_parameters(folder)
-    command = [sys.executable, "-m", "tasks.retrieve", "--name", "bm25", "--out", "runs/bm25", *arguments]
-    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True)
+@pytest.fixture
+def stage(project: Path, end_here: Any) -> Callable[..., Any]:
+    """`stage(*arguments, params=...)` writes bm25's runs."""
+
+    def run(*arguments: str, params: str = "") -> Any:
+        (project / "params.yaml").write_text(f"retrieve: {{{params}}}\n")
+        return end_here(project, "retrieve", "--name", "bm25", "--out", "runs/bm25", *arguments)
+
+    return run
 
 
 def write(path: Path, rows: list[tuple[object, ...]], schema: pa.Schema) -> None:
@@ -38,23 +43,23 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_only_splits_with_queries_get_a_run(project: Path) -> None:
-    done = stage(project, "--candidates", "candidates", "--queries", "queries")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "bm25: dev has no queries, skipped\nbm25: test, 2 queries, 2 documents\n"
+def test_only_splits_with_queries_get_a_run(project: Path, stage: Any) -> None:
+    done = stage("--candidates", "candidates", "--queries", "queries")
+    assert done.status == 0, done
+    assert done.out == "bm25: dev has no queries, skipped\nbm25: test, 2 queries, 2 documents\n"
     assert [path.name for path in (project / "runs" / "bm25").iterdir()] == ["test.trec"]
     assert (project / "runs" / "bm25" / "test.trec").read_text() == "a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n"
     write(project / "candidates" / "test.parquet", [], RANKED)
-    assert stage(project, "--candidates", "candidates", "--queries", "queries").returncode == 0
+    assert stage("--candidates", "candidates", "--queries", "queries").status == 0
     assert (project / "runs" / "bm25" / "test.trec").read_text() == "", "queries that find nothing are still measured"
 
 
-def test_identical_ids_are_excluded_on_request(project: Path) -> None:
+def test_identical_ids_are_excluded_on_request(project: Path, stage: Any) -> None:
     found = []
     for params in ("", OWN):
-        done = stage(project, "--candidates", "candidates", "--queries", "queries", params=params)
-        assert done.returncode == 0, done.stderr
-        assert ("identical ids excluded" in done.stdout) == ("a Q0 a" not in (project / "runs" / "bm25" / "test.trec").read_text())
+        done = stage("--candidates", "candidates", "--queries", "queries", params=params)
+        assert done.status == 0, done
+        assert ("identical ids excluded" in done.out) == ("a Q0 a" not in (project / "runs" / "bm25" / "test.trec").read_text())
         found.append((project / "runs" / "bm25" / "test.trec").read_text())
     assert found == ["a Q0 a 1 2 bm25\na Q0 b 2 1 bm25\n", "a Q0 b 1 1 bm25\n"]
 
@@ -76,10 +81,10 @@ def test_runs_keep_their_depth_when_identical_ids_are_excluded(monkeypatch: pyte
         assert "".join(found["doc"].to_pylist()) == expected
 
 
-def test_a_system_needs_either_candidates_or_an_encoder(project: Path) -> None:
+def test_a_system_needs_either_candidates_or_an_encoder(project: Path, stage: Any) -> None:
     dense = ("--encoder", "e", "--embeddings", "v", "--tokens", "t")
     for arguments in ((), ("--candidates", "candidates"), ("--candidates", "candidates", "--queries", "queries", *dense)):
-        assert "expected either --candidates and --queries, or --encoder" in stage(project, *arguments).stderr
+        assert "expected either --candidates and --queries, or --encoder" in stage(*arguments).err
     assert not (project / "runs").exists()
 
 

@@ -37,11 +37,6 @@ rounds:
 """
 
 
-def stage(folder: Path, module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", f"tasks.{module}", *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
-
-
 def train_arguments(name: str, negatives: str, out: str, init: str = "base") -> list[str]:
     outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
     return ["--name", name, "--init", init, "--negatives", negatives, "--tokens", "tokens", "--corpus", "corpus", *outs]
@@ -50,13 +45,6 @@ def train_arguments(name: str, negatives: str, out: str, init: str = "base") -> 
 def checkpoints(folder: Path, seconds: int) -> None:
     """0: one after each step, which takes most of the time of so small a training."""
     (folder / "runtime.yaml").write_text(f"device: cpu\nthreads: 1\ncheckpoint_seconds: {seconds}\n")
-
-
-def run(folder: Path, module: str, *arguments: str) -> str:
-    process = stage(folder, module, *arguments)
-    output = process.communicate(timeout=300)[0]
-    assert process.returncode == 0, output
-    return output
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +59,11 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
     return folder
 
 
-def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
-    assert "24 queries, hard negatives" in run(project, "train", *train_arguments("warmup", "negatives", "whole"))
+def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any) -> None:
+    assert "24 queries, hard negatives" in run_here(project, "train", *train_arguments("warmup", "negatives", "whole"))
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
     checkpoints(project, 0)
-    process = stage(project, "train", *train_arguments("warmup", "negatives", "killed"))
+    process = subprocess.Popen([sys.executable, "-m", "tasks.train", *train_arguments("warmup", "negatives", "killed")], cwd=project)
     deadline = time.monotonic() + 120
     while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
         assert process.poll() is None, "the training ended before it could be killed"
@@ -85,7 +73,7 @@ def test_killed_and_resumed_equals_undisturbed(project: Path) -> None:
     process.wait()
     checkpoints(project, 30)
     assert not any((project / "killed" / out).exists() for out in OUTS), "a killed stage left an out"
-    output = run(project, "train", *train_arguments("warmup", "negatives", "killed"))
+    output = run_here(project, "train", *train_arguments("warmup", "negatives", "killed"))
     assert "resuming from step" in output
     for out in OUTS:
         assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
@@ -163,9 +151,7 @@ def test_the_saved_weights_have_a_share_of_the_start(project: Path, run_here: An
     )
 
 
-def test_a_user_mistake_is_one_line(project: Path) -> None:
-    process = stage(project, "train", *train_arguments("warmup", "nowhere", "mistake"))
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 2, output
-    assert "Traceback" not in output
-    assert output.splitlines()[-1].startswith("retemper: nowhere")
+def test_a_user_mistake_is_one_line(project: Path, end_here: Any) -> None:
+    done = end_here(project, "train", *train_arguments("warmup", "nowhere", "mistake"))
+    assert (done.status, len(done.err.splitlines())) == (2, 1), done
+    assert done.err.startswith("retemper: nowhere")
