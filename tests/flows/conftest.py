@@ -108,7 +108,7 @@ def forked(arguments: list[str], folder: Path, environment: dict[str, str]) -> s
         request = json.dumps({"arguments": words, "folder": str(folder), "environment": environment}).encode()
         if name := environment.get(FORKS):
             server.settimeout(600)
-            server.connect(f"\0{name}")
+            connect(server, name)
             socket.send_fds(server, [fork_client.HEADER.pack(len(request))], [out.fileno(), err.fileno()])
             server.sendall(request)
             assert server.recv(7, socket.MSG_WAITALL) == b"forked\n"
@@ -120,6 +120,18 @@ def forked(arguments: list[str], folder: Path, environment: dict[str, str]) -> s
         for stream in (out, err):
             stream.seek(0)
         return subprocess.CompletedProcess(arguments, status, out.read(), err.read())
+
+
+def connect(server: socket.socket, name: str, seconds: float = 60) -> None:
+    """To the prepared Python, which may have been started just now."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return server.connect(f"\0{name}")
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 @dataclass
@@ -207,6 +219,11 @@ class Toy:
 def states(output: str) -> dict[str, str]:
     """State by stage, from the table at the end of a run."""
     return dict(re.findall(r"^(\S+)\s+(Ran|Cached|Failed|Skipped)\b", output[output.rindex("\nstage ") :], re.MULTILINE))
+
+
+@pytest.fixture(scope="session", name="forked")
+def _forked() -> Callable[[list[str], Path, dict[str, str]], subprocess.CompletedProcess[str]]:
+    return forked
 
 
 @pytest.fixture(scope="session")

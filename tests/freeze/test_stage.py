@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     (tmp_path / ".gitignore").write_text(".retemper/\n__pycache__/\ndata/params.json\ndata/code.json\n")
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=tmp_path, check=True)
+    Repo.init(str(tmp_path)).close()
     return tmp_path
 
 

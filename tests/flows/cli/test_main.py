@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.repo import Repo
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -21,12 +23,14 @@ from flows.results import search
 from tasks.core.stage.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
+Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+@pytest.fixture(scope="session")
+def call(prepared: dict[str, str], forked: Callable[..., subprocess.CompletedProcess[str]]) -> Call:
+    """`call(folder, *arguments)` runs the command."""
+    environment = os.environ | prepared | {"PYTHONPATH": str(ROOT)}
+    return lambda folder, *arguments: forked(list(arguments), folder, environment)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
@@ -42,13 +46,13 @@ def project(tmp_path: Path, checkout: Path) -> Path:
         shutil.copy(checkout / name, tmp_path)
     (tmp_path / "data").mkdir()
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=tmp_path, check=True)
+    Repo.init(str(tmp_path)).close()
     author = ["-c", "user.name=toy", "-c", "user.email=toy@example.com"]
     subprocess.run(["git", *author, "commit", "--quiet", "--allow-empty", "-m", "toy"], cwd=tmp_path, check=True)
     return tmp_path
 
 
-def test_help_has_examples(tmp_path: Path) -> None:
+def test_help_has_examples(tmp_path: Path, call: Call) -> None:
     done = call(tmp_path, "--help")
     assert done.returncode == 0
     assert all(f"retemper {command}" in done.stdout for command in ("run", "search", "evaluate", "serve"))
@@ -91,15 +95,15 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
         (("remote", "add", "team"), "remote add: missing argument 'url'; see retemper remote add --help"),
     ],
 )
-def test_a_usage_error_is_one_line_anywhere(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_a_usage_error_is_one_line_anywhere(tmp_path: Path, arguments: tuple[str, ...], said: str, call: Call) -> None:
     assert refused(call(tmp_path, *arguments)).startswith(f"retemper: {said}")
 
 
-def test_an_invalid_value_is_shown(tmp_path: Path) -> None:
+def test_an_invalid_value_is_shown(tmp_path: Path, call: Call) -> None:
     assert "'-k'" in (line := refused(call(tmp_path, "search", "a", "-k", "many"))) and "(found 'many')" in line
 
 
-def test_options_that_exclude_each_other(project: Path) -> None:
+def test_options_that_exclude_each_other(project: Path, call: Call) -> None:
     assert "expected one of --cron EXPR and --interval SECONDS" in refused(call(project, "serve"))
     assert "expected one of --cron EXPR and" in refused(call(project, "serve", "--cron", "0 3 * * *", "--interval", "60"))
     assert "expected one of --all, --json and --html FILE" in refused(call(project, "lineage", "star", "--json", "--html", "page.html"))
@@ -155,7 +159,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         assert not (heavy | light) & loaded, "help is immediate"
 
 
-def test_outside_a_project(tmp_path: Path, project: Path) -> None:
+def test_outside_a_project(tmp_path: Path, project: Path, call: Call) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     assert "no dvc.yaml here; run retemper in the project's folder" in refused(call(elsewhere, "run"))
@@ -164,7 +168,7 @@ def test_outside_a_project(tmp_path: Path, project: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_without_permission_to_write(project: Path) -> None:
+def test_without_permission_to_write(project: Path, call: Call) -> None:
     project.chmod(0o555)
     try:
         assert "no permission to write here" in refused(call(project, "run"))
@@ -172,7 +176,7 @@ def test_without_permission_to_write(project: Path) -> None:
         project.chmod(0o755)
 
 
-def test_a_refused_setting_changes_nothing(project: Path) -> None:
+def test_a_refused_setting_changes_nothing(project: Path, call: Call) -> None:
     before = (project / "params.yaml").read_bytes()
     assert "params.yaml: rounds.star.lr: found 'fast'" in refused(call(project, "run", "--set", "rounds.star.lr=fast"))
     assert "nowhere: not found" in refused(call(project, "run", "--set", "dataset.source=beir:nowhere"))
@@ -180,7 +184,7 @@ def test_a_refused_setting_changes_nothing(project: Path) -> None:
     assert not (project / "data/source.json").exists()
 
 
-def test_a_dry_run_names_stages_and_changes_nothing(project: Path) -> None:
+def test_a_dry_run_names_stages_and_changes_nothing(project: Path, call: Call) -> None:
     before = (project / "params.yaml").read_bytes().replace(b"\n", b"\r\n")
     (project / "params.yaml").write_bytes(before)
     done = call(project, "run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=bm25", "train@more")
@@ -228,7 +232,7 @@ def test_edits_saved_during_a_dry_run_stay(project: Path, setting: list[str], mo
     assert (project / "params.yaml").read_text() == saved
 
 
-def test_a_run_in_progress_never_sees_a_refused_setting(project: Path) -> None:
+def test_a_run_in_progress_never_sees_a_refused_setting(project: Path, call: Call) -> None:
     before = (project / "params.yaml").stat().st_mtime_ns
     with locks.only_run(project / locks.RUN_LOCK):
         for more in ([], ["--dry-run"]):
@@ -236,7 +240,7 @@ def test_a_run_in_progress_never_sees_a_refused_setting(project: Path) -> None:
     assert (project / "params.yaml").stat().st_mtime_ns == before, "it was never written"
 
 
-def test_dvcs_refusals_are_one_line(project: Path) -> None:
+def test_dvcs_refusals_are_one_line(project: Path, call: Call) -> None:
     graph = (project / "dvc.yaml").read_text()
     (project / "dvc.yaml").write_text(graph.replace("outs: [data/tokens]", "outs: [data/corpus]"))
     assert "data/corpus" in refused(call(project, "run"))
@@ -280,7 +284,7 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
         search.search("x", 0, None)
 
 
-def test_an_invalid_schedule_is_refused(project: Path) -> None:
+def test_an_invalid_schedule_is_refused(project: Path, call: Call) -> None:
     assert '--cron "every day": expected a cron expression' in refused(call(project, "serve", "--cron", "every day"))
     assert "--interval 0: expected at least 1 second" in refused(call(project, "serve", "--interval", "0"))
 
