@@ -290,8 +290,7 @@ class Cosmetic(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        shown = isinstance(node.func, ast.Name) and node.func.id in ("Progress", "parser")
-        return Words().visit(node) if shown else node
+        return Words().visit(node) if isinstance(node.func, ast.Name) and node.func.id in ("Progress", "parser") else node
 
 
 class Words(ast.NodeTransformer):
@@ -309,16 +308,11 @@ def mutant(text: str, number: int) -> str:
 
 
 def mutants(text: str) -> Iterator[ast.AST]:
-    """Programs that compute something else: an operator, a number or a call is another one, outside of messages.
-
-    All of them are one tree, which is another program each time.
-    """
+    """Programs that compute something else: another operator, number or call, outside of messages. They are one tree, changed each time."""
     tree = ast.parse(text)
     hidden = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise | ast.JoinedStr) for part in ast.walk(node)}
     hidden |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.arg | ast.FunctionDef) for part in annotations(node)}
-    for node in ast.walk(tree):
-        if id(node) in hidden:
-            continue
+    for node in (node for node in ast.walk(tree) if id(node) not in hidden):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
             before, node.op = node.op, ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
             yield tree
@@ -332,8 +326,7 @@ def mutants(text: str) -> Iterator[ast.AST]:
             yield tree
             node.func.attr = node.func.attr[:-1]
         elif isinstance(node, ast.Compare):
-            before = node.ops
-            node.ops = [ast.Lt() if isinstance(op, ast.Gt | ast.GtE) else ast.Gt() for op in before]
+            before, node.ops = node.ops, [ast.Lt() if isinstance(op, ast.Gt | ast.GtE) else ast.Gt() for op in before]
             yield tree
             node.ops = before
 
