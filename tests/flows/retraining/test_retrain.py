@@ -266,7 +266,7 @@ def test_what_is_done_without_a_test(
             raise GitFailed("no room")
         return ""
 
-    def not_comparable(*_: Any) -> Any:
+    def not_comparable(*_: Any, **__: Any) -> Any:
         raise retrain.NotComparable("champion/1: https://me:secret@host is unavailable")
 
     monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
