@@ -25,6 +25,7 @@ from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.dvc import TURNS
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.worktree import RUN, Changes, carry_changes, code_files, equip, link_sources, make_worktree, read_changes, run_in
+from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import file_digest, write_text
 from tasks.core.stage.params import read_yaml, validate
@@ -249,7 +250,8 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, ro
         raise UserError(f"point {point.name}: {error}") from None
     finally:
         scratch.unlink(missing_ok=True)
-    for name in code_files(root)[1:]:
+    total.update(json.dumps(Reader(root).stage_digests(), sort_keys=True).encode())  # of tasks/
+    for name in [name for name in code_files(root) if name not in ("params.yaml", PACKAGE)]:
         for file in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
             total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())
     total.update(described.read_bytes() if described.exists() else b"")

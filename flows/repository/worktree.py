@@ -96,7 +96,7 @@ def read_changes(commit: str) -> Changes:
     """Uncommitted changes of tracked files, new code, and dvc.lock."""
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # whatever the user's settings are
     diff = git("diff", "--binary", "--relative", *plain, commit)
-    new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path()), PACKAGE).split("\0")
+    new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
     there = [Path(name) for name in [*filter(None, new), LOCK, SOURCE] if Path(name).is_file()]
     return Changes(diff, {str(path): (path.read_bytes(), path.stat().st_mode) for path in there})
 
@@ -134,11 +134,11 @@ def link_sources(tree: Path) -> None:
 
 
 def code_files(root: Path) -> list[str]:
-    """What the graph reads of git: params.yaml, dvc.yaml and the code deps of its stages."""
+    """What a run reads of git: params.yaml, dvc.yaml, the code deps of its stages, and tasks/ if the project has it."""
     graph = read_yaml(root / "dvc.yaml")
     deps = {dep for stage in graph.get("stages", {}).values() for dep in stage.get("do", stage).get("deps", []) if isinstance(dep, str)}
     plain = sorted(dep for dep in deps if "${" not in dep and (root / dep).exists() and not dep.startswith(f"data{os.sep}"))
-    return ["params.yaml", "dvc.yaml", *plain]
+    return ["params.yaml", "dvc.yaml", *plain, *([PACKAGE] if (root / PACKAGE).is_dir() else [])]
 
 
 def is_worktree(root: Path, common: Path) -> bool:

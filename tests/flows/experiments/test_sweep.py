@@ -153,18 +153,18 @@ def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool,
         assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own else toy.folder) / ".dvc/cache"
 
 
-def test_an_experiment_holds_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiment_holds_new_code_and_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy.folder)
     for name, value in toy.environment.items():
         if name.startswith("GIT_"):
             monkeypatch.setenv(name, value)
-    for name in ("code/__init__.py", "code/__pycache__/a.pyc", "code/deep/__pycache__/b.pyc", "code/deep/b.py"):
+    for name in ("code/__init__.py", "code/__pycache__/a.pyc", "code/deep/__pycache__/b.pyc", "code/deep/b.py", "tasks/new.py"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("")
     Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, code]"))
     commit = store.save(Path.cwd(), lock.commit_of("HEAD"), "x", "", [])
-    stored = git("ls-tree", "-r", "--name-only", commit, "code").splitlines()
-    assert stored == ["code/__init__.py", "code/deep/b.py"]
+    stored = git("ls-tree", "-r", "--name-only", commit, "code", "tasks").splitlines()
+    assert stored == ["code/__init__.py", "code/deep/b.py", "tasks/new.py"]
 
 
 def test_an_experiment_shows_no_round_that_was_removed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +223,19 @@ def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: py
     assert inputs(point, lambda _: None) == first
     retraining.add(0.7)
     assert inputs(point, lambda _: None) != first
+
+
+def test_a_point_is_another_one_if_code_that_stages_execute_is(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dvc.yaml names no code of tasks/."""
+    monkeypatch.chdir(toy.folder)
+    point, entry = Point("x", ()), Path("tasks/one/__main__.py")
+    entry.parent.mkdir(parents=True)
+    entry.write_text("print(1 + 1)\n")
+    first = inputs(point, lambda _: None, lambda *_: None)
+    entry.write_text("print(1 + 1)  # two\n")
+    assert inputs(point, lambda _: None, lambda *_: None) == first
+    entry.write_text("print(1 - 1)\n")
+    assert inputs(point, lambda _: None, lambda *_: None) != first
 
 
 @pytest.mark.heavy
