@@ -122,6 +122,8 @@ def prepare_python(folder: Path) -> "PreparedPython":
 
     with pytest.MonkeyPatch.context() as patch, chdir(folder):
         patch.setenv("OMP_NUM_THREADS", "1")  # sixty documents: a second thread only waits
+        Path("logging.yaml").write_text("{version: 1, disable_existing_loggers: false}")  # Prefect would add handlers to those of stages
+        patch.setenv("PREFECT_LOGGING_SETTINGS_PATH", str(folder / "logging.yaml"))
         return PreparedPython([*DVC, *TABLES, *COMMAND, *MODELS])
 
 
