@@ -412,6 +412,7 @@ def full_params(checkout: Path) -> dict[str, Any]:
     cross_encoder = {"source": "x", "negatives": "warmup", "steps": 2}
     return read_yaml(checkout / "params.yaml") | {
         "mix": {"half": {"first": "warmup", "second": "random", "ratio": 0.5}},
+        "encoders": {"other": {"source": "x"}},
         "rerankers": {"small": cross_encoder},
         "teacher": {"ce": {"negatives": "warmup", "reranker": "small"}},
         "rerank": {"star_small": {"run": "star", "reranker": "small"}},

@@ -326,7 +326,7 @@ def mutants(text: str) -> Iterator[ast.AST]:
             yield tree
             node.func.attr = node.func.attr[:-1]
         elif isinstance(node, ast.Compare):
-            before, node.ops = node.ops, [ast.Lt() if isinstance(op, ast.Gt | ast.GtE) else ast.Gt() for op in before]
+            before, node.ops = node.ops, [ast.Lt() if isinstance(op, ast.Gt | ast.GtE) else ast.Gt() for op in node.ops]
             yield tree
             node.ops = before
 
