@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flows.process.prepared import PreparedPython
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE = ("benchmarks", "docs", "flows", "tasks")  # what tests take from the working tree, new files included
+CODE = ("benchmarks", "docs", "flows", "tasks", "tests")  # what tests take from the working tree, new files included
 EDITED_BY_RUNS = ("params.yaml", "data/source.json")  # what they take as committed
 MADE_BY_RUNS = ("dvc.lock",)  # what they never take
 DVC_CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_update = false\n"  # no remote: tests push to none of a team's
@@ -38,6 +38,8 @@ COMMAND = (
     "prefect.flow_engine",
     "prefect.task_engine",
     "prefect.task_runners",
+    "prefect.server.api.server",
+    "uvicorn.main",
     "anyio._backends._asyncio",
     "networkx",
     "typer",
@@ -117,7 +119,7 @@ def _params_of_stages_alone(request: pytest.FixtureRequest, monkeypatch: pytest.
 
 
 def prepare_python(folder: Path) -> "PreparedPython":
-    """What is imported for stages comes first, then what `retemper` needs: see tests/flows/forked.py. Stages have one thread each."""
+    """What is imported for stages comes first, then what `retemper` needs: see tests/forked.py. Stages have one thread each."""
     from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython
 
     with pytest.MonkeyPatch.context() as patch, chdir(folder):

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tests.forks import retemper
+
 OF_STAR = {f"{stage}@star" for stage in ("train", "encode", "index", "retrieve", "evaluate")}
 OF_STAR |= {"adore@star_adore", "retrieve_adore@star_adore", "evaluate_adore@star_adore"}
 OF_STAR |= {"fuse@hybrid", "evaluate_fuse@hybrid", "report"}
@@ -28,7 +30,8 @@ class Project:
         self.folder, self.prepared = folder, prepared
         self.params = folder / "params.yaml"
 
-    def retemper(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def retemper(self, *arguments: str, new: bool = False) -> subprocess.CompletedProcess[str]:
+        """The command, in a `new` process or as a fork of the prepared Python."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT", "DVC", "GIT"))}
         environment |= {
             "DVC_GLOBAL_CONFIG_DIR": str(self.folder.parent / "dvc"),
@@ -39,14 +42,16 @@ class Project:
             "PYTHONPATH": str(self.folder),
         }
         environment |= self.prepared
+        if not new:
+            return retemper(list(arguments), self.folder, environment)
         command = [sys.executable, "-m", "flows.cli", *arguments]
         return subprocess.run(
             command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2400, check=False
         )
 
-    def run(self, *settings: str) -> dict[str, str]:
+    def run(self, *settings: str, new: bool = False) -> dict[str, str]:
         """`retemper run` with `--set` for each of `settings`; the state of every stage in its closing table."""
-        done = self.retemper("run", *(part for setting in settings for part in ("--set", setting)))
+        done = self.retemper("run", *(part for setting in settings for part in ("--set", setting)), new=new)
         assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
         return states(done.stdout)
 
@@ -78,7 +83,7 @@ def project(checkout: Path, tmp_path_factory: pytest.TempPathFactory, prepared: 
 def first(project: Project, tiny_corpus: Any) -> dict[str, str]:
     """States of the stages after the first run, which every test here begins with and leaves as it was."""
     quick = ["encoder.source=package:cognition/model", "pretrain.costa.steps=2", "rounds.costa_warmup.steps=4"]
-    return project.run(f"dataset.source=beir:{tiny_corpus.beir}", *quick)
+    return project.run(f"dataset.source=beir:{tiny_corpus.beir}", *quick, new=True)
 
 
 def test_the_first_run_executes_every_stage(first: dict[str, str], project: Project) -> None:
@@ -158,7 +163,7 @@ def test_another_dataset_and_back_runs_nothing(first: dict[str, str], project: P
         assert done.returncode == 0, done.stderr
         assert executed(states(done.stdout)) == ran
         assert project.read("data/corpus/stats.json")["documents"]["count"] == len(tiny_corpus.documents) + more
-    done = project.retemper("run", "--dry-run")  # tests/flows/test_pipeline.py runs a whole graph on the other one, and back
+    done = project.retemper("run", "--dry-run")  # tests/flows/pipeline/test_flow.py runs a whole graph on the other one, and back
     assert done.stdout.startswith("0 stages may run"), done.stdout + done.stderr
 
 
@@ -182,7 +187,7 @@ def test_killed_again_and_again_it_ends_with_the_same(
 
 def test_search_prints_ranked_documents(first: dict[str, str], project: Project, tiny_corpus: Any) -> None:
     assert first
-    done = project.retemper("search", "a novel of the jazz age", "-k", "3")
+    done = project.retemper("search", "a novel of the jazz age", "-k", "3", new=True)
     assert done.returncode == 0, done.stderr
     hits = re.findall(r"^ *(\d+) +(-?[\d.]+) +(d\d\d)\b", done.stdout, re.MULTILINE)
     assert [rank for rank, _, _ in hits] == ["1", "2", "3"]

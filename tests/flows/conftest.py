@@ -5,21 +5,18 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
-from flows.process import fork_client
-from flows.process.prepared import FORKS
+from tests.forks import retemper
 
 CLI = "import sys; from flows.cli.main import main; sys.exit(main(check=lambda: None))"
 
@@ -101,39 +98,6 @@ stages:
 """
 
 
-def forked(arguments: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """`retemper` as a fork of the prepared Python: 3 s of CPU less than as a new process, which it is where there is no fork server."""
-    words = ["-m", "tests.flows.forked", *arguments]
-    with TemporaryFile("w+") as out, TemporaryFile("w+") as err, socket.socket(socket.AF_UNIX) as server:
-        request = json.dumps({"arguments": words, "folder": str(folder), "environment": environment}).encode()
-        if name := environment.get(FORKS):
-            server.settimeout(600)
-            connect(server, name)
-            socket.send_fds(server, [fork_client.HEADER.pack(len(request))], [out.fileno(), err.fileno()])
-            server.sendall(request)
-            assert server.recv(7, socket.MSG_WAITALL) == b"forked\n"
-            status = fork_client.wait(server)
-        else:
-            status = subprocess.run(
-                [sys.executable, *words], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False
-            ).returncode
-        for stream in (out, err):
-            stream.seek(0)
-        return subprocess.CompletedProcess(arguments, status, out.read(), err.read())
-
-
-def connect(server: socket.socket, name: str, seconds: float = 60) -> None:
-    """To the prepared Python, which may have been started just now."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return server.connect(f"\0{name}")
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.05)
-
-
 @dataclass
 class Toy:
     """The project's folder, and the command line in it."""
@@ -162,7 +126,7 @@ class Toy:
     def call(self, *arguments: str, script: str = "") -> subprocess.CompletedProcess[str]:
         """The command, or a `script` in its place, in a process of its own."""
         if not script:
-            return forked(["--toy", *arguments], self.folder, self.environment)
+            return retemper(["--toy", *arguments], self.folder, self.environment)
         process = self.start(*arguments, script=script)
         try:
             out, err = process.communicate(timeout=600)
@@ -219,11 +183,6 @@ class Toy:
 def states(output: str) -> dict[str, str]:
     """State by stage, from the table at the end of a run."""
     return dict(re.findall(r"^(\S+)\s+(Ran|Cached|Failed|Skipped)\b", output[output.rindex("\nstage ") :], re.MULTILINE))
-
-
-@pytest.fixture(scope="session", name="forked")
-def _forked() -> Callable[[list[str], Path, dict[str, str]], subprocess.CompletedProcess[str]]:
-    return forked
 
 
 @pytest.fixture(scope="session")
@@ -474,7 +433,7 @@ class Retraining:
 
     def call(self, *arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
         """Output and errors of the command, which must end with `status`."""
-        done = forked(list(arguments), self.folder, self.environment | environment)
+        done = retemper(list(arguments), self.folder, self.environment | environment)
         assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout, done.stderr
 

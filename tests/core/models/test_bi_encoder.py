@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,40 +74,62 @@ def ours(folder: Path, texts: list[str], max_length: int = MAX_LENGTH) -> np.nda
 
 
 THEIRS = """
-import json, sys, warnings
+import json, os, sys, warnings
 import numpy as np, torch
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
 warnings.simplefilter("error")
 torch.set_num_threads(1)
 out, texts = sys.argv[1], json.loads(sys.argv[2])
-for folder in sys.argv[3:]:
+for number, folder in enumerate(sys.argv[3:]):
     model = SentenceTransformer(folder, device="cpu")
-    said = {"length": model.max_seq_length, "similarity": model.similarity_fn_name, "prompts": model.prompts}
-    print(json.dumps({folder: said}))
+    AutoModel.from_pretrained(folder + "/document" if os.path.isdir(folder + "/document") else folder)
+    print(json.dumps({"length": model.max_seq_length, "similarity": model.similarity_fn_name, "prompts": model.prompts}))
     way = {"plain": model.encode, "query": model.encode_query, "document": model.encode_document}
-    name = folder.replace("/", "_")
-    np.savez(f"{out}/{name}.npz", **{kind: encode(texts, show_progress_bar=False) for kind, encode in way.items()})
+    np.savez(f"{out}/{number}.npz", **{kind: encode(texts, show_progress_bar=False) for kind, encode in way.items()})
 """
+Theirs = dict[Path, tuple[dict[str, Any], dict[str, np.ndarray]]]  # what is said of a model, and its vectors of TEXTS by kind
+PROMPTS = {"query": "query: ", "document": "passage: "}
 
 
-def test_sentence_transformers_gives_the_same_vectors_without_warnings(models: dict[str, Path], minilm: Path, tmp_path: Path) -> None:
-    folders = [*models.values(), minilm]
-    command = [sys.executable, "-c", THEIRS, str(tmp_path), json.dumps(TEXTS), *map(str, folders)]
+@pytest.fixture(scope="module")
+def two_towers(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of models whose query tower is another than the document tower."""
+    made = {}
+    for name in ("mean_cosine", "cls_dot_head"):
+        query, document = (load_towers(tiny_encoder, SHAPES[name]).document for _ in range(2))
+        torch.manual_seed(3)
+        with torch.no_grad():
+            for parameter in query.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.02)
+        made[name] = tmp_path_factory.mktemp("two") / name
+        made[name].mkdir()
+        texts = {"max_length": MAX_LENGTH, "query_prefix": PROMPTS["query"], "document_prefix": PROMPTS["document"]}
+        save_towers(Towers(query, document), load_tokenizer(tiny_encoder), made[name], **texts)
+    return made
+
+
+@pytest.fixture(scope="module")
+def theirs(models: dict[str, Path], two_towers: dict[str, Path], minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Theirs:
+    """What sentence-transformers says of each model, and its vectors of TEXTS, from one process that may print nothing else."""
+    folders, out = [*models.values(), minilm, *two_towers.values()], tmp_path_factory.mktemp("theirs")
+    command = [sys.executable, "-c", THEIRS, str(out), json.dumps(TEXTS), *map(str, folders)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Loading weights: ")]  # a bar
     assert (done.returncode, lines) == (0, [])
-    said = [json.loads(line) for line in done.stdout.splitlines()]  # and no other line
-    assert [next(iter(line)) for line in said] == list(map(str, folders))
-    for folder in folders:
-        theirs = np.load(tmp_path / f"{str(folder).replace('/', '_')}.npz")
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    return {folder: (line, dict(np.load(out / f"{n}.npz"))) for n, (folder, line) in enumerate(zip(folders, said, strict=True))}
+
+
+def test_sentence_transformers_gives_the_same_vectors_without_warnings(models: dict[str, Path], minilm: Path, theirs: Theirs) -> None:
+    for folder in (*models.values(), minilm):
         length = 256 if folder == minilm else MAX_LENGTH  # one text is longer, and cut alike
-        np.testing.assert_allclose(theirs["plain"], ours(folder, TEXTS, length), atol=1e-5)
-    for (name, folder), line in zip(models.items(), said, strict=False):
-        prompts = {"query": "query: ", "document": "passage: "}
-        assert line[str(folder)] == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": prompts}
-        theirs = np.load(tmp_path / f"{str(folder).replace('/', '_')}.npz")
-        for kind, prefix in prompts.items():
-            np.testing.assert_allclose(theirs[kind], ours(folder, [prefix + text for text in TEXTS]), atol=1e-5)
+        np.testing.assert_allclose(theirs[folder][1]["plain"], ours(folder, TEXTS, length), atol=1e-5)
+    for name, folder in models.items():
+        said, vectors = theirs[folder]
+        assert said == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": PROMPTS}
+        for kind, prefix in PROMPTS.items():
+            np.testing.assert_allclose(vectors[kind], ours(folder, [prefix + text for text in TEXTS]), atol=1e-5)
 
 
 def test_auto_model_and_pooling_by_hand_give_the_same_vectors(model: tuple[Path, Shape]) -> None:
@@ -263,46 +286,16 @@ def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
         load_transformer(tmp_path)
 
 
-TWO = """
-import json, sys, warnings
-import numpy as np, torch
-from sentence_transformers import SentenceTransformer
-from transformers import AutoModel
-warnings.simplefilter("error")
-torch.set_num_threads(1)
-texts = json.loads(sys.argv[1])
-for folder in sys.argv[2:]:
-    model = SentenceTransformer(folder, device="cpu")
-    AutoModel.from_pretrained(folder + "/document")
-    print(json.dumps([model.max_seq_length, model.similarity_fn_name, model.prompts]))
-    way = {"plain": model.encode, "query": model.encode_query, "document": model.encode_document}
-    np.savez(folder + ".npz", **{kind: encode(texts, show_progress_bar=False) for kind, encode in way.items()})
-"""
-
-
-def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(tiny_encoder: Path, tmp_path: Path) -> None:
-    folders = {name: tmp_path / name for name in ("mean_cosine", "cls_dot_head")}
-    for name, folder in folders.items():
-        query, document = (load_towers(tiny_encoder, SHAPES[name]).document for _ in range(2))
-        torch.manual_seed(3)
-        with torch.no_grad():
-            for parameter in query.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.02)
-        folder.mkdir()
-        texts = {"max_length": MAX_LENGTH, "query_prefix": "query: ", "document_prefix": "passage: "}
-        save_towers(Towers(query, document), load_tokenizer(tiny_encoder), folder, **texts)
-    command = [sys.executable, "-c", TWO, json.dumps(TEXTS), *map(str, folders.values())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Loading weights: ")]
-    assert (done.returncode, lines) == (0, [])
-    for (name, folder), said in zip(folders.items(), done.stdout.splitlines(), strict=True):
-        assert json.loads(said) == [MAX_LENGTH, SHAPES[name].similarity, {"query": "query: ", "document": "passage: "}]
-        theirs, towers, tokenizer = np.load(tmp_path / f"{name}.npz"), load_towers(folder), load_tokenizer(folder)
+def test_two_towers_are_one_folder_to_sentence_transformers_and_to_us(two_towers: dict[str, Path], theirs: Theirs, tmp_path: Path) -> None:
+    for name, folder in two_towers.items():
+        said, vectors = theirs[folder]
+        assert said == {"length": MAX_LENGTH, "similarity": SHAPES[name].similarity, "prompts": PROMPTS}
+        towers, tokenizer = load_towers(folder), load_tokenizer(folder)
         assert not towers.shared and read_shape(folder) == towers.document.shape == towers.query.shape
-        for kind, tower, prefix in (("query", towers.query, "query: "), ("document", towers.document, "passage: ")):
-            vectors = encode_texts(tower, tokenizer, [prefix + text for text in TEXTS], MAX_LENGTH, CPU)
-            np.testing.assert_allclose(theirs[kind], vectors, atol=1e-5)
-        assert np.abs(theirs["query"] - theirs["document"]).max() > 0.05  # they are two
+        for kind, tower in (("query", towers.query), ("document", towers.document)):
+            own = encode_texts(tower, tokenizer, [PROMPTS[kind] + text for text in TEXTS], MAX_LENGTH, CPU)
+            np.testing.assert_allclose(vectors[kind], own, atol=1e-5)
+        assert np.abs(vectors["query"] - vectors["document"]).max() > 0.05  # they are two
         again = tmp_path / f"{name}-again"
         again.mkdir()
         save_towers(towers, load_tokenizer(folder), again)

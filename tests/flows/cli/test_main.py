@@ -21,16 +21,17 @@ from flows.experiments import evaluate
 from flows.process import locks
 from flows.results import search
 from tasks.core.stage.errors import UserError
+from tests.forks import retemper
 
 ROOT = Path(__file__).resolve().parents[3]
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def call(prepared: dict[str, str], forked: Callable[..., subprocess.CompletedProcess[str]]) -> Call:
+def call(prepared: dict[str, str]) -> Call:
     """`call(folder, *arguments)` runs the command."""
     environment = os.environ | prepared | {"PYTHONPATH": str(ROOT)}
-    return lambda folder, *arguments: forked(list(arguments), folder, environment)
+    return lambda folder, *arguments: retemper(list(arguments), folder, environment)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:

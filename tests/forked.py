@@ -1,4 +1,4 @@
-"""`retemper` in a fork of the prepared Python, whose imports are done: `python -m tests.flows.forked [--toy] ARGUMENTS...`.
+"""`retemper` in a fork of the prepared Python, whose imports are done: `python -m tests.forked [--toy] ARGUMENTS...`.
 
 Prefect reads its settings when it is imported. Here it has been already, with the environment of the tests, so it reads them again
 where a new process would import it.
@@ -12,6 +12,7 @@ from prefect.logging.configuration import setup_logging
 
 from flows.cli.main import main
 from flows.pipeline import server
+from tests.served import FORKED
 
 of_process, of_run = server.set_environment, server.use_server
 
@@ -40,6 +41,7 @@ def use_server() -> server.Server | None:
 
 if __name__ == "__main__":
     server.set_environment, server.use_server = set_environment, use_server
+    server.SERVER[:3] = FORKED  # in place of python -m uvicorn
     toy = sys.argv[1:2] == ["--toy"]
     del sys.argv[1 : 1 + toy]
     sys.exit(main(check=(lambda: None) if toy else None))
