@@ -13,11 +13,12 @@ from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
-from tasks.core.training.loop import fit, load_state, read_state, save_state
+from tasks.core.training.loop import Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
 from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of
 from tasks.train.params import Round
 from tasks.train.step import make_step
+from tasks.train.validation import MEASURE, hold_out, make_validation
 
 
 def main() -> None:
@@ -64,7 +65,13 @@ def main() -> None:
         if params.steps != 0:
             table, only_positives = args.negatives / "train.parquet", params.hard_negatives_from == "positives"
             everything = read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives)
-            data = sampled_queries(everything, params)
+            data, validation = sampled_queries(everything, params), None
+            if params.validate_every:
+                data, sample = hold_out(data, params)
+                held, ranked = len(sample.queries), len(sample.documents)
+                print(f"{args.name}: validation: {held:,} training queries are held out, and rank {ranked:,} documents")
+                measure = make_validation(towers, queries, documents, sample, device, dtype)
+                validation = Validation(MEASURE, measure, params.validate_every, params.keep == "best", params.patience)
             print(check_training_set(data, params))
             if line := odd_temperature(towers.document.shape, params.temperature):
                 print(f"{args.name}: {line}")
@@ -78,7 +85,8 @@ def main() -> None:
             schedule = schedule_of(steps, before, params)
             what = f"train {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
             backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype, before)
-            fit(module, optimizer, backward, schedule, scratch, curves, runtime.checkpoint_seconds, what)
+            checkpoints = runtime.checkpoint_seconds
+            steps = fit(module, optimizer, backward, schedule, scratch, curves, checkpoints, what, validation=validation)
             order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
         save_state(state, before + steps, module, optimizer, **order)
         if params.start_share:

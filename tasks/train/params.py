@@ -92,6 +92,29 @@ class Round(Params):
         "of what training on this data forgets (LM-Cocktail, arXiv:2311.13534); choose it on dev, with retemper sweep",
     )
     clip: float = Field(1.0, gt=0, description="the gradient is scaled down to this L2 norm if it is larger")
+    validate_every: int | None = Field(
+        None,
+        ge=1,
+        description="steps between validations, the first before any step: training queries that are held out rank a sample of the "
+        "corpus, nDCG@10 is a curve of the report. null: none, and no query is held out. dev and test are not read",
+    )
+    validation_queries: int = Field(
+        200,
+        ge=1,
+        description="held-out training queries, by split_seed; no other query with the same relevant document is trained on either",
+    )
+    validation_documents: int = Field(
+        1000,
+        ge=1,
+        description="documents that held-out queries rank: their positives, then as many of their hard negatives, best ranks first, "
+        "as random documents. Each validation encodes them",
+    )
+    keep: Literal["best", "last"] = Field(
+        "best", description="with validate_every: weights of the best validation (the first of equals; it may be the start), or the last"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="with validate_every: training ends after so many validations without a new best; null: it never ends early"
+    )
     precision: Literal["bf16", "fp32"] = Field(
         "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
     )
@@ -138,6 +161,8 @@ class Round(Params):
             raise ValueError(
                 f"projector {self.projector} adds weights that `init` lacks, so start_share has nothing to average; set one of them"
             )
+        if self.patience is not None and self.validate_every is None:
+            raise ValueError("patience counts validations; set validate_every, or patience: null")
         if self.optimizer_from == "continue" and self.schedule_steps is None:
             raise ValueError("optimizer_from: continue requires schedule_steps, the steps of the whole chain")
         if self.schedule_steps is not None and self.steps is not None and self.steps > self.schedule_steps:

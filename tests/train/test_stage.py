@@ -25,6 +25,7 @@ base: {}
 rounds:
   init: {init: base, negatives: none, steps: 0}
   warmup: {init: base, negatives: bm25, train_queries: 24, split_seed: 1, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
+  watched: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512, validate_every: 5, validation_queries: 8}
   star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
   long: {init: base, negatives: bm25, steps: 5, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
@@ -59,11 +60,13 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
     return folder
 
 
-def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any) -> None:
-    assert "24 queries, hard negatives" in run_here(project, "train", *train_arguments("warmup", "negatives", "whole"))
+@pytest.mark.parametrize(("name", "said"), [("warmup", "24 queries, hard negatives"), ("watched", "8 training queries are held out")])
+def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any, name: str, said: str) -> None:
+    whole, killed = f"whole/{name}", f"killed/{name}"
+    assert said in run_here(project, "train", *train_arguments(name, "negatives", whole))
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
     checkpoints(project, 0)
-    process = subprocess.Popen([sys.executable, "-m", "tasks.train", *train_arguments("warmup", "negatives", "killed")], cwd=project)
+    process = subprocess.Popen([sys.executable, "-m", "tasks.train", *train_arguments(name, "negatives", killed)], cwd=project)
     deadline = time.monotonic() + 120
     while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
         assert process.poll() is None, "the training ended before it could be killed"
@@ -72,22 +75,34 @@ def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any) -> 
     process.send_signal(signal.SIGKILL)
     process.wait()
     checkpoints(project, 30)
-    assert not any((project / "killed" / out).exists() for out in OUTS), "a killed stage left an out"
-    output = run_here(project, "train", *train_arguments("warmup", "negatives", "killed"))
+    assert not any((project / killed / out).exists() for out in OUTS), "a killed stage left an out"
+    output = run_here(project, "train", *train_arguments(name, "negatives", killed))
     assert "resuming from step" in output
     for out in OUTS:
-        assert folder_digest(project / "whole" / out) == folder_digest(project / "killed" / out), out
+        assert folder_digest(project / whole / out) == folder_digest(project / killed / out), out
     (scratch,) = project.glob(".retemper/scratch/*/*")
     assert (scratch / "finished").exists(), "scratch is kept until the outs are safe in the cache, and marked"
-    assert not list(project.glob("killed/.*")), "a killed stage left litter behind"
+    assert not list(project.glob("killed/*/.*")), "a killed stage left litter behind"
+
+
+def test_the_best_of_the_validations_is_saved(project: Path) -> None:
+    lines = (project / "whole/watched/curves/plots/metrics/validation/nDCG@10.tsv").read_text().splitlines()
+    header, *rows = [line.split("\t") for line in lines]
+    found = {int(row[header.index("step")]): float(row[-1]) for row in rows}
+    assert set(found) == {0, 5, 10, 15, 20, 25, 30, 35, 40}
+    state = json.loads((project / "whole/watched/state/state.json").read_text())
+    assert state["steps"] == max(found, key=lambda step: found[step])
+    assert state["of"] == 32, "of 40 queries, eight are never trained on"
 
 
 def test_training_learns_and_keeps_its_curve(project: Path) -> None:
-    losses = [float(line.split("\t")[1]) for line in (project / "whole/curves/plots/metrics/train/loss.tsv").read_text().splitlines()[1:]]
+    losses = [
+        float(line.split("\t")[1]) for line in (project / "whole/warmup/curves/plots/metrics/train/loss.tsv").read_text().splitlines()[1:]
+    ]
     assert len(losses) == 40
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
-    state = load_file(project / "whole/state/optimizer.safetensors")
-    assert json.loads((project / "whole/state/state.json").read_text()) == {"steps": 40, "seed": 42, "queries": 320, "of": 24}
+    state = load_file(project / "whole/warmup/state/optimizer.safetensors")
+    assert json.loads((project / "whole/warmup/state/state.json").read_text()) == {"steps": 40, "seed": 42, "queries": 320, "of": 24}
     assert {name.rsplit(".", 1)[1] for name in state} == {"exp_avg", "exp_avg_sq", "step"}
 
 

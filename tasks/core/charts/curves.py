@@ -20,11 +20,12 @@ def load_curves(folder: Path, rounds: Sequence[str]) -> dict[str, list[Curve]]:
     """Curves by metric, in the order of `rounds`; untrained rounds have none."""
     curves: dict[str, list[Curve]] = {}
     for name in rounds:
-        for path in sorted((folder / name / "plots" / "metrics" / "train").glob("*.tsv")):
+        for path in sorted((folder / name / "plots" / "metrics").glob("*/*.tsv")):
             points = thinned(read_tsv(path))
             if points:
-                curves.setdefault(path.stem, []).append(Curve(name, tuple(points)))
-    return dict(sorted(curves.items(), key=lambda item: (item[0] != "loss", item[0])))
+                metric = path.stem if path.parent.name == "train" else f"{path.parent.name} {path.stem}"
+                curves.setdefault(metric, []).append(Curve(name, tuple(points)))
+    return dict(sorted(curves.items(), key=lambda item: (item[0] != "loss", not item[0].startswith("validation "), item[0])))
 
 
 def read_tsv(path: Path) -> list[tuple[float, float]]:

@@ -8,7 +8,7 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Corrupt, UserError
 from tasks.core.stage.files import new_file, read_json, write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.training.cpu_dropout import CheapDropout
@@ -28,6 +28,7 @@ from tasks.core.training.optimizers import linear_schedule
 Metrics = dict[str, float]
 POINTS = 500  # points per curve at most
 CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"
 CHECKPOINT_SHARE = 20  # times the duration of a checkpoint passes between two, so that a large model spends most time training
 
 
@@ -45,6 +46,36 @@ class Schedule:
     total: int | None = None
 
 
+@dataclass(frozen=True)
+class Validation:
+    """What is measured of the weights before step 0, `every`, 2 `every` ... and at the end; larger is better.
+
+    `keep_best`: training ends with the weights and optimizer state of the best value, the first of equals. `patience`: it ends early
+    after so many values without a new best.
+    """
+
+    name: str  # of its curve: validation/NAME
+    measure: Callable[[], float]
+    every: int
+    keep_best: bool = True
+    patience: int | None = None
+
+    def due(self, step: int, steps: int, history: Sequence[Metrics]) -> bool:
+        """Whether the weights after `step` steps are to be measured, and are not in `history`."""
+        return (step % self.every == 0 or step == steps) and not any(self.name in point and point["step"] == step for point in history)
+
+    def best(self, history: Sequence[Metrics]) -> tuple[int, float]:
+        """Steps and value of the best validation so far."""
+        return max(((int(point["step"]), point[self.name]) for point in history if self.name in point), key=lambda found: found[1])
+
+    def over(self, history: Sequence[Metrics]) -> bool:
+        """Whether patience has run out."""
+        if self.patience is None:
+            return False
+        best, _ = self.best(history)
+        return sum(self.name in point and point["step"] > best for point in history) >= self.patience
+
+
 def fit(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -55,8 +86,9 @@ def fit(
     checkpoint_seconds: float,
     what: str,
     clipped: nn.Module | None = None,
-) -> None:
-    """Train `module` in place for `schedule.steps` steps.
+    validation: Validation | None = None,
+) -> int:
+    """Train `module` in place for `schedule.steps` steps; returns how many its weights have had, fewer only under `validation`.
 
     `backward(step)` leaves the gradients of step `step` in the parameters and returns the metrics to plot, including
     `loss`. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part
@@ -73,7 +105,14 @@ def fit(
     with Live(str(curves), dvcyaml=None, save_dvc_exp=False, report=None, monitor_system=False) as live:
         for point in history:
             log_point(live, point)
-        for step in range(start, schedule.steps):
+        for step in range(start, schedule.steps + 1):
+            if validation and validation.due(step, schedule.steps, history):
+                history.append({"step": step, validation.name: validation.measure()})
+                log_point(live, history[-1])
+                if validation.keep_best and validation.best(history)[0] == step:
+                    save_checkpoint(scratch / BEST, step, history, module, optimizer)
+            if step == schedule.steps or (validation and validation.over(history)):
+                break
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor(schedule.first + step)
             optimizer.zero_grad(set_to_none=True)
@@ -99,6 +138,14 @@ def fit(
                 saved = time.monotonic()
                 taken = saved - began
     progress.close()
+    if not validation:
+        return schedule.steps
+    best, value = validation.best(history)
+    kept = best if validation.keep_best else step
+    print(f"{what}: {validation.name} is best after {best} steps ({value:.4f}), last {history[-1][validation.name]:.4f}; {kept} are kept")
+    if kept != step:
+        _restore(scratch / BEST, best, module, optimizer)
+    return kept
 
 
 def plotted(step: int, steps: int) -> bool:
@@ -111,7 +158,7 @@ def log_point(live: Live, point: Metrics) -> None:
     live.step = int(point["step"])
     for name, value in point.items():
         if name != "step":
-            live.log_metric(f"train/{name}", value)
+            live.log_metric(name if "/" in name else f"train/{name}", value)
     live.sync()
 
 
@@ -193,14 +240,29 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     if found is None:
         return 0, []
     tensors, metadata = found
+    _take(tensors, module, optimizer)
+    print(f"resuming from step {metadata['step']}")
+    return int(metadata["step"]), json.loads(metadata["history"])
+
+
+def _take(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Weights and optimizer state of a checkpoint."""
     parameters = dict(module.named_parameters())
     with torch.no_grad():
         for name, tensor in tensors.items():
             if name.startswith("weights."):
                 parameters[name.removeprefix("weights.")].copy_(tensor)
+    optimizer.state.clear()
     load_state({n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}, module, optimizer)
-    print(f"resuming from step {metadata['step']}")
-    return int(metadata["step"]), json.loads(metadata["history"])
+
+
+def _restore(path: Path, step: int, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """The weights of the best validation, after `step` steps."""
+    found = read_checkpoint(path)
+    if found is None or int(found[1]["step"]) != step:
+        path.with_name(CHECKPOINT).unlink(missing_ok=True)
+        raise Corrupt(f"{path}: expected the weights after {step} steps; they are lost; run again, which trains from the first step")
+    _take(found[0], module, optimizer)
 
 
 def checkpoint_step(path: Path) -> int:

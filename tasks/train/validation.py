@@ -1,0 +1,101 @@
+"""Validation while training: held-out training queries rank a fixed sample of the corpus.
+
+They come from the train split, so dev and test stay unseen until a round is finished. V queries, U documents of the sample.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from tasks.core.models.bi_encoder import Encoder, Towers
+from tasks.core.retrieval.encode import Vectors, encode
+from tasks.core.stage.devices import best_batch_tokens, place
+from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
+from tasks.train.batches import Bools, Floats, TrainingSet
+from tasks.train.params import Round
+from tasks.train.step import best_passage
+
+DEPTH = 10  # of nDCG@10
+MEASURE = f"validation/nDCG@{DEPTH}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Queries that are not trained on, and the documents that they rank."""
+
+    queries: Ints  # [V] query ordinals
+    documents: Ints  # [U] document ordinals, distinct, sorted
+    positive: Bools  # [V, U]
+
+
+def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
+    """`data` without its validation queries, and these with their sample of documents. Drawn by params.split_seed alone.
+
+    Whole documents are held out: no training query has a relevant document in common with the draw that selects validation queries.
+    The sample has their positives, then as many of their best-ranked hard negatives as random documents. UserError if no query is
+    left to train on.
+    """
+    rng = np.random.default_rng(draw_seed(params.split_seed, 5))
+    place_O = rng.permutation(data.documents)
+    first_N = np.array([place_O[data.known.of(query)].min() for query in data.queries.tolist()])
+    order = np.argsort(first_N, kind="stable")
+    last = first_N[order[min(params.validation_queries, len(order)) - 1]]
+    kept, held = data.queries[first_N > last], data.queries[order[: params.validation_queries]]
+    if not len(kept):
+        raise UserError(
+            f"params.yaml: rounds: validation_queries {params.validation_queries}: found {len(data.queries):,} training queries, expected "
+            "more, so that some are left to train on; decrease it, or set validate_every: null"
+        )
+    documents = _documents(data, held, params, rng)
+    positive = np.stack([np.isin(documents, data.known.of(query)) for query in held.tolist()])
+    return replace(data, queries=kept), Sample(held, documents, positive)
+
+
+def _documents(data: TrainingSet, queries: Ints, params: Round, rng: np.random.Generator) -> Ints:
+    chosen = np.zeros(data.documents, dtype=bool)
+    for query in queries.tolist():
+        chosen[data.known.of(query)] = True
+    room = max(0, min(params.validation_documents, data.documents) - int(chosen.sum()))
+    if params.hard and len(data.negatives.values):
+        ranked = sorted((rank, document) for query in queries.tolist() for rank, document in enumerate(data.negatives.of(query).tolist()))
+        best = dict.fromkeys(document for _, document in ranked if not chosen[document])
+        chosen[list(best)[: room // 2]] = True
+        room -= min(room // 2, len(best))
+    chosen[rng.permutation(np.flatnonzero(~chosen))[:room]] = True
+    return np.flatnonzero(chosen)
+
+
+def ndcg(scores_VU: Floats, positive_VU: Bools) -> float:
+    """Mean nDCG@10 with gains of 0 and 1, as trec_eval's ndcg_cut.10; equal scores rank in the order of documents."""
+    order_VK = np.argsort(-scores_VU, axis=1, kind="stable")[:, :DEPTH]
+    discount_K = 1 / np.log2(np.arange(2, order_VK.shape[1] + 2))
+    gain_V = np.take_along_axis(positive_VU, order_VK, axis=1) @ discount_K
+    ideal_V = np.concatenate([[0.0], discount_K.cumsum()])[positive_VU.sum(axis=1).clip(max=len(discount_K))]
+    return float((gain_V / ideal_V).mean())
+
+
+def make_validation(
+    towers: Towers, queries: Tokens, documents: Tokens, sample: Sample, device: torch.device, dtype: torch.dtype
+) -> Callable[[], float]:
+    """The function that measures the towers as they are: nDCG@10 of the sample. It draws nothing and changes nothing."""
+    rows_UP = documents.rows_of(sample.documents)
+    held_UP = rows_UP >= 0
+    batch_tokens = best_batch_tokens(device, dtype)
+
+    def vectors(tower: Encoder, tokens: Tokens, rows: Ints) -> Vectors:
+        # Copied: a training tower is neither in eval mode nor in `dtype`.
+        return encode(place(copy.deepcopy(tower), device, dtype).eval(), tokens, rows, batch_tokens, device)
+
+    def measure() -> float:
+        query_VD = vectors(towers.query, queries, sample.queries)
+        document_RD = vectors(towers.document, documents, rows_UP[held_UP])
+        scores_VR = torch.from_numpy(query_VD @ document_RD.T)
+        return ndcg(best_passage(scores_VR, torch.from_numpy(held_UP)).numpy(), sample.positive)
+
+    return measure
