@@ -1,10 +1,10 @@
-"""What a sweep prints: a row for each setting, means and standard deviations over its repetitions, and curves over one key."""
+"""What a sweep prints: a row for each setting, means or medians over its repetitions, and curves over one key."""
 
 import html
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -30,6 +30,11 @@ class Layout(Params):
     measures: tuple[str, ...] = Field(min_length=1, description="of evaluate.measures")
     references: tuple[str, ...] = Field((), description="models that no setting changes (bm25): a row and a level line each")
     curve: str | None = Field(None, description="the grid's key that is the x axis of a figure")
+    average: Literal["mean", "median"] = Field("mean", description="of a setting's repetitions; one seed that fails moves no median")
+
+    def middle(self, values: Sequence[float]) -> float:
+        """The mean or median of a setting's repetitions."""
+        return (statistics.fmean if self.average == "mean" else statistics.median)(values)
 
 
 def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[str], where: str) -> None:
@@ -68,7 +73,7 @@ def collect(found: Sequence[tuple[Setting, Experiment]], layout: Layout, split: 
         for _, one in found:
             _add(row, one, model, layout, split, layout.models[0])
         if row:
-            cells[(("", model),)] = {key: [statistics.fmean(values)] for key, values in row.items()}
+            cells[(("", model),)] = {key: [layout.middle(values)] for key, values in row.items()}
     return cells
 
 
@@ -80,16 +85,17 @@ def _add(row: dict[tuple[str, str], list[float]], one: Experiment, model: str, l
 
 
 def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: `mean ± standard deviation` (of the sample) where a setting was repeated, * at the best of a column.
+    """Header and rows, * at the best of a column: `mean ± standard deviation` (of the sample) where a setting was repeated, or
+    `median (least to largest)`.
 
-    Of equal means a reference's is marked, which is the simpler one, or else the first of the sweep's order.
+    Of equal averages a reference's is marked, which is the simpler one, or else the first of the sweep's order.
     """
     columns = [(model, measure) for model in layout.models for measure in layout.measures]
     keys = list(dict.fromkeys(key for setting in cells for key, _ in setting if key)) or ["setting"]
     runs = [max((len(values) for values in row.values()), default=0) for row in cells.values()]
     repeated = max(runs, default=0) > 1
     order = {setting: ("" not in dict(setting), place) for place, setting in enumerate(cells)}
-    means = {column: {setting: statistics.fmean(row[column]) for setting, row in cells.items() if column in row} for column in columns}
+    means = {column: {setting: layout.middle(row[column]) for setting, row in cells.items() if column in row} for column in columns}
     best = {column: best_of(found, order.__getitem__) for column, found in means.items() if found}
     header = [*keys, *(["runs"] if repeated else []), *(measure if len(layout.models) == 1 else f"{m} {measure}" for m, measure in columns)]
     body = []
@@ -97,18 +103,19 @@ def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
         named: Mapping[str, str] = dict(setting)
         labels = [named.get(key, named.get("", "") if place == 0 else "") for place, key in enumerate(keys)]
         is_reference = "" in named
-        figures_ = [cell(row.get(column, []), setting == best.get(column)) for column in columns]
+        figures_ = [cell(row.get(column, []), layout, setting == best.get(column)) for column in columns]
         body.append([*labels, *(["" if is_reference else str(count)] if repeated else []), *figures_])
     return header, body
 
 
-def cell(values: Sequence[float], best: bool) -> str:
-    """`0.3350 ± 0.0021*`, the star at the best; nothing where there is no value."""
+def cell(values: Sequence[float], layout: Layout, best: bool = False) -> str:
+    """`0.3350 ± 0.0021*`, or `0.3350 (0.3301 to 0.3362)*`, the star at the best; nothing where there is no value."""
     if not values:
         return ""
-    mean = statistics.fmean(values)
-    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{mean:.4f}{spread}{'*' if best else ' '}"
+    spread = ""
+    if len(values) > 1:
+        spread = f" ± {statistics.stdev(values):.4f}" if layout.average == "mean" else f" ({min(values):.4f} to {max(values):.4f})"
+    return f"{layout.middle(values):.4f}{spread}{'*' if best else ' '}"
 
 
 def as_text(cells: Cells, layout: Layout, split: str) -> str:
@@ -139,7 +146,7 @@ def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -
         values = row.get((model, measure), [])
         if not values:
             continue
-        mean = statistics.fmean(values)
+        mean = layout.middle(values)
         if setting[0][0] == "":
             levels.append(charts.Line(setting[0][1], [charts.Point(0, mean), charts.Point(len(axis) - 1, mean)], dotted=True))
             continue
@@ -147,7 +154,7 @@ def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -
         if place is not None:
             name = ", ".join(value for other, value in setting if other not in (key, layout.curve)) or model
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            note = f"{name}, {key} {axis[place]}: {cell(values, False).strip()}"
+            note = f"{name}, {key} {axis[place]}: {cell(values, layout).strip()}"
             lines.setdefault(name, []).append(charts.Point(place, mean, spread, note))
     drawn = [charts.Line(name, points) for name, points in lines.items()]
     if not drawn:

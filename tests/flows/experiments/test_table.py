@@ -56,6 +56,13 @@ def test_a_row_for_each_setting_with_mean_and_deviation() -> None:
     assert table.rows(table.collect(FOUND, LAYOUT, "test"), LAYOUT)[1][0][2:] == ["", ""], "no test figures, none shown"
 
 
+def test_a_median_is_not_moved_by_one_seed_that_fails() -> None:
+    found = [((("objective", name), ("n", "1")), one(rr=value)) for name, value in [("a", 0.5), ("a", 0.01), ("a", 0.6), ("b", 0.4)]]
+    for average, first, second in (("median", "0.5000 (0.0100 to 0.6000)*", "0.4000 "), ("mean", "0.3700 ± 0.3158 ", "0.4000*")):
+        layout = LAYOUT.model_copy(update={"measures": ("RR@10",), "average": average, "references": ()})
+        assert [line[-1] for line in table.rows(table.collect(found, layout, "dev"), layout)[1]] == [first, second]
+
+
 def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: Path) -> None:
     cells = table.collect(FOUND, LAYOUT, "dev")
     table.write({"dev": cells}, LAYOUT, tmp_path / "new" / "page.html")
