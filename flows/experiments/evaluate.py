@@ -207,14 +207,9 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
     else:
         name, fuse = _name(parse_encoder(model).name), {}
         encoders, target = {name: model}, f"evaluate@{name}"
-    (first, source), *others = encoders.items()
-    values = dict[str, Any]({section: {} for section in EMPTY}) | {
+    values = untrained({one: _whole_encoder(place) for one, place in encoders.items()}) | {
         "dataset.source": _whole_path(data),
-        "encoder.source": _whole_encoder(source),
-        "base": {},
         "articles.source": "demo",
-        "encoders": {f"encoder_of_{other}": {"source": _whole_encoder(place)} for other, place in others},
-        "rounds": {first: AS_IT_IS} | {other: AS_IT_IS | {"init": f"encoder_of_{other}"} for other, _ in others},
         "fuse": fuse,
         "prepare.leaks": "allow",  # nothing is trained
         "prepare.official_depth": 0,
@@ -227,6 +222,16 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
         values |= {"prepare.unknown_documents": "drop", "prepare.empty_texts": "drop"}
     tokens, notes = texts_of(encoders, sections, settings)
     return Plan(name, target, [f"{key}={json.dumps(value)}" for key, value in (values | tokens).items()], notes)
+
+
+def untrained(encoders: Mapping[str, str]) -> dict[str, Any]:
+    """What params.yaml sets so that each encoder (a source, by name) is a round of no steps, and nothing else is there."""
+    (first, source), *others = encoders.items()
+    return dict[str, Any]({section: {} for section in ("base", *EMPTY)}) | {
+        "encoder.source": source,
+        "encoders": {f"encoder_of_{other}": {"source": place} for other, place in others},
+        "rounds": {first: AS_IT_IS} | {other: AS_IT_IS | {"init": f"encoder_of_{other}"} for other, _ in others},
+    }
 
 
 def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], list[str]]:

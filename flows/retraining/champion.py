@@ -10,14 +10,17 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from flows.process.display import text_table
 from flows.process.processes import environment
 from flows.repository.git import NOBODY, git
-from flows.repository.lock import Lock, of_graph, parameters, parse_lock
+from flows.repository.lock import Lock, of_graph, parse_lock
 from flows.results import generations
+from flows.retraining.parts import Parts, is_same_model, parts_of
 from flows.retraining.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.team.sync import DVC
 from tasks.core.stage.errors import UserError
@@ -37,6 +40,7 @@ class Champion:
     replaced: int | None = None
     previous: int | None = None
     digests: Mapping[str, str] = field(default_factory=dict)  # DVC's, of the outs that make it up
+    fusion: Mapping[str, Any] = field(default_factory=dict)  # of a fused model: the settings of each fusion, and BM25's
     data: Mapping[str, Any] = field(default_factory=dict)  # dataset source and digest
     comparison: Mapping[str, Any] = field(default_factory=dict)
     commit: str = ""  # of the tag; not in its message
@@ -91,67 +95,45 @@ def describe(champion: Champion) -> str:
 def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     """What dvc.lock and data/source.json of `commit` say of `model`: digests and data.
 
-    UserError where it has no encoder there (a fusion has none of its own), or another than its index was made with.
+    UserError where it has no encoder there, or another than its index was made with.
     """
     lock = locked(folder, commit)
-    outs = outs_of(lock)
-    encoder = outs.get(f"data/encoders/{model}")
-    if encoder is None and (fused := lock.get(f"fuse@{model}")):
-        entry = parameters(fused)[f"fuse.{model}"]
-        raise UserError(
-            f"{commit[:12]}: {model} is a fusion of {entry['first']} and {entry['second']}, expected one encoder, which a champion is; "
-            f"crown the model that it is made from (retemper search --model {model} serves the fusion)"
-        )
-    if encoder is None:
-        known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
-        raise UserError(f"{commit[:12]}: dvc.lock has no encoder {model}, expected one of {', '.join(known) or 'none yet'}")
+    parts = parts_of(lock, model, partial(read_out, folder, commit), f"{commit[:12]}: dvc.lock")
     generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
     source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
-    return {"digests": digests_of(outs, model), "data": {name: source[name] for name in ("source", "digest") if name in source}}
+    data = {name: source[name] for name in ("source", "digest") if name in source}
+    return {"digests": parts.digests, "fusion": parts.fusion, "data": data}
 
 
-def digests_of(outs: Mapping[str, str], model: str) -> dict[str, str]:
-    """Of the outs in a dvc.lock, those that make up `model` as it is served."""
-    paths = {"encoder": f"data/encoders/{model}", "index": f"data/indexes/{model}", "corpus": "data/corpus"}
-    return {name: outs[path] for name, path in paths.items() if path in outs}
+def parts_at(project: Path, champion: Champion) -> Parts:
+    """What makes up a champion: its outs by path, as its commit has them."""
+    return parts_of(locked(project, champion.commit), champion.model, partial(read_out, project, champion.commit), describe(champion))
 
 
-def taken_back(champions: list[Champion], digests: Mapping[str, str]) -> Champion | None:
-    """Find the earlier champion with these digests, if someone has since replaced it manually.
+def taken_back(champions: list[Champion], made: Parts) -> Champion | None:
+    """Find the earlier champion with these parts, if someone has since replaced it manually.
 
-    Over the present one's own encoder only the whole of them counts: the same encoder with other data is another thing.
+    Over the present one's own model only the whole of them counts: the same model with other data is another thing.
     """
     chosen = next((one for one in reversed(champions) if one.cause != "data"), None)
     if chosen is None or chosen.cause not in ("set", "rollback"):
         return None
-    now = champions[-1].digests
-    names = ("encoder",) if digests.get("encoder") != now.get("encoder") else ("encoder", "index", "corpus")
-    if all(digests.get(name) == now.get(name) for name in names):
+    now = champions[-1]
+
+    def is_it(one: Champion) -> bool:
+        return is_same_model(made.digests, made.fusion, one.digests, one.fusion)
+
+    if not is_it(now):
+        return next((one for one in reversed(champions) if is_it(one)), None)
+    if made.digests == now.digests:
         return None
-    return next((one for one in reversed(champions) if all(one.digests.get(name) == digests.get(name) for name in names)), None)
-
-
-def locked_outs(folder: Path, commit: str) -> dict[str, str]:
-    """Digest of every out in dvc.lock of `commit` that its graph still makes, by path."""
-    return outs_of(locked(folder, commit))
+    return next((one for one in reversed(champions) if is_it(one) and one.digests == made.digests), None)
 
 
 def locked(folder: Path, commit: str) -> Lock:
     """The stages in dvc.lock of `commit` that its graph still has."""
     lock = parse_lock(show(folder, commit, "dvc.lock") or "", f"{commit[:12]}:dvc.lock")
     return of_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml"))
-
-
-def outs_of(stages: Lock) -> dict[str, str]:
-    """Digest of every out in a dvc.lock, by path. A query tower without an index of its own has its round's, which serves it."""
-    outs = {out["path"]: out.get("md5", "") for stage in stages.values() for out in stage.get("outs", [])}
-    for name in stages:
-        model = name.removeprefix("adore@")
-        if model != name:
-            entry = parameters(stages[name])[f"adore.{model}"]
-            if entry.get("index", "Flat") == "Flat":
-                outs[f"data/indexes/{model}"] = outs.get(f"data/indexes/{entry['round']}", "")
-    return outs
 
 
 def show(folder: Path, commit: str, name: str) -> str | None:
@@ -173,7 +155,9 @@ def choose(project: Path, wanted: str) -> Champion:
     commits = [commit for name in candidates if (commit := resolve(project, name))]
     if not commits:
         raise UserError(f"{wanted}: no commit {revision or 'yet'}; expected MODEL, champion/N or REVISION:MODEL")
-    commit = next((one for one in commits if f"data/encoders/{model}" in locked_outs(project, one)), commits[0])
+    commit = next(
+        (one for one in commits if {f"train@{model}", f"adore@{model}", f"fuse@{model}"} & locked(project, one).keys()), commits[0]
+    )
     champion = Champion(
         number=(now.number if now else 0) + 1,
         model=model,
@@ -246,9 +230,22 @@ def details(champion: Champion) -> str:
     if champion.comparison:
         lines.append(f"  against   {champion.comparison.get('reason', '')}")
     lines.append(f"  data      {champion.data.get('source', 'unknown')} ({str(champion.data.get('digest', ''))[:12]})")
-    lines.append(f"  encoder   {champion.digests.get('encoder', '')}")
+    lines += [f"  {kind:9} {digest}" for kind, digest in champion.digests.items() if kind.startswith("encoder")]
+    lines += [f"  {name:9} {_settings(entry)}" for name, entry in champion.fusion.items()]
     lines.append(f"  commit    {champion.commit}")
     return "\n".join(lines)
+
+
+def _settings(entry: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in entry.items())
+
+
+def read_out(project: Path, commit: str, path: str) -> Any:
+    """A JSON file in an out of `commit`, from the cache or the remote."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / Path(path).name
+        get_out(project, commit, path, out)
+        return read_json(out)
 
 
 def get_out(project: Path, commit: str, path: str, out: Path) -> None:
@@ -270,21 +267,23 @@ def export(project: Path, folder: Path) -> Champion:
     """Put the champion's encoder, index and record into `folder` (new or empty), ready to be served.
 
     Beside the index stand ids.parquet and owners.npy: row r of the index is a passage of document number owners[r], whose id is
-    ids[owners[r]].
+    ids[owners[r]]. Of a fusion, also BM25's index; its weights are in champion.json.
     """
     champion = current(project)
     if champion is None:
         raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: not empty, expected a new folder")
-    for kind in ("encoder", "index"):
-        if kind in champion.digests:
-            get_out(project, champion.commit, f"data/{kind}{'es' if kind == 'index' else 's'}/{champion.model}", folder / kind)
-    described = folder / "index/index.json"
-    if described.exists() and not described.with_name("index.faiss").exists():  # trained over its round's vectors: flows.results.search
-        get_out(project, champion.commit, f"data/indexes/{read_json(described)['round']}", folder / "index")
-    if (folder / "index/index.faiss").exists():
-        for name in ("ids.parquet", "owners.npy"):
-            get_out(project, champion.commit, f"data/tokens/documents/{name}", folder / "index" / name)
+    get = partial(get_out, project, champion.commit)
+    for kind, path in parts_at(project, champion).paths.items():
+        if kind == "corpus":
+            continue
+        get(path, folder / kind)
+        described, index = folder / kind / "index.json", folder / kind / "index.faiss"
+        if described.exists() and not index.exists():  # trained over its round's vectors: flows.results.search
+            get(f"data/indexes/{read_json(described)['round']}", folder / kind)
+        if index.exists():
+            for name in ("ids.parquet", "owners.npy"):
+                get(f"data/tokens/documents/{name}", folder / kind / name)
     (folder / "champion.json").write_text(json.dumps(asdict(champion), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return champion

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.experiments.evaluate import AS_IT_IS, EMPTY
+from flows.experiments.evaluate import untrained
 from flows.parameters import edit
 from flows.parameters.sources import STANDS
 from flows.pipeline import server
@@ -15,9 +15,11 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.lock import commit_of, read_lock
 from flows.repository.worktree import RUN, SOURCE, equip, make_worktree, remove_worktree, run_in
+from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from flows.retraining import champion
 from flows.retraining.champion import Champion
+from flows.retraining.parts import Parts, parts_of
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.params import read_yaml
@@ -33,34 +35,39 @@ class NotComparable(UserError):
 def evaluate_champion(project: Path, now: Champion, corpus: str, *, processes: Processes, display: Display) -> dict[str, Any]:
     """Metrics of the champion on the new corpus and queries; values by query are in SCRATCH/values afterwards.
 
-    A second tree measures it by an ordinary run: as a round of no steps with its own text and token settings, as it is served. How deep
-    it is searched and what is measured are as now. Its shards come from the shard store where documents have not changed. A compressed
-    index that it was trained with is searched as it is served, over the corpus that it is of, in a tree of its own commit. UserError
-    where its encoder is nowhere any more; NotComparable where it has such an index, and the present `corpus` (digest) is another.
+    A second tree measures it by an ordinary run: its encoders are rounds of no steps with its own text and token settings, as it is
+    served; a fusion has its own weights, and BM25 is built with its own settings. How deep it is searched and what is measured are as
+    now. Shards come from the shard store where documents have not changed. A compressed index that it was trained with is searched as
+    it is served, over the corpus that it is of, in a tree of its own commit. UserError where an encoder is nowhere any more;
+    NotComparable where it has such an index, and the present `corpus` (digest) is another.
     """
     name = f"champion/{now.number}"
     remove_worktree(SCRATCH)
     SCRATCH.mkdir(parents=True)
-    champion.get_out(project, now.commit, f"data/encoders/{now.model}", SCRATCH / "encoder")
+    parts = champion.parts_at(project, now)
+    for kind in parts.encoders.values():
+        champion.get_out(project, now.commit, parts.paths[kind], SCRATCH / kind)
     (SCRATCH / "params.yaml").write_text(champion.show(Path.cwd(), now.commit, "params.yaml") or "", encoding="utf-8")
     own, sections = read_yaml(SCRATCH / "params.yaml"), read_yaml(Path("params.yaml"))
     present: dict[str, Any] = {section: sections[section] for section in ("retrieve", "evaluate") if section in sections}
-    if indexed := _has_index(project, now, own):
+    if indexed := _has_index(project, now, parts, own):
         if corpus != now.digests.get("corpus"):
             raise NotComparable(
                 f"{name}: it was trained with an index of its own, which is of another corpus, so the two cannot be "
                 f"compared; the champion stays (to have the new one: retemper champion set MODEL)"
             )
-        model, target = now.model, f"evaluate_adore@{now.model}"
+        model, target = now.model, f"evaluate_{'fuse' if now.fusion else 'adore'}@{now.model}"
         tree = make_worktree(SCRATCH / "tree", now.commit)
     else:
-        model, target = "champion", "evaluate@champion"
+        model, target = (now.model, f"evaluate_fuse@{now.model}") if now.fusion else ("champion", "evaluate@champion")
         tree = make_worktree(SCRATCH / "tree", commit_of("HEAD"))
         for file in (locks.DVC_LOCK, SOURCE, "params.yaml"):
             shutil.copy(file, tree / file)
         present |= {section: own[section] for section in ("text", "tokenize", "encode") if section in own}
-        present |= {section: {} for section in ("base", *EMPTY)} | {"rounds": {model: AS_IT_IS}}
-        present["encoder.source"] = str((SCRATCH / "encoder").resolve())
+        present |= untrained({one if now.fusion else model: str((SCRATCH / kind).resolve()) for one, kind in parts.encoders.items()})
+        if now.fusion:
+            present["fuse"] = {one: {**own["fuse"][one], **setting} for one, setting in now.fusion.items() if one != BM25}
+            present["bm25"] = own.get("bm25") or {}
     edit.apply([f"{key}={json.dumps(value)}" for key, value in present.items()], tree / "params.yaml", lambda _: None)
     equip(tree)
     (tree / ".retemper").mkdir(exist_ok=True)
@@ -70,18 +77,26 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, *, processes: P
     if status:
         why = problems[-1].message if problems else f"its run ended with status {status}"
         raise UserError(f"{name} could not be measured on the new data: {why}")
-    if indexed and champion.digests_of(champion.outs_of(read_lock(tree / locks.DVC_LOCK)), model) != now.digests:
+    if indexed and _made_again(tree, now) != now.digests:
         raise NotComparable(f"{name}: its encoder and index were not made again as they are served; the champion stays")
     shutil.copytree(tree / "data/values" / model, SCRATCH / "values")
     return dict(read_json(tree / METRICS / f"{model}.json"))
 
 
-def _has_index(project: Path, now: Champion, own: Mapping[str, Any]) -> bool:
+def _has_index(project: Path, now: Champion, parts: Parts, own: Mapping[str, Any]) -> bool:
     """Whether the champion, with parameters `own`, was trained with a compressed index. UserError where that is nowhere any more."""
-    if now.model not in (own.get("adore") or {}):
-        return False
-    champion.get_out(project, now.commit, f"data/indexes/{now.model}", SCRATCH / "index")
-    return (SCRATCH / "index/index.faiss").exists()
+    found = []
+    for name, kind in parts.encoders.items():
+        if name in (own.get("adore") or {}):
+            index = SCRATCH / kind.replace("encoder", "index")
+            champion.get_out(project, now.commit, f"data/indexes/{name}", index)
+            found.append((index / "index.faiss").exists())
+    return any(found)
+
+
+def _made_again(tree: Path, now: Champion) -> Mapping[str, str]:
+    """Digests of the champion's parts as a run in `tree` made them."""
+    return parts_of(read_lock(tree / locks.DVC_LOCK), now.model, lambda path: read_json(tree / path), str(tree)).digests
 
 
 def _run_second(tree: Path, target: str, processes: Processes, *, show: Callable[[str], None]) -> tuple[int, list[Problem]]:

@@ -35,8 +35,9 @@ from flows.retraining import tree as retraining_tree
 from flows.retraining.champion import Champion
 from flows.retraining.history import Ended, Result
 from flows.retraining.measurement import OF_SERVER, SCRATCH, NotComparable, evaluate_champion, values
+from flows.retraining.parts import is_same_model, outs_of, parts_of
 from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
-from tasks.core.stage.files import write_json
+from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import read_yaml
 
 LOCK = Path(".retemper/retraining.lock")
@@ -95,7 +96,7 @@ def _work(
     _run_pipeline(check, processes, display)
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
-    model = metrics.best_model(found, measure, sections)
+    model = metrics.best_model(found, measure, sections, fused=True)
     champions = champion.read_champions(project)
     now = champions[-1] if champions else None
     new = Champion(
@@ -108,21 +109,21 @@ def _work(
         replaced=now.number if now else None,
         previous=now.number if now else None,
     )
-    digests = champion.digests_of(champion.outs_of(read_lock()), model)
+    made = parts_of(read_lock(), model, lambda path: read_json(Path(path)), "dvc.lock")
     begun = replace(begun, candidate=model, champion=now.number if now else None, metrics=found)
-    if now and digests == now.digests:
+    if now and (made.digests, made.fusion) == (now.digests, now.fusion):
         return replace(begun, result="unchanged", reason=f"{model} is champion/{now.number} itself: nothing that it depends on has changed")
     if now and (last := _nothing_new(tree, now.number)):
         return replace(begun, result="unchanged", reason=f"nothing new since {last.when}: {last.reason}")
     reason, promoted = f"{model} is the first champion", True
-    if now and (old := champion.taken_back(champions, digests)):
+    if now and (old := champion.taken_back(champions, made)):
         reason, promoted = f"{model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays", False
-    elif now and digests.get("encoder") == now.digests.get("encoder"):
+    elif now and is_same_model(made.digests, made.fusion, now.digests, now.fusion):
         reason = f"{model} is champion/{now.number}, its corpus or index is new"
         new = replace(new, cause="data")
     elif now:
         try:
-            corpus = digests.get("corpus", "")
+            corpus = made.digests.get("corpus", "")
             measured = _again(partial(evaluate_champion, project, now, corpus, processes=processes, display=display))
             found[f"champion/{now.number}"] = measured
             ours = values(Path("data/values") / model, measure, found[model])
@@ -153,11 +154,7 @@ def _nothing_new(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     if tree.tip is None:
         return None
     last = history.recorded(tree.folder, tree.tip)
-    if (
-        last is None
-        or last.champion != champion_now
-        or champion.outs_of(champion.locked(tree.folder, tree.tip)) != champion.outs_of(read_lock())
-    ):
+    if last is None or last.champion != champion_now or outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(read_lock()):
         return None
     before = champion.show(tree.folder, tree.tip, str(promotion.FILE))
     rules = promotion.FILE.read_text(encoding="utf-8").strip() if promotion.FILE.exists() else None

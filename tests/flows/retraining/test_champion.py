@@ -1,5 +1,7 @@
 """What makes up a served model, by a dvc.lock."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,18 +12,59 @@ from flows.repository.git import git
 from flows.repository.lock import parse_lock
 from flows.retraining import champion, history, retrain
 from flows.retraining import tree as retraining_tree
-from flows.retraining.champion import digests_of, outs_of, record_of
+from flows.retraining.champion import record_of
+from flows.retraining.parts import Parts, is_same_model, outs_of, parts_of
 from tasks.core.stage.errors import UserError
 
 LOCK = """
 schema: '2.0'
 stages:
   prepare: {{outs: [{{path: data/corpus, md5: corpus}}]}}
+  train@star: {{outs: [{{path: data/encoders/star, md5: of_star}}]}}
+  bm25: {{params: {{data/params.json: {{bm25: {{k1: 0.9}}, text: {{}}}}}}, outs: [{{path: data/bm25, md5: words}}]}}
+  fuse@hybrid: {{params: {{data/params.json: {{fuse.hybrid: {{first: bm25, second: tower}}}}}}}}
+  fuse@all: {{params: {{data/params.json: {{fuse.all: {{first: hybrid, second: star}}}}}}}}
   index@star: {{outs: [{{path: data/indexes/star, md5: {factory}}}, {{path: data/index_metrics/star.json, md5: m}}]}}
   adore@tower:
     params: {{params.yaml: {{adore.tower: {{round: star, negatives: none{entry}}}}}}}
     outs: [{{path: data/encoders/tower, md5: weights}}, {{path: data/indexes/tower, md5: own}}]
 """
+
+
+def parts(model: str, factory: str = "f", entry: str = "") -> Parts:
+    records = {
+        "data/runs/hybrid/fusion.json": {
+            "first": "bm25",
+            "second": "tower",
+            "method": "linear",
+            "weight": 0.2,
+            "grid": [1],
+            "chosen_on": "dev",
+        },
+        "data/runs/all/fusion.json": {"first": "hybrid", "second": "star", "method": "rrf", "k": 60},
+    }
+    return parts_of(parse_lock(LOCK.format(factory=factory, entry=entry), ""), model, records.__getitem__, "dvc.lock")
+
+
+def test_a_fusion_is_made_of_every_encoder_bm25_and_its_weights() -> None:
+    found = parts("hybrid")
+    assert found.digests == {"encoder": "weights", "index": "f", "corpus": "corpus", "bm25": "words"}
+    assert found.fusion == {"bm25": {"k1": 0.9}, "hybrid": {"first": "bm25", "second": "tower", "method": "linear", "weight": 0.2}}
+    assert found.encoders == {"tower": "encoder"}
+    whole = parts("all")
+    assert whole.encoders == {"tower": "encoder", "star": "encoder.star"}
+    assert whole.paths["index.star"] == "data/indexes/star"
+    assert list(whole.fusion) == ["bm25", "hybrid", "all"]
+    assert parts("star").fusion == {}
+
+
+def test_the_same_model_over_other_data() -> None:
+    one, other = parts("hybrid"), parts("hybrid", factory="g")
+    assert one.digests != other.digests
+    assert is_same_model(one.digests, one.fusion, other.digests, other.fusion)
+    tower, weighted = parts("tower"), {**one.fusion, "hybrid": {**one.fusion["hybrid"], "weight": 0.3}}
+    assert not is_same_model(one.digests, one.fusion, tower.digests, tower.fusion), "one of its models alone"
+    assert not is_same_model(one.digests, one.fusion, one.digests, weighted)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +73,9 @@ stages:
 )
 def test_a_query_tower_without_an_index_is_served_by_its_rounds(entry: str, index: str) -> None:
     """So a change of index.factory alone, which remakes that, is a change of the model as it is served."""
-    found = digests_of(outs_of(parse_lock(LOCK.format(factory="of_star", entry=entry), "")), "tower")
+    found = parts("tower", factory="of_star", entry=entry).digests
     assert found == {"encoder": "weights", "index": index, "corpus": "corpus"}
-    changed = digests_of(outs_of(parse_lock(LOCK.format(factory="of_star_anew", entry=entry), "")), "tower")
+    changed = parts("tower", factory="of_star_again", entry=entry).digests
     assert (changed != found) == (index == "of_star")
 
 
@@ -55,16 +98,71 @@ def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> No
         record_of(tmp_path, commit, "b")
 
 
-def test_a_fusion_cannot_be_crowned(tmp_path: Path) -> None:
+@pytest.fixture
+def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """A repository whose dvc.lock has a fusion of BM25 and `a`, and its commit. Outs are made where they are asked for."""
     git("init", "--quiet", folder=tmp_path)
-    params = "params: {data/params.json: {fuse.hybrid: {first: bm25, second: a}}}"
-    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  fuse@hybrid: {{{params}, outs: [{{path: data/runs/hybrid, md5: x}}]}}\n")
-    (tmp_path / "dvc.yaml").write_text("stages: {fuse: {foreach: '${fuse}', do: {cmd: x}}}\n")
-    (tmp_path / "params.yaml").write_text("fuse: {hybrid: {}}\n")
+    (tmp_path / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n"
+        "  prepare: {outs: [{path: data/corpus, md5: c}]}\n"
+        "  bm25: {params: {data/params.json: {bm25: {k1: 0.9}}}, outs: [{path: data/bm25, md5: w}]}\n"
+        "  train@a: {outs: [{path: data/encoders/a, md5: e}]}\n"
+        "  index@a: {outs: [{path: data/indexes/a, md5: i}]}\n"
+        "  fuse@hybrid: {params: {data/params.json: {fuse.hybrid: {first: bm25, second: a}}}, outs: [{path: data/runs/hybrid, md5: x}]}\n"
+        "  fuse@lone: {params: {data/params.json: {fuse.lone: {first: bm25, second: b}}}, outs: [{path: data/runs/lone, md5: x}]}\n"
+    )
+    stages = ("prepare: {cmd: x}", "bm25: {cmd: x}", *(f"{one}: {{foreach: '${{{of}}}', do: {{cmd: x}}}}" for one, of in STAGES.items()))
+    (tmp_path / "dvc.yaml").write_text(f"stages: {{{', '.join(stages)}}}\n")
+    (tmp_path / "params.yaml").write_text("rounds: {a: {}}\nfuse: {hybrid: {}, lone: {}}\n")
     git("add", ".", folder=tmp_path)
     git("commit", "--quiet", "-m", "a fusion", folder=tmp_path)
-    with pytest.raises(UserError, match=r"hybrid is a fusion of bm25 and a, expected one encoder, which a champion is; crown the model"):
-        record_of(tmp_path, git("rev-parse", "HEAD", folder=tmp_path), "hybrid")
+
+    def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith(".json"):
+            out.write_text('{"first": "bm25", "second": "a", "method": "linear", "weight": 0.2, "chosen_on": "dev"}')
+        elif path.startswith("data/tokens"):
+            out.write_text(path)
+        else:
+            out.mkdir()
+            (out / ("index.faiss" if "indexes" in path else "of")).write_text(path)
+
+    monkeypatch.setattr(champion, "get_out", get_out)
+    return tmp_path, git("rev-parse", "HEAD", folder=tmp_path)
+
+
+STAGES = {"train": "rounds", "index": "rounds", "fuse": "fuse"}
+
+
+def test_a_fusion_is_crowned_and_exported_with_all_that_serves_it(fused: tuple[Path, str]) -> None:
+    folder, commit = fused
+    crowned = champion.choose(folder, f"{commit}:hybrid")
+    assert champion.current(folder) == crowned
+    assert crowned.digests == {"encoder": "e", "index": "i", "corpus": "c", "bm25": "w"}
+    assert crowned.fusion["hybrid"] == {"first": "bm25", "second": "a", "method": "linear", "weight": 0.2}
+    assert "  hybrid    first bm25, second a, method linear, weight 0.2" in champion.details(crowned)
+    assert champion.choose(folder, "hybrid").commit == commit, "it is found without a revision"
+    champion.export(folder, folder / "out")
+    got = sorted(path.relative_to(folder / "out").as_posix() for path in (folder / "out").rglob("*") if path.is_file())
+    assert got == ["bm25/of", "champion.json", "encoder/of", "index/ids.parquet", "index/index.faiss", "index/owners.npy"]
+    assert json.loads((folder / "out/champion.json").read_text())["fusion"]["hybrid"]["weight"] == 0.2
+    with pytest.raises(UserError, match=r"dvc.lock has no encoder b, expected one of a, hybrid, lone$"):
+        record_of(folder, commit, "b")
+    with pytest.raises(UserError, match=r"^fuse.lone: is made from b, which reorders a run"):
+        record_of(folder, commit, "lone")
+
+
+def test_a_fusion_that_was_taken_back_stays_so(fused: tuple[Path, str]) -> None:
+    """Its encoder alone is another model, and so is it with another weight."""
+    folder, commit = fused
+    for wanted in ("hybrid", "a"):
+        champion.choose(folder, f"{commit}:{wanted}")
+    champions = champion.read_champions(folder)
+    made = champion.parts_at(folder, champions[0])
+    assert champion.taken_back(champions, made) == champions[0]
+    other = replace(made, fusion={**made.fusion, "hybrid": {**made.fusion["hybrid"], "weight": 0.9}})
+    assert champion.taken_back(champions, other) is None
+    assert champion.taken_back(champions, champion.parts_at(folder, champions[1])) is None, "it is the champion"
 
 
 def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,10 +180,11 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         (retrain.metrics, "best_model", "a"),
         (retrain.promotion, "measure_of", "nDCG@10"),
         (retrain.champion, "read_champions", [now]),
+        (retrain, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (retrain, "_take_in", None),
         (retrain, "_run_pipeline", None),
     ):
-        monkeypatch.setattr(place, name, lambda *_, value=value: value)
+        monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(retrain, "evaluate_champion", fail)
     begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
     with pytest.raises(UserError, match="its encoder is unavailable"):

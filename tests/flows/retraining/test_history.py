@@ -63,7 +63,7 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     taken_back = [crowned(1, "first", "e1"), crowned(2, "promoted", "e2"), crowned(3, "rollback", "e1")]
     monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
     monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
-    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_: "a")
+    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)
     monkeypatch.setattr(champion, "show", lambda _, __, name: committed.get(name))
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)

@@ -11,6 +11,7 @@ import pytest
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.retraining import champion, measurement
+from flows.retraining.parts import SETTING, Parts
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.stage.params import read_yaml
@@ -28,11 +29,13 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
     monkeypatch.setattr(champion, "get_out", lambda _project, _commit, path, out: shutil.copytree(path, out))
     own = small.read("params.yaml").decode()
     monkeypatch.setattr(champion, "show", lambda *_: own)
+    of_warmup = Parts({"encoder": "data/encoders/warmup"}, {}, {"warmup": "encoder"})
+    monkeypatch.setattr(champion, "parts_at", lambda *_: of_warmup)
     small.set("tokenize.document_length", 12)
     now, shards = champion.Champion(7, "warmup", "set", "", commit="0" * 40), set(Path(".retemper/shards").iterdir())
 
-    def measured() -> Any:
-        return measurement.evaluate_champion(Path.cwd(), now, "", processes=Processes(), display=Display())
+    def measured(one: champion.Champion = now) -> Any:
+        return measurement.evaluate_champion(Path.cwd(), one, "", processes=Processes(), display=Display())
 
     assert measured() == json.loads(small.read("data/metrics/warmup.json"))
     found = measurement.values(measurement.SCRATCH / "values", "nDCG@10", measured())
@@ -40,10 +43,19 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
     tree = measurement.SCRATCH / "tree"
     assert folder_digest(tree / "data/encoders/champion") == folder_digest(Path("data/encoders/warmup")), "so its kept shards are found"
     assert set(Path(".retemper/shards").iterdir()) > shards > set(), "in the one store"
+    setting = {key: value for key, value in json.loads(small.read("data/runs/hybrid/fusion.json")).items() if key in SETTING}
+    of_hybrid = Parts({"encoder": "data/encoders/tower"}, {}, {"tower": "encoder"})
+    with monkeypatch.context() as patch:
+        patch.setattr(champion, "parts_at", lambda *_: of_hybrid)
+        fused = champion.Champion(8, "hybrid", "set", "", commit="0" * 40, fusion={"hybrid": setting})
+        assert measured(fused) == json.loads(small.read("data/metrics/hybrid.json")), "with the weight that was chosen"
     own = own.replace("document_length: 24", "document_length: 16")
     measured()
     tokens = json.loads((tree / "data/tokens/documents/meta.json").read_text())
     assert tokens["max_length"] == 16, "with its own token settings"
+
+
+FUSION = {"bm25": {"k1": 1.5}, "mixed": {"first": "bm25", "second": "a", "method": "linear", "weight": 0.2}}
 
 
 def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +97,8 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(measurement, "commit_of", lambda _: "here")
     monkeypatch.setattr(champion, "get_out", get_out)
     monkeypatch.setattr(champion, "show", lambda *_: own)
+    of_a = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
+    monkeypatch.setattr(champion, "parts_at", lambda *_: of_a)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     now, ended = champion.Champion(1, "a", "first", "", digests=dict(made), commit="then"), [(0, list[Problem]())] * 3
 
@@ -109,6 +123,14 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     assert (found["retrieve"], found["text"], found["base"]) == ({"depth": 7}, {"titles": False}, {})
     assert found["rounds"] == {"champion": {"init": "base", "negatives": "none", "steps": 0}}
     assert found["encoder"]["source"] == str(tmp_path / measurement.SCRATCH / "encoder")
+    now, ended[:] = champion.Champion(1, "mixed", "first", "", digests=dict(made), commit="then", fusion=FUSION), [(0, [])]
+    own = "bm25: {k1: 1.5}\nfuse: {mixed: {first: bm25, second: a, depth: 50}}\nevaluate: {}\n"
+    assert measured("c2") == {"dev": {}}
+    assert asked == ["here", "evaluate_fuse@mixed", "1"]
+    found = read_yaml(measurement.SCRATCH / "tree/params.yaml")
+    assert found["fuse"] == {"mixed": {"first": "bm25", "second": "a", "depth": 50, "method": "linear", "weight": 0.2}}
+    assert found["rounds"] == {"a": {"init": "base", "negatives": "none", "steps": 0}}
+    assert (found["bm25"], found["encoder"]["source"]) == ({"k1": 1.5}, str(tmp_path / measurement.SCRATCH / "encoder"))
     ended[:] = [(2, [Problem("invalid", "x: no room", 2)])]
     with pytest.raises(UserError, match=r"^champion/1 could not be measured on the new data: x: no room$"):
         measured("c2")

@@ -19,6 +19,7 @@ from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
 from flows.retraining import champion, history, retrain
 from flows.retraining import tree as retraining_tree
+from flows.retraining.parts import Parts
 from tasks.core.stage.errors import Problem, UserError
 
 
@@ -219,7 +220,7 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
     back = crowned(3, "rollback", "e1")
 
     def old(champions: list[champion.Champion], candidate: champion.Champion) -> int | None:
-        found = champion.taken_back(champions, candidate.digests)
+        found = champion.taken_back(champions, Parts({}, candidate.digests, {}))
         return found.number if found else None
 
     assert old([first, second, back], second) == 2
@@ -271,7 +272,7 @@ def test_what_is_done_without_a_test(
 
     monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
     monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
-    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_: "a")
+    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: there)
     monkeypatch.setattr(champion, "record_of", lambda *_: {})
     monkeypatch.setattr(champion, "crown", lambda _, new, *__: made.append(new))
@@ -298,6 +299,8 @@ def test_an_exported_query_tower_comes_with_its_rounds_index(tmp_path: Path, mon
     asked: list[tuple[str, Path]] = []
     monkeypatch.setattr(champion, "get_out", get_out)
     monkeypatch.setattr(champion, "current", lambda _: crowned(1, "first", "e1"))
+    tower = Parts({"encoder": "data/encoders/tower", "index": "data/indexes/tower"}, {}, {"tower": "encoder"})
+    monkeypatch.setattr(champion, "parts_at", lambda *_: tower)
     champion.export(tmp_path, tmp_path / "served")
     assert (tmp_path / "served/index/index.faiss").exists()
     ids = [(f"data/tokens/documents/{name}", tmp_path / "served/index" / name) for name in ("ids.parquet", "owners.npy")]

@@ -1,0 +1,82 @@
+"""What makes up a model as it is served, by a dvc.lock: encoders, indexes, corpus; of a fusion also BM25, and the weights chosen."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.repository.lock import Lock, parameters
+from flows.results.fusions import BM25, fusions, made_from
+from tasks.core.stage.errors import UserError
+
+SETTING = ("first", "second", "method", "weight", "k")  # of a fusion.json, what decides how runs are fused
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`paths` of outs, and their digests by DVC, by kind: encoder, index, corpus, bm25. `encoders`: the kind of each encoder's model.
+
+    A fusion of several models has `encoder.NAME` and `index.NAME` of all but the first. `fusion`: settings of each fusion, and BM25's
+    parameters.
+    """
+
+    paths: Mapping[str, str]
+    digests: Mapping[str, str]
+    encoders: Mapping[str, str]
+    fusion: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parts_of(stages: Lock, model: str, read: Callable[[str], Any], where: str) -> Parts:
+    """The parts of `model` by the entries of dvc.lock; `read` gives a JSON file in an out. UserError, naming `where`, for a missing one."""
+    outs, sections = outs_of(stages), _sections(stages)
+    searched, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
+    dense = [name for name in searched if name != BM25 or not fused]
+    for name in dense:
+        if f"data/encoders/{name}" not in outs:
+            known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
+            raise UserError(f"{where} has no encoder {name}, expected one of {', '.join([*known, *fusions(sections)]) or 'none yet'}")
+    paths, encoders = {"corpus": "data/corpus"}, dict[str, str]()
+    for name in dense:
+        end = "" if name == dense[0] else f".{name}"
+        encoders[name] = f"encoder{end}"
+        paths |= {f"encoder{end}": f"data/encoders/{name}", f"index{end}": f"data/indexes/{name}"}
+    fusion: dict[str, Any] = {}
+    if fused and BM25 in searched:
+        paths["bm25"], fusion[BM25] = "data/bm25", parameters(stages["bm25"]).get("bm25", {})
+    for name in fused:
+        told = read(f"data/runs/{name}/fusion.json")
+        fusion[name] = {key: told[key] for key in SETTING if key in told}
+    there = {kind: path for kind, path in paths.items() if path in outs}
+    return Parts(there, {kind: outs[path] for kind, path in there.items()}, encoders, fusion)
+
+
+def is_same_model(digests: Mapping[str, str], fusion: Mapping[str, Any], other: Mapping[str, str], others: Mapping[str, Any]) -> bool:
+    """Whether two models are the same but for the corpus and what is made of it: indexes."""
+
+    def of_encoders(found: Mapping[str, str]) -> dict[str, str]:
+        return {kind: digest for kind, digest in found.items() if kind.startswith("encoder")}
+
+    return (of_encoders(digests), fusion) == (of_encoders(other), others)
+
+
+def outs_of(stages: Lock) -> dict[str, str]:
+    """Digest of every out in a dvc.lock, by path. A query tower without an index of its own has its round's, which serves it."""
+    outs = {out["path"]: out.get("md5", "") for stage in stages.values() for out in stage.get("outs", [])}
+    for name in stages:
+        model = name.removeprefix("adore@")
+        if model != name:
+            entry = parameters(stages[name])[f"adore.{model}"]
+            if entry.get("index", "Flat") == "Flat":
+                outs[f"data/indexes/{model}"] = outs.get(f"data/indexes/{entry['round']}", "")
+    return outs
+
+
+def _sections(stages: Lock) -> dict[str, dict[str, Any]]:
+    """Entries of rounds, adore and fuse whose stages have run."""
+    found: dict[str, dict[str, Any]] = {"rounds": {}, "adore": {}, "fuse": {}}
+    for stage in stages:
+        kind, _, name = stage.partition("@")
+        section = {"train": "rounds", "adore": "adore", "fuse": "fuse"}.get(kind)
+        if section:
+            found[section][name] = parameters(stages[stage]).get(f"{section}.{name}", {})
+    return found
