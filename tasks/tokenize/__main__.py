@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, new_folder
@@ -12,6 +14,8 @@ from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES, SPLITS
 from tasks.core.text.document import Text, document_text
 from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import SAME, open_tokens
+from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
 from tasks.tokenize.store import write_tokens
 
@@ -45,6 +49,10 @@ def main() -> None:
         length, prefix = params.document_length, params.document_prefix
         total = count_rows(path)
         write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, params.passages)
+        if params.near_duplicates is not None:
+            first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
+            np.save(out / "documents" / SAME, first)
+            print(f"{(first != np.arange(len(first))).sum():,} of {len(first):,} documents are near-duplicates of an earlier one")
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             length, prefix = params.query_length, params.query_prefix

@@ -19,5 +19,12 @@ class Tokenize(Params):
         description="maximum passages per document. 1: its first document_length tokens (FirstP); more: it is scored by its best "
         "passage (MaxP)",
     )
+    near_duplicates: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="documents whose sets of three consecutive tokens have at least this Jaccard similarity count as one text (MinHash): "
+        "none is a negative of a query that has another as a positive. 0.8 is usual; null: only documents with the same tokens do",
+    )
     query_prefix: str = Field("", description="prepended to every query (for example `query: ` for E5)")
     document_prefix: str = Field("", description="prepended to every document")

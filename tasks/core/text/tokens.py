@@ -2,7 +2,7 @@
 
 A folder: tokens.bin (uint16, or int32 for large vocabularies; special tokens included), offsets.npy (int64,
 rows + 1), owners.npy (int32, the ordinal of the document or query that a row is a passage of, sorted),
-ids.parquet (one id per owner), meta.json.
+ids.parquet (one id per owner), meta.json; same.npy (int64, one per owner) if tokenize.near_duplicates is set.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Corrupt, UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints, read_ids
 from tasks.core.tables.parquet import count_rows
@@ -21,6 +21,7 @@ from tasks.core.tables.parquet import count_rows
 if TYPE_CHECKING:  # two CPU seconds, for stages that only need ids
     import torch
 
+SAME = "same.npy"
 HASHED_ROWS = 1 << 16  # texts that are hashed at a time
 
 
@@ -70,13 +71,22 @@ class Tokens:
 
 
 def first_of_same(tokens: Tokens) -> Ints:
-    """For each owner, the first one with the same tokens, [O]: itself if none comes before it.
+    """For each owner, the first one with the same tokens, [O]: itself if none comes before it. same.npy in the folder, if tokenize
+    wrote it (tokenize.near_duplicates), also has those with nearly the same.
 
     Two texts are the same if a model cannot tell them apart: it sees their tokens, truncated to its length. Tokens are compared by
     a multilinear hash of 64 bits. Two texts that differ collide with probability 2^-64, or 2^-34 at worst: a difference of two
     token ids below 2^31 ends in at most 30 zero bits, which a multiplication keeps.
     """
-    owners = count_rows(tokens.folder / "ids.parquet")
+    owners, near = count_rows(tokens.folder / "ids.parquet"), tokens.folder / SAME
+    if near.exists():
+        try:
+            known: Ints = np.load(near, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise Corrupt(f"{near}: unreadable ({error}); run tokenize again") from None
+        if known.shape != (owners,):
+            raise Corrupt(f"{near}: found shape {known.shape}, expected ({owners},); run tokenize again")
+        return known
     if not len(tokens):
         return np.arange(owners)
     draw = np.random.default_rng(0)

@@ -1,0 +1,113 @@
+"""Near-duplicate documents by MinHash: Broder, On the Resemblance and Containment of Documents (SEQUENCES 1997).
+
+Two documents are near-duplicates if the Jaccard similarity of their sets of SHINGLE consecutive tokens is at least a threshold.
+Candidates are documents that agree on all values of a band (locality-sensitive hashing); each is then compared exactly, so
+nothing below the threshold is taken, and a pair at the threshold is found with a probability of FOUND or more. Bands are made
+one by one over the tokens on disk: memory is 16 bytes a document, and some a candidate.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.tables.ids import Ints
+from tasks.core.tables.parquet import count_rows
+from tasks.core.text.tokens import HASHED_ROWS, Tokens, first_of_same
+
+Hashes = npt.NDArray[np.uint64]
+SHINGLE = 3  # tokens
+VALUES = 64  # MinHash values of a document, in all bands together
+FOUND = 0.95
+COMPARED = 64  # documents of a band's group that one is compared with: those before it
+NONE = np.uint64(2**64 - 1)
+
+
+def bands_of(threshold: float) -> tuple[int, int]:
+    """Number of bands and values in each: as many values as still find a pair at the threshold with a probability of FOUND.
+
+    A band agrees with probability t^values, so one of `bands` does with 1 - (1 - t^values)^bands.
+    """
+    for values in range(VALUES, 1, -1):
+        if 1 - (1 - threshold**values) ** (VALUES // values) >= FOUND:
+            return VALUES // values, values
+    return VALUES, 1
+
+
+def first_of_near(tokens: Tokens, threshold: float) -> Ints:
+    """For each owner, the first one in its group, [O]: groups are linked by near-duplicates, and by equal texts."""
+    first = first_of_same(tokens)
+    owners = count_rows(tokens.folder / "ids.parquet")
+    bands, values = bands_of(threshold)
+    draw = np.random.default_rng(0)
+    for _ in range(bands):
+        for group in _groups(_band(tokens, owners, draw.integers(2**64, size=(values, 2), dtype=np.uint64))):
+            for place, owner in enumerate(group):
+                for other in group[max(0, place - COMPARED) : place]:
+                    roots = sorted((_root(first, owner), _root(first, other)))
+                    if roots[0] != roots[1] and _jaccard(tokens, owner, other) >= threshold:
+                        first[roots[1]] = roots[0]
+    return np.array([_root(first, owner) for owner in range(owners)], dtype=np.int64)
+
+
+def _groups(keys_O: Hashes) -> Iterator[list[int]]:
+    """Owners with the same key, where there are several, in their order."""
+    order = np.argsort(keys_O, kind="stable")
+    begins = np.flatnonzero(np.append(True, np.diff(keys_O[order]) != 0)) if len(order) else order
+    ends = np.append(begins[1:], len(order))
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        if end - begin > 1 and keys_O[order[begin]] != NONE:
+            yield order[begin:end].tolist()
+
+
+def _root(first: Ints, owner: int) -> int:
+    while first[owner] != owner:
+        first[owner] = first[first[owner]]
+        owner = int(first[owner])
+    return owner
+
+
+def _band(tokens: Tokens, owners: int, draws_V2: Hashes) -> Hashes:
+    """One key per owner, [O]: owners with the same sets of shingles have the same. NONE for an owner without tokens."""
+    least_VO = np.full((len(draws_V2), owners), NONE)
+    for start in range(0, len(tokens), HASHED_ROWS):
+        hashes, rows = _shingles(tokens, start, min(start + HASHED_ROWS, len(tokens)))
+        begins = np.flatnonzero(np.diff(rows, prepend=-1))
+        of_owner = tokens.owners[rows[begins]]
+        for least_O, (times, plus) in zip(least_VO, draws_V2, strict=True):
+            mixed = hashes * (times | np.uint64(1)) + plus
+            np.minimum.at(least_O, of_owner, np.minimum.reduceat(mixed ^ (mixed >> np.uint64(31)), begins))
+    key_O = np.zeros(owners, dtype=np.uint64)
+    for least_O in least_VO:
+        key_O = (key_O ^ least_O) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
+    key_O[least_VO[0] == NONE] = NONE
+    return key_O
+
+
+def _shingles(tokens: Tokens, start: int, end: int) -> tuple[Hashes, Ints]:
+    """Hashes of all shingles of rows `start` to `end` - 1, and their rows, in order. A row shorter than a shingle has one, of its own."""
+    offsets = np.asarray(tokens.offsets[start : end + 1])
+    lengths, flat = np.diff(offsets), np.asarray(tokens.flat[offsets[0] : offsets[-1]]).astype(np.uint64) + np.uint64(1)
+    row = np.repeat(np.arange(start, end), lengths)
+    hashes = np.zeros(len(flat), dtype=np.uint64)
+    for step in range(SHINGLE):  # of what is left of the row
+        there = np.zeros(len(flat), dtype=bool)
+        there[: len(flat) - step] = row[step:] == row[: len(flat) - step]
+        moved = np.zeros(len(flat), dtype=np.uint64)
+        moved[: len(flat) - step] = flat[step:]
+        hashes = (hashes ^ np.where(there, moved, np.uint64(0))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes ^= hashes >> np.uint64(29)
+    place = np.arange(len(flat)) - np.repeat(offsets[:-1] - offsets[0], lengths)
+    whole = (place + SHINGLE <= np.repeat(lengths, lengths)) | (place == 0)
+    return hashes[whole], row[whole]
+
+
+def _jaccard(tokens: Tokens, one: int, other: int) -> float:
+    ours, theirs = _set(tokens, one), _set(tokens, other)
+    both = int(np.isin(ours, theirs).sum())
+    return both / (len(ours) + len(theirs) - both)
+
+
+def _set(tokens: Tokens, owner: int) -> Hashes:
+    start, end = (int(np.searchsorted(tokens.owners, owner, side)) for side in ("left", "right"))
+    return np.unique(_shingles(tokens, start, end)[0])

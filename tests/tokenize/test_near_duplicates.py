@@ -1,0 +1,110 @@
+"""Near-duplicates by MinHash, against sets compared in a plain loop."""
+
+import shutil
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.stage.errors import Corrupt
+from tasks.core.stage.files import write_json
+from tasks.core.tables.parquet import write_table
+from tasks.core.text.tokens import SAME, Tokens, first_of_same, open_tokens
+from tasks.tokenize.near_duplicates import FOUND, VALUES, bands_of, first_of_near
+
+
+def tokens_of(folder: Path, documents: list[list[list[int]]]) -> Tokens:
+    """A token folder of documents, each a list of passages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [passage for passages in documents for passage in passages]
+    np.array([token for row in rows for token in row], dtype=np.uint16).tofile(folder / "tokens.bin")
+    np.save(folder / "offsets.npy", np.cumsum([0, *map(len, rows)]))
+    np.save(folder / "owners.npy", np.repeat(np.arange(len(documents)), [len(passages) for passages in documents]).astype(np.int32))
+    schema = pa.schema([("id", pa.string())])
+    write_table(folder / "ids.parquet", schema, [pa.table({"id": [f"d{n}" for n in range(len(documents))]}, schema)])
+    write_json(folder / "meta.json", {"dtype": "uint16", "pad": 0, "max_length": 64, "prefix": "", "tokenizer": ""})
+    return open_tokens(folder)
+
+
+def shingles(document: list[list[int]]) -> set[tuple[int, ...]]:
+    return {tuple(row[place : place + 3]) for row in document for place in range(max(1, len(row) - 2))}
+
+
+def jaccard(one: list[list[int]], other: list[list[int]]) -> float:
+    first, second = shingles(one), shingles(other)
+    return len(first & second) / len(first | second)
+
+
+def corpus() -> list[list[list[int]]]:
+    """60 documents of one or two passages, each with a copy that has 0 to 5 tokens changed."""
+    rng = np.random.default_rng(5)
+    documents = []
+    for number in range(60):
+        passages = [rng.integers(1, 500, size=rng.integers(30, 60)).tolist() for _ in range(1 + number % 2)]
+        copy = [list(row) for row in passages]
+        for place in rng.integers(0, 30, size=number % 6):
+            copy[0][place] = 999
+        documents += [passages, copy]
+    return documents
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 1.0])
+def test_groups_are_those_of_a_plain_loop(threshold: float, tmp_path: Path) -> None:
+    documents = corpus()
+    found = first_of_near(tokens_of(tmp_path, documents), threshold)
+    alike = {
+        (one, other) for one, other in combinations(range(len(documents)), 2) if jaccard(documents[one], documents[other]) >= threshold
+    }
+    linked = {(one, other) for one, other in combinations(range(len(documents)), 2) if found[one] == found[other]}
+    assert linked <= alike, "exact: every pair is compared"
+    assert len(linked) >= FOUND * len(alike)
+    assert 10 <= len(alike) <= 60
+    assert all(found[owner] <= owner and found[found[owner]] == found[owner] for owner in range(len(documents)))
+
+
+def test_short_documents_and_chains(tmp_path: Path) -> None:
+    long = list(range(100, 160))
+    chain = [[long], [[*long[:-1], 1]], [[*long[:-2], 2, 1]]]  # neighbours differ in one token
+    documents = [[[7]], [[7]], [[8]], [[7, 8]], *chain, [[]]]
+    found = first_of_near(tokens_of(tmp_path, documents), 0.9)
+    assert found.tolist() == [0, 0, 2, 3, 4, 4, 4, 7]
+
+
+def test_the_bands_find_a_pair_at_the_threshold() -> None:
+    for threshold in (0.3, 0.5, 0.8, 0.95, 1.0):
+        bands, values = bands_of(threshold)
+        assert bands * values <= VALUES
+        assert 1 - (1 - threshold**values) ** bands >= FOUND
+    assert bands_of(0.8) == (10, 6)
+
+
+def test_training_reads_what_tokenize_wrote(tmp_path: Path) -> None:
+    tokens = tokens_of(tmp_path, [[[1, 2]], [[3, 4]], [[1, 2]]])
+    assert first_of_same(tokens).tolist() == [0, 1, 0]
+    np.save(tmp_path / SAME, np.array([0, 0, 0]))
+    assert first_of_same(tokens).tolist() == [0, 0, 0]
+    np.save(tmp_path / SAME, np.array([0, 0]))
+    with pytest.raises(Corrupt, match=r"same.npy: found shape \(2,\), expected \(3,\); run tokenize again"):
+        first_of_same(tokens)
+    (tmp_path / SAME).write_bytes(b"x")
+    with pytest.raises(Corrupt, match=r"same.npy: unreadable"):
+        first_of_same(tokens)
+
+
+def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, run_here: Callable[..., str]) -> None:
+    shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
+    table = pq.read_table(tmp_path / "corpus/documents.parquet")
+    again = table.slice(3, 1).set_column(0, table.schema.field(0), pa.array(["copy"]))
+    write_table(tmp_path / "corpus/documents.parquet", table.schema, [pa.concat_tables([table, again])])
+    arguments = ["--corpus", "corpus", "--tokenizer", str(tiny_encoder)]
+    for value, out in (("null", "plain"), ("0.9", "near")):
+        (tmp_path / "params.yaml").write_text(f"text: {{}}\ntokenize: {{near_duplicates: {value}}}\n")
+        said = run_here(tmp_path, "tokenize", *arguments, "--out", out)
+        assert ("1 of 61 documents are near-duplicates of an earlier one" in said) == (value != "null")
+    assert not (tmp_path / "plain/documents" / SAME).exists()
+    assert first_of_same(open_tokens(tmp_path / "near/documents"))[60] == 3
