@@ -9,7 +9,7 @@ from tasks.adore.params import QuerySide
 from tasks.core.stage.draws import batch_places
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
-from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs, with_same_texts
+from tasks.core.tables.judgments import DocumentLists, graded_pairs, grades_of, lists_of, ranked_lists, with_same_texts
 from tasks.core.tables.parquet import count_rows
 from tasks.core.text.tokens import Tokens, first_of_same
 
@@ -18,7 +18,7 @@ from tasks.core.text.tokens import Tokens, first_of_same
 class Data:
     """Queries with at least one positive [N], all their known positives, and given negatives, best first.
 
-    `known` are the positives and all documents that have the same text as one.
+    `known` are the positives and all documents that have the same text as one. The scores of both are grades.
     """
 
     queries: Ints
@@ -31,8 +31,8 @@ class Data:
 def read_data(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path | None, depth: int, scratch: Path) -> Data:
     """Judgements of the training queries and the `depth` best of the given negatives; UserError if there is nothing to train on."""
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
-    pairs = relevant_pairs(qrels, query_ids, document_ids)
-    positives = lists_of(*pairs, count_rows(query_ids))
+    q, d, grades = graded_pairs(qrels, query_ids, document_ids)
+    positives = lists_of(q, d, count_rows(query_ids), grades.astype(np.float32))
     if not len(positives.values):
         raise UserError(
             f"{qrels}: no training query has a relevant document; add a train split to the data set, or remove the entry of adore"
@@ -42,7 +42,9 @@ def read_data(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path |
         given = ranked_lists(negatives, query_ids, document_ids, (1, depth), scratch)
         if not len(given.values):
             raise UserError(f"{negatives}: no negatives at ranks 1 to {depth}; for random ones set lists: random")
-    known = lists_of(*with_same_texts(*pairs, first_of_same(queries), first_of_same(documents)), count_rows(query_ids))
+    same = first_of_same(queries), first_of_same(documents)
+    pairs = with_same_texts(q, d, *same)
+    known = lists_of(*pairs, count_rows(query_ids), grades_of(pairs, (q, d), grades, *same).astype(np.float32))
     return Data(np.flatnonzero(positives.counts), positives, given, count_rows(document_ids), known)
 
 

@@ -23,7 +23,12 @@ class Lists:
     """One list per query. `rows` are the passages that stand for the documents."""
 
     rows: Ints  # [B, L]
-    positive: Bools  # [B, L]
+    grades: Ints  # [B, L]; 0: not known to be relevant
+
+    @property
+    def positive(self) -> Bools:
+        positive: Bools = self.grades > 0
+        return positive
 
     @property
     def valid(self) -> Bools:
@@ -54,47 +59,62 @@ def completed(
     best_rows: BestRows,
     missing: Missing,
     rng: np.random.Generator,
+    grades: Sequence[Floats] | None = None,
 ) -> Lists:
     """Retrieved lists with their labels, positives that were not retrieved handled as `missing` says (params.QuerySide).
 
-    `known` are `positives` and the documents with the texts of some, which are labelled alike.
+    `known` are `positives` and the documents with the texts of some, which are labelled alike: with `grades`, or 1.
     """
-    lists: list[tuple[Ints, Bools]] = []
+    lists: list[tuple[Ints, Ints]] = []
     for b, found in enumerate(found_BN):
         rows = found[found >= 0]
         documents = owners[rows].astype(np.int64)
-        positive = np.isin(documents, known[b])
+        labels = graded(documents, known[b], None if grades is None else grades[b])
         absent = np.setdiff1d(positives[b], documents)
-        if not len(absent) or (positive.any() and missing != "jpq"):
+        if not len(absent) or (labels.any() and missing != "jpq"):
             added = absent[:0]
         elif missing == "ltre":
             added = rng.choice(absent, 1)
             if len(rows) == found_BN.shape[1]:  # it takes the last rank of a full list
-                rows, positive = rows[:-1], positive[:-1]
+                rows, labels = rows[:-1], labels[:-1]
         else:
             added = absent
         rows = np.concatenate([rows, best_rows(b, added)])
-        lists.append((rows, np.concatenate([positive, np.ones(len(added), dtype=bool)])))
+        lists.append((rows, np.concatenate([labels, graded(added, known[b], None if grades is None else grades[b])])))
     return padded(lists)
 
 
-def unranked(positives: Sequence[Ints], known: Sequence[Ints], negatives: Sequence[Ints], best_rows: BestRows) -> Lists:
+def graded(documents: Ints, known: Ints, grades: Floats | None) -> Ints:
+    """The grade of each of `documents` [L]: 0 for one that is not `known`, 1 for one that is where there are no `grades`."""
+    order = np.argsort(known, kind="stable")
+    place = order[np.searchsorted(known, documents, sorter=order).clip(max=len(known) - 1)]
+    of_known = np.ones(len(known), dtype=np.int64) if grades is None else grades.astype(np.int64)
+    return np.where(known[place] == documents, of_known[place], 0)
+
+
+def unranked(
+    positives: Sequence[Ints],
+    known: Sequence[Ints],
+    negatives: Sequence[Ints],
+    best_rows: BestRows,
+    grades: Sequence[Floats] | None = None,
+) -> Lists:
     """Every positive of a query, then its negatives, each once and without the `known` ones: positives and documents of their texts."""
-    lists: list[tuple[Ints, Bools]] = []
+    lists: list[tuple[Ints, Ints]] = []
     for b, (own, alike, given) in enumerate(zip(positives, known, negatives, strict=True)):
         others = np.setdiff1d(given, alike)
-        positive = np.arange(len(own) + len(others)) < len(own)
-        lists.append((best_rows(b, np.concatenate([own, others])), positive))
+        documents = np.concatenate([own, others])
+        lists.append((best_rows(b, documents), graded(documents, alike, None if grades is None else grades[b])))
     return padded(lists)
 
 
-def padded(lists: Sequence[tuple[Ints, Bools]]) -> Lists:
+def padded(lists: Sequence[tuple[Ints, Ints]]) -> Lists:
     """Lists of different lengths as one padded array."""
     length = max(1, *(len(rows) for rows, _ in lists))
-    rows_BL, positive_BL = np.full((len(lists), length), -1, dtype=np.int64), np.zeros((len(lists), length), dtype=bool)
-    for b, (rows, positive) in enumerate(lists):
-        rows_BL[b, : len(rows)], positive_BL[b, : len(rows)] = rows, positive
-    return Lists(rows_BL, positive_BL)
+    rows_BL, grades_BL = np.full((len(lists), length), -1, dtype=np.int64), np.zeros((len(lists), length), dtype=np.int64)
+    for b, (rows, grades) in enumerate(lists):
+        rows_BL[b, : len(rows)], grades_BL[b, : len(rows)] = rows, grades
+    return Lists(rows_BL, grades_BL)
 
 
 def measured(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints], cut: int = 10) -> dict[str, float]:

@@ -8,38 +8,44 @@ from torch.nn import functional as F
 
 
 def gains(places: int, metric: str, cut: int, device: torch.device) -> torch.Tensor:
-    """What a relevant document at each rank adds to the metric, [L]: 1/r (MRR) or 1/log2(1 + r) (DCG) up to rank `cut`, then 0."""
+    """What a document of grade 1 at each rank adds to the metric, [L]: 1/r (MRR) or 1/log2(1 + r) (DCG) up to rank `cut`, then 0."""
     ranks_L = torch.arange(1, places + 1, device=device, dtype=torch.float32)
     gains_L = 1 / ranks_L if metric == "mrr" else 1 / torch.log2(1 + ranks_L)
     return gains_L * (ranks_L <= cut)
 
 
-def ideal(positives_B: torch.Tensor, cut: int) -> torch.Tensor:
-    """The largest DCG at `cut` that queries with that many known positives can have, [B]."""
-    best_C = gains(max(1, min(cut, int(positives_B.max()))), "ndcg", cut, torch.device("cpu")).cumsum(0)  # CUDA's sum is not reproducible
-    return best_C.to(positives_B.device)[positives_B.clamp(1, len(best_C)) - 1]
+def ideal(grades_BK: torch.Tensor, cut: int) -> torch.Tensor:
+    """The largest DCG at `cut` that queries whose K known positives have these grades (0: fewer) can have, [B]; 1 without any."""
+    best_BK = grades_BK.cpu().sort(1, descending=True).values  # CUDA's sum is not reproducible
+    dcg_BK = (best_BK.exp2() - 1) * gains(best_BK.shape[1], "ndcg", cut, torch.device("cpu"))
+    ideal_B = dcg_BK.cumsum(1)[:, -1]
+    return torch.where(ideal_B > 0, ideal_B, 1.0).to(grades_BK.device)
 
 
 def pairwise(
     scores_BL: torch.Tensor,
-    positive_BL: torch.Tensor,
+    grades_BL: torch.Tensor,
     valid_BL: torch.Tensor,
     gains_L: torch.Tensor | None = None,
     ideal_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Mean over queries of: mean over (positive i, negative j) of |gain_i - gain_j| / ideal * log(1 + e^(s_j - s_i)).
+    """Mean over queries of: mean over pairs (i, j) with grade_i > grade_j of |gain_i - gain_j| / ideal * log(1 + e^(s_j - s_i)).
 
-    Without gains every pair weighs 1: RankNet (LTRe (arXiv:2010.10469), Eq. 1; STAR (arXiv:2104.08051), Eq. 14). With them:
-    LambdaRank (LTRe, Eq. 2) and LambdaLoss (ADORE, Eq. 15).
+    Without gains every pair weighs 1: RankNet (LTRe (arXiv:2010.10469), Eq. 1, and step 7 of Algorithm 1: pairs of unequal labels;
+    STAR (arXiv:2104.08051), Eq. 14). With them: LambdaRank (LTRe, Eq. 2) and LambdaLoss (ADORE, Eq. 15). With `ideal_B` the
+    weight is the change of nDCG, |2^grade_i - 2^grade_j| more (Burges, From RankNet to LambdaRank to LambdaMART, MSR-TR-2010-82).
     For MRR the papers' code (DRhard, adore/train.py) uses |1/r_i - 1/r_j| whatever other
     positives rank above, and so do we. Ranks are the list's own, not re-sorted by `scores_BL`. A query without a pair adds 0.
     """
-    negative_BL = valid_BL & ~positive_BL
-    query_P, place_P = (positive_BL & valid_BL).nonzero(as_tuple=True)
+    query_P, place_P = ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True)
+    better_PL = grades_BL[query_P, place_P].unsqueeze(1) - grades_BL[query_P]
+    counted_PL = valid_BL[query_P] & (better_PL > 0)
     losses_PL = F.softplus(scores_BL[query_P] - scores_BL[query_P, place_P].unsqueeze(1))
     if gains_L is not None:
         losses_PL = losses_PL * (gains_L[place_P].unsqueeze(1) - gains_L).abs()
     if ideal_B is not None:
+        of_grade_BL = grades_BL.to(losses_PL.dtype).exp2()
+        losses_PL = losses_PL * (of_grade_BL[query_P, place_P].unsqueeze(1) - of_grade_BL[query_P]).abs()
         losses_PL = losses_PL / ideal_B[query_P].unsqueeze(1)
-    pairs_B = positive_BL.logical_and(valid_BL).sum(1) * negative_BL.sum(1)
-    return (losses_PL * negative_BL[query_P] / pairs_B.clamp(min=1)[query_P].unsqueeze(1)).sum() / len(scores_BL)
+    pairs_B = torch.zeros(len(scores_BL), dtype=torch.int64, device=scores_BL.device).index_add(0, query_P, counted_PL.sum(1))
+    return (losses_PL * counted_PL / pairs_B.clamp(min=1)[query_P].unsqueeze(1)).sum() / len(scores_BL)

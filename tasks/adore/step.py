@@ -69,17 +69,17 @@ def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints
     return Corpus(documents, owners, place, min(rows_needed(depth, owners), len(owners)), depth)
 
 
-def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, positives_B: Ints, params: QuerySide) -> torch.Tensor:
-    """The loss of one batch of lists; `positives_B` are the numbers of known positives, for the ideal DCG."""
+def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK: Ints, params: QuerySide) -> torch.Tensor:
+    """The loss of one batch of lists; `grades_BK` are those of known positives (0: fewer than K), for the ideal DCG."""
     device = queries_BD.device
     scores_BL = corpus.documents.scores(queries_BD, lists.rows) / params.temperature
-    positive_BL, valid_BL = torch.from_numpy(lists.positive).to(device), torch.from_numpy(lists.valid).to(device)
+    grades_BL, valid_BL = torch.from_numpy(lists.grades).to(device), torch.from_numpy(lists.valid).to(device)
     if params.loss == "ranknet":
-        return pairwise(scores_BL, positive_BL, valid_BL)
+        return pairwise(scores_BL, grades_BL, valid_BL)
     cut = params.depth if params.cut is None else params.cut
     gains_L = gains(scores_BL.shape[1], params.metric, cut, device)
-    ideal_B = ideal(torch.from_numpy(positives_B).to(device), cut) if params.metric == "ndcg" else None
-    return pairwise(scores_BL, positive_BL, valid_BL, gains_L, ideal_B)
+    ideal_B = ideal(torch.from_numpy(grades_BK).to(device), cut) if params.metric == "ndcg" else None
+    return pairwise(scores_BL, grades_BL, valid_BL, gains_L, ideal_B)
 
 
 def make_step(
@@ -136,7 +136,9 @@ def make_step(
     def backward(step: int) -> Metrics:
         batch = batch_of(data, params, step)
         positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
-        counts = np.array([len(own) for own in positives])
+        labels = [data.known.scores_of(query) for query in batch.tolist()]
+        most = max(map(len, positives))
+        grades_BK = np.stack([np.pad(data.positives.scores_of(query), (0, most))[:most] for query in batch.tolist()]).astype(np.int64)
         fresh = negatives(step, batch) if kind in UNRANKED else []
 
         def loss(queries_BD: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
@@ -146,12 +148,12 @@ def make_step(
             if kind == "retrieved":
                 assert found is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))
-                lists = completed(found, corpus.owners, positives, known, best_rows, params.handling, rng)
+                lists = completed(found, corpus.owners, positives, known, best_rows, params.handling, rng, labels)
             else:
-                lists = unranked(positives, known, fresh, best_rows)
+                lists = unranked(positives, known, fresh, best_rows, labels)
             if found is not None:
                 metrics["overlap"] = overlap(lists, found, corpus.owners, known)
-            return list_loss(queries_BD, lists, corpus, counts, params), metrics
+            return list_loss(queries_BD, lists, corpus, grades_BK, params), metrics
 
         return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
 

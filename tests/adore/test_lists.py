@@ -106,3 +106,12 @@ def test_a_document_with_the_text_of_a_positive_is_labelled_like_it() -> None:
     lists = completed(ints(5, 6, 1)[None], OWNERS, [ints(3)], [ints(3, 6)], itself, "jpq", np.random.default_rng(0))  # type: ignore[arg-type]
     assert (lists.rows.tolist(), lists.positive.tolist()) == ([[5, 6, 1, 3]], [[False, True, False, True]])
     assert unranked([ints(3)], [ints(3, 6)], [ints(6, 2)], itself).rows.tolist() == [[3, 2]]
+
+
+def test_lists_have_the_grades_of_known_documents() -> None:
+    grades = [np.array([3, 1, 2], dtype=np.float32)]
+    known = [ints(3, 6, 8)]
+    lists = completed(ints(5, 6, 1)[None], OWNERS, [ints(3, 8)], known, itself, "jpq", np.random.default_rng(0), grades)  # type: ignore[arg-type]
+    assert (lists.rows.tolist(), lists.grades.tolist()) == ([[5, 6, 1, 3, 8]], [[0, 1, 0, 3, 2]])
+    assert lists.positive.tolist() == [[False, True, False, True, True]]
+    assert unranked([ints(8)], known, [ints(6, 2)], itself, grades).grades.tolist() == [[2, 0]]

@@ -11,6 +11,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -278,6 +279,24 @@ def test_copies_of_positives_reach_the_lists(
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # another test's, which has no step left to do
     run(name, f"copied/{name}")
     assert read.known.of(0).tolist() in seen
+
+
+def test_grades_of_judgments_reach_the_loss(project: Path, run: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    qrels, real, seen = project / "corpus/qrels/train.parquet", step_module.list_loss, list[int]()
+    table = pq.read_table(qrels)
+    graded = table.set_column(table.schema.get_field_index("grade"), table.schema.field("grade"), pa.array([3] * len(table), pa.int32()))
+
+    def spied(queries: Any, lists: Any, corpus: Any, grades: Any, params: Any) -> Any:
+        seen.extend([int(lists.grades.max()), int(grades.max())])
+        return real(queries, lists, corpus, grades, params)
+
+    monkeypatch.setattr(step_module, "list_loss", spied)
+    try:
+        write_table(qrels, table.schema, [graded])
+        run("ndcg", "graded")
+    finally:
+        write_table(qrels, table.schema, [table])
+    assert set(seen) == {3}
 
 
 def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], Path]) -> None:

@@ -38,6 +38,10 @@ class DocumentLists:
     def of(self, query: int) -> Ints:
         return self.values[self.offsets[query] : self.offsets[query + 1]].astype(np.int64)
 
+    def scores_of(self, query: int) -> Floats:
+        assert self.scores is not None, "lists without scores"
+        return self.scores[self.offsets[query] : self.offsets[query + 1]]
+
 
 def lists_of(queries: Ints, documents: Ints, count: int, scores: Floats | None = None) -> DocumentLists:
     """Pairs (query, document), in order, as one list per query 0..count-1."""
@@ -58,8 +62,15 @@ def known_pairs(table: pa.Table, queries: Path, documents: Path) -> tuple[Ints, 
 
 def relevant_pairs(qrels: Path, queries: Path, documents: Path) -> tuple[Ints, Ints]:
     """Query and document ordinals of every judgment with a grade above 0, in file order."""
+    return graded_pairs(qrels, queries, documents)[:2]
+
+
+def graded_pairs(qrels: Path, queries: Path, documents: Path) -> tuple[Ints, Ints, Ints]:
+    """`relevant_pairs`, and their grades."""
     judged = read_table(qrels, QRELS)
-    return known_pairs(judged.filter(pc.greater(judged["grade"], 0)), queries, documents)[:2]
+    judged = judged.filter(pc.greater(judged["grade"], 0))
+    q, d, known = known_pairs(judged, queries, documents)
+    return q, d, judged["grade"].to_numpy()[known].astype(np.int64)
 
 
 def with_same_texts(queries: Ints, documents: Ints, same_query: Ints, same_document: Ints) -> tuple[Ints, Ints]:
@@ -76,6 +87,18 @@ def with_same_texts(queries: Ints, documents: Ints, same_query: Ints, same_docum
     document, query = _members(document, query, same_document)
     order = np.lexsort((document, query))
     return query[order], document[order]
+
+
+def grades_of(pairs: tuple[Ints, Ints], judged: tuple[Ints, Ints], grades: Ints, same_query: Ints, same_document: Ints) -> Ints:
+    """The grade of each of `pairs`, which are `with_same_texts` of `judged`: the highest of the judged pairs with its two texts."""
+
+    def keys(queries: Ints, documents: Ints) -> Ints:
+        return same_query[queries] * len(same_document) + same_document[documents]
+
+    known, place = np.unique(keys(*judged), return_inverse=True)
+    highest = np.zeros(len(known), dtype=np.int64)
+    np.maximum.at(highest, place, grades)
+    return highest[np.searchsorted(known, keys(*pairs))]
 
 
 def _members(first: Ints, beside: Ints, same: Ints) -> tuple[Ints, Ints]:

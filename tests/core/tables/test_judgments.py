@@ -10,7 +10,7 @@ import pytest
 from tasks.core.stage.errors import UserError
 from tasks.core.tables import judgments
 from tasks.core.tables.ids import IDS
-from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_groups, ranked_lists, relevant_pairs, with_same_texts
+from tasks.core.tables.judgments import DocumentLists, grades_of, lists_of, ranked_groups, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 
@@ -96,5 +96,12 @@ def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
     judged = {(texts["query"][one], texts["document"][other]) for one, other in pairs}
     expected = [(one, other) for one in range(12) for other in range(20) if (texts["query"][one], texts["document"][other]) in judged]
     assert list(zip(*map(np.ndarray.tolist, with_same_texts(q, d, same["query"], same["document"])), strict=True)) == expected
+    grades, highest = draw.integers(1, 4, size=len(q)), dict[tuple[int, int], int]()
+    for one, other, grade in zip(q.tolist(), d.tolist(), grades.tolist(), strict=True):
+        key = texts["query"][one], texts["document"][other]
+        highest[key] = max(grade, highest.get(key, 0))
+    known = with_same_texts(q, d, same["query"], same["document"])
+    found = grades_of(known, (q, d), grades, same["query"], same["document"])
+    assert found.tolist() == [highest[texts["query"][one], texts["document"][other]] for one, other in expected]
     alone = with_same_texts(q, d, np.arange(12), np.arange(20))
     assert alone[0] is q and alone[1] is d, "bit for bit as before, where no text repeats"
