@@ -178,7 +178,8 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
             from flows.pipeline.flow import execute
 
             gated = remembering if splits.STAGE in plan.changed else None
-            outcomes = execute(plan, processes, display, clock, python=python.environment, gate=gated)
+            with server.without_heartbeats() if ours else nullcontext():
+                outcomes = execute(plan, processes, display, clock, python=python.environment, gate=gated)
     except Exception as error:
         refuse_full_disk(error)  # Prefect's database reports it in many ways
         if configured and not server.answers():

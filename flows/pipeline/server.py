@@ -8,6 +8,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows.process.processes import Processes, environment
@@ -165,3 +167,15 @@ def use_server() -> Server | None:
 
     server.wait()
     return server
+
+
+@contextmanager
+def without_heartbeats() -> Iterator[None]:
+    """Flow runs in here send none. Nobody asks a server of ours whether its run is alive, and the end of a run would wait half a second.
+
+    In Prefect 3.8 the thread that sends them sleeps for whole seconds; the setting's None cannot be given by the environment.
+    """
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield

@@ -98,7 +98,7 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     UserError where it has no encoder there, or another than its index was made with.
     """
     lock = locked(folder, commit)
-    parts = parts_of(lock, model, partial(read_out, folder, commit), f"{commit[:12]}: dvc.lock")
+    parts = parts_of(lock, model, partial(read_out, folder, commit), where=f"{commit[:12]}: dvc.lock")
     generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
     source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
     data = {name: source[name] for name in ("source", "digest") if name in source}
@@ -107,7 +107,8 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
 
 def parts_at(project: Path, champion: Champion) -> Parts:
     """What makes up a champion: its outs by path, as its commit has them."""
-    return parts_of(locked(project, champion.commit), champion.model, partial(read_out, project, champion.commit), describe(champion))
+    commit, where = champion.commit, describe(champion)
+    return parts_of(locked(project, commit), champion.model, partial(read_out, project, commit), where=where)
 
 
 def taken_back(champions: list[Champion], made: Parts) -> Champion | None:
@@ -118,16 +119,12 @@ def taken_back(champions: list[Champion], made: Parts) -> Champion | None:
     chosen = next((one for one in reversed(champions) if one.cause != "data"), None)
     if chosen is None or chosen.cause not in ("set", "rollback"):
         return None
-    now = champions[-1]
-
-    def is_it(one: Champion) -> bool:
-        return is_same_model(made.digests, made.fusion, one.digests, one.fusion)
-
-    if not is_it(now):
-        return next((one for one in reversed(champions) if is_it(one)), None)
-    if made.digests == now.digests:
+    same = [one for one in reversed(champions) if is_same_model(made, one)]
+    if champions[-1] not in same:
+        return next(iter(same), None)
+    if made.digests == champions[-1].digests:
         return None
-    return next((one for one in reversed(champions) if is_it(one) and one.digests == made.digests), None)
+    return next((one for one in same if one.digests == made.digests), None)
 
 
 def locked(folder: Path, commit: str) -> Lock:

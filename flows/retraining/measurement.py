@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,13 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, *, processes: P
     remove_worktree(SCRATCH)
     SCRATCH.mkdir(parents=True)
     parts = champion.parts_at(project, now)
+    get = partial(champion.get_out, project, now.commit)
     for kind in parts.encoders.values():
-        champion.get_out(project, now.commit, parts.paths[kind], SCRATCH / kind)
+        get(parts.paths[kind], SCRATCH / kind)
     (SCRATCH / "params.yaml").write_text(champion.show(Path.cwd(), now.commit, "params.yaml") or "", encoding="utf-8")
     own, sections = read_yaml(SCRATCH / "params.yaml"), read_yaml(Path("params.yaml"))
     present: dict[str, Any] = {section: sections[section] for section in ("retrieve", "evaluate") if section in sections}
-    if indexed := _has_index(project, now, parts, own):
+    if indexed := _has_index(parts, own, get):
         if corpus != now.digests.get("corpus"):
             raise NotComparable(
                 f"{name}: it was trained with an index of its own, which is of another corpus, so the two cannot be "
@@ -83,20 +85,20 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, *, processes: P
     return dict(read_json(tree / METRICS / f"{model}.json"))
 
 
-def _has_index(project: Path, now: Champion, parts: Parts, own: Mapping[str, Any]) -> bool:
+def _has_index(parts: Parts, own: Mapping[str, Any], get: Callable[[str, Path], None]) -> bool:
     """Whether the champion, with parameters `own`, was trained with a compressed index. UserError where that is nowhere any more."""
     found = []
     for name, kind in parts.encoders.items():
         if name in (own.get("adore") or {}):
             index = SCRATCH / kind.replace("encoder", "index")
-            champion.get_out(project, now.commit, f"data/indexes/{name}", index)
+            get(f"data/indexes/{name}", index)
             found.append((index / "index.faiss").exists())
     return any(found)
 
 
 def _made_again(tree: Path, now: Champion) -> Mapping[str, str]:
     """Digests of the champion's parts as a run in `tree` made them."""
-    return parts_of(read_lock(tree / locks.DVC_LOCK), now.model, lambda path: read_json(tree / path), str(tree)).digests
+    return parts_of(read_lock(tree / locks.DVC_LOCK), now.model, lambda path: read_json(tree / path), where=str(tree)).digests
 
 
 def _run_second(tree: Path, target: str, processes: Processes, *, show: Callable[[str], None]) -> tuple[int, list[Problem]]:

@@ -3,13 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flows.repository.lock import Lock, parameters
 from flows.results.fusions import BM25, fusions, made_from
 from tasks.core.stage.errors import UserError
 
 SETTING = ("first", "second", "method", "weight", "k")  # of a fusion.json, what decides how runs are fused
+
+
+class Served(Protocol):
+    """A model as it is served: a champion, or what would be one."""
+
+    @property
+    def digests(self) -> Mapping[str, str]: ...
+
+    @property
+    def fusion(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Parts:
     fusion: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parts_of(stages: Lock, model: str, read: Callable[[str], Any], where: str) -> Parts:
+def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str) -> Parts:
     """The parts of `model` by the entries of dvc.lock; `read` gives a JSON file in an out. UserError, naming `where`, for a missing one."""
     outs, sections = outs_of(stages), _sections(stages)
     searched, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
@@ -50,13 +60,13 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], where: str) -
     return Parts(there, {kind: outs[path] for kind, path in there.items()}, encoders, fusion)
 
 
-def is_same_model(digests: Mapping[str, str], fusion: Mapping[str, Any], other: Mapping[str, str], others: Mapping[str, Any]) -> bool:
+def is_same_model(one: Served, other: Served) -> bool:
     """Whether two models are the same but for the corpus and what is made of it: indexes."""
 
-    def of_encoders(found: Mapping[str, str]) -> dict[str, str]:
-        return {kind: digest for kind, digest in found.items() if kind.startswith("encoder")}
+    def model(served: Served) -> tuple[dict[str, str], Mapping[str, Any]]:
+        return {kind: digest for kind, digest in served.digests.items() if kind.startswith("encoder")}, served.fusion
 
-    return (of_encoders(digests), fusion) == (of_encoders(other), others)
+    return model(one) == model(other)
 
 
 def outs_of(stages: Lock) -> dict[str, str]:

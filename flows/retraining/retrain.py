@@ -109,7 +109,7 @@ def _work(
         replaced=now.number if now else None,
         previous=now.number if now else None,
     )
-    made = parts_of(read_lock(), model, lambda path: read_json(Path(path)), "dvc.lock")
+    made = parts_of(read_lock(), model, lambda path: read_json(Path(path)), where="dvc.lock")
     begun = replace(begun, candidate=model, champion=now.number if now else None, metrics=found)
     if now and (made.digests, made.fusion) == (now.digests, now.fusion):
         return replace(begun, result="unchanged", reason=f"{model} is champion/{now.number} itself: nothing that it depends on has changed")
@@ -118,7 +118,7 @@ def _work(
     reason, promoted = f"{model} is the first champion", True
     if now and (old := champion.taken_back(champions, made)):
         reason, promoted = f"{model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays", False
-    elif now and is_same_model(made.digests, made.fusion, now.digests, now.fusion):
+    elif now and is_same_model(made, now):
         reason = f"{model} is champion/{now.number}, its corpus or index is new"
         new = replace(new, cause="data")
     elif now:

@@ -16,6 +16,8 @@ from tasks.core.text.tokens import open_tokens
 from tasks.core.training.loop import Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
 from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of
+from tasks.train.frozen import Frozen
+from tasks.train.guide import make_guide
 from tasks.train.params import Round
 from tasks.train.step import make_step
 from tasks.train.validation import MEASURE, hold_out, make_validation
@@ -84,7 +86,10 @@ def main() -> None:
                 before = behind if params.optimizer_from == "continue" else 0
             schedule = schedule_of(steps, before, params)
             what = f"train {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
-            backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype, before)
+            guide = None
+            if params.guide == "init":
+                guide = make_guide(Frozen.of(load_towers(args.init), queries, documents, device, dtype), params.guide_margin)
+            backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype, before, guide)
             checkpoints = runtime.checkpoint_seconds
             steps = fit(module, optimizer, backward, schedule, scratch, curves, checkpoints, what, validation=validation)
             order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}

@@ -56,6 +56,12 @@ class Round(Params):
         0.0, ge=0, description="kl, margin_mse: weight of an additional nll over the positive and all negatives (SimLM: 0.2)"
     )
     in_batch: bool = Field(True, description="also use the other queries' documents as negatives, with known positives masked")
+    guide: Literal["none", "init"] = Field(
+        "none",
+        description="init: the encoder that the round starts from, frozen, removes likely positives from each batch's negatives: those "
+        "that it scores above the query's positive - guide_margin (GISTEmbed, arXiv:2402.16829, with the model itself as its guide)",
+    )
+    guide_margin: float = Field(0.0, description="with guide: in score units (cosine or dot product, before temperature)")
     hardest: bool = Field(
         False, description="use only each query's highest-scoring negative in the loss (NCE, as the ANCE paper's baseline)"
     )
@@ -146,6 +152,8 @@ class Round(Params):
             raise ValueError(
                 f"hard_negatives {self.hard_negatives}: window {list(self.window)} has only {self.window[1] - self.window[0] + 1} ranks"
             )
+        if self.guide_margin and self.guide == "none":
+            raise ValueError("guide_margin needs a guide; set guide: init, or guide_margin: 0")
         if self.distilled and self.hard == 0:
             raise ValueError(
                 f"loss {self.loss} compares each query's hard negatives; it requires hard_negatives and a source of negatives with scores"

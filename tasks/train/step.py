@@ -74,20 +74,25 @@ def make_step(
     device: torch.device,
     dtype: torch.dtype,
     behind: int = 0,
+    guide: Callable[[Batch], Batch] | None = None,
 ) -> Callable[[int], dict[str, float]]:
-    """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds come before it."""
+    """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds come before it.
+
+    `guide` takes likely positives from a batch's negatives (tasks.train.guide).
+    """
 
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
 
     def backward(own: int) -> dict[str, float]:
         step = behind + own
         batch = draw_batch(data, params, step)
+        masked = guide(batch) if guide else batch
         rows_UP = documents.rows_of(batch.documents)
         held_UP = rows_UP >= 0
         sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
-            return batch_loss(best_passage(queries_BD @ documents_RD.T, torch.from_numpy(held_UP).to(device)), batch, params)
+            return batch_loss(best_passage(queries_BD @ documents_RD.T, torch.from_numpy(held_UP).to(device)), masked, params)
 
         return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
 

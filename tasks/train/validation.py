@@ -3,23 +3,20 @@
 They come from the train split, so dev and test stay unseen until a round is finished. V queries, U documents of the sample.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from tasks.core.models.bi_encoder import Encoder, Towers
-from tasks.core.retrieval.encode import Vectors, encode
-from tasks.core.stage.devices import best_batch_tokens, place
+from tasks.core.models.bi_encoder import Towers
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 from tasks.train.batches import Bools, Floats, TrainingSet
+from tasks.train.frozen import Frozen
 from tasks.train.params import Round
-from tasks.train.step import best_passage
 
 DEPTH = 10  # of nDCG@10
 MEASURE = f"validation/nDCG@{DEPTH}"
@@ -84,18 +81,9 @@ def make_validation(
     towers: Towers, queries: Tokens, documents: Tokens, sample: Sample, device: torch.device, dtype: torch.dtype
 ) -> Callable[[], float]:
     """The function that measures the towers as they are: nDCG@10 of the sample. It draws nothing and changes nothing."""
-    rows_UP = documents.rows_of(sample.documents)
-    held_UP = rows_UP >= 0
-    batch_tokens = best_batch_tokens(device, dtype)
-
-    def vectors(tower: Encoder, tokens: Tokens, rows: Ints) -> Vectors:
-        # Copied: a training tower is neither in eval mode nor in `dtype`.
-        return encode(place(copy.deepcopy(tower), device, dtype).eval(), tokens, rows, batch_tokens, device)
 
     def measure() -> float:
-        query_VD = vectors(towers.query, queries, sample.queries)
-        document_RD = vectors(towers.document, documents, rows_UP[held_UP])
-        scores_VR = torch.from_numpy(query_VD @ document_RD.T)
-        return ndcg(best_passage(scores_VR, torch.from_numpy(held_UP)).numpy(), sample.positive)
+        frozen = Frozen.of(towers, queries, documents, device, dtype)
+        return ndcg(frozen.scores(sample.queries, sample.documents), sample.positive)
 
     return measure

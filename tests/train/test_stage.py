@@ -31,6 +31,10 @@ rounds:
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   fresh: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4}
   kept: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, optimizer_from: moments}
+  unguided: {init: base, negatives: bm25, steps: 3, batch_queries: 8, lr: 1e-4}
+  deaf: {init: base, negatives: bm25, steps: 3, batch_queries: 8, lr: 1e-4, guide: init, guide_margin: -1e9}
+  strict: {init: base, negatives: bm25, steps: 3, batch_queries: 8, lr: 1e-4, guide: init, guide_margin: 1e9}
+  guided: {init: base, negatives: bm25, steps: 3, batch_queries: 8, lr: 1e-4, guide: init}
   asked: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, hard_negatives_from: positives}
   mixed: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, start_share: 0.25}
   others: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, seed: 7}
@@ -144,6 +148,19 @@ def test_kept_moments_have_a_schedule_of_their_own(project: Path, run_here: Any)
     assert rates[0] == rates[1]
     key = next(key for key in states["kept"] if key.endswith(".exp_avg"))
     assert not torch.equal(states["kept"][key], states["fresh"][key])
+
+
+def test_a_guide_masks_negatives(project: Path, run_here: Any) -> None:
+    """A huge margin masks every negative, a huge negative one none."""
+    losses, weights = {}, {}
+    for name in ("unguided", "deaf", "strict", "guided"):
+        run_here(project, "train", *train_arguments(name, "negatives", f"guides/{name}"))
+        lines = (project / f"guides/{name}/curves/plots/metrics/train/loss.tsv").read_text().splitlines()[1:]
+        losses[name] = [float(line.split("\t")[1]) for line in lines]
+        weights[name] = file_digest(project / f"guides/{name}/encoder/model.safetensors")
+    assert weights["deaf"] == weights["unguided"]
+    assert losses["strict"] == [0, 0, 0]
+    assert losses["guided"][0] < losses["unguided"][0], "at the start the guide knows every negative that costs"
 
 
 def test_a_round_draws_hard_negatives_from_training_positives(project: Path, run_here: Any) -> None:

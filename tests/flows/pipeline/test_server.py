@@ -51,3 +51,12 @@ def test_a_server_killed_during_a_run_is_named_instead_of_prefects_error(alive: 
     plan = Plan(Graph({"a": Stage("a", (), ())}), frozenset({"a"}), None, False, None)
     with pytest.raises(ConnectionError if alive else server.Ended):
         run._execute(plan, Processes(), Display(), clock=None, gate=lambda: None)  # type: ignore[arg-type]
+
+
+def test_runs_on_a_server_of_ours_send_no_heartbeats() -> None:
+    from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}), server.without_heartbeats():
+        assert get_current_settings().flows.heartbeat_frequency is None
+        assert PREFECT_API_URL.value() == "http://127.0.0.1:1/api"
+    assert get_current_settings().flows.heartbeat_frequency

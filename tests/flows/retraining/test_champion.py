@@ -43,7 +43,7 @@ def parts(model: str, factory: str = "f", entry: str = "") -> Parts:
         },
         "data/runs/all/fusion.json": {"first": "hybrid", "second": "star", "method": "rrf", "k": 60},
     }
-    return parts_of(parse_lock(LOCK.format(factory=factory, entry=entry), ""), model, records.__getitem__, "dvc.lock")
+    return parts_of(parse_lock(LOCK.format(factory=factory, entry=entry), ""), model, records.__getitem__, where="dvc.lock")
 
 
 def test_a_fusion_is_made_of_every_encoder_bm25_and_its_weights() -> None:
@@ -61,10 +61,10 @@ def test_a_fusion_is_made_of_every_encoder_bm25_and_its_weights() -> None:
 def test_the_same_model_over_other_data() -> None:
     one, other = parts("hybrid"), parts("hybrid", factory="g")
     assert one.digests != other.digests
-    assert is_same_model(one.digests, one.fusion, other.digests, other.fusion)
-    tower, weighted = parts("tower"), {**one.fusion, "hybrid": {**one.fusion["hybrid"], "weight": 0.3}}
-    assert not is_same_model(one.digests, one.fusion, tower.digests, tower.fusion), "one of its models alone"
-    assert not is_same_model(one.digests, one.fusion, one.digests, weighted)
+    assert is_same_model(one, other)
+    assert not is_same_model(one, parts("tower")), "one of its models alone"
+    weighted = {**one.fusion, "hybrid": {**one.fusion["hybrid"], "weight": 0.3}}
+    assert not is_same_model(one, replace(one, fusion=weighted))
 
 
 @pytest.mark.parametrize(

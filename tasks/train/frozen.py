@@ -1,0 +1,47 @@
+"""Scores of towers as they are, without gradients: what validation measures, and what a guide says of a batch."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from tasks.core.models.bi_encoder import Encoder, Towers
+from tasks.core.retrieval.encode import Vectors, encode
+from tasks.core.stage.devices import best_batch_tokens, place
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
+from tasks.train.batches import Floats
+from tasks.train.step import best_passage
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Copies of towers, in eval mode and in the dtype that they compute in."""
+
+    towers: Towers
+    queries: Tokens
+    documents: Tokens
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, towers: Towers, queries: Tokens, documents: Tokens, device: torch.device, dtype: torch.dtype) -> "Frozen":
+        """A copy of `towers` as they are now."""
+        copied = copy.deepcopy(towers)  # shared towers stay shared
+        for tower in (copied.query, copied.document):
+            place(tower, device, dtype).eval()
+        return cls(copied, queries, documents, device, dtype)
+
+    def scores(self, queries: Ints, documents: Ints) -> Floats:
+        """Inner products float32 [Q, U] of queries [Q] and documents [U]; a document's is that of its best passage."""
+        rows_UP = self.documents.rows_of(documents)
+        held_UP = rows_UP >= 0
+        scores_QR = (
+            self._vectors(self.towers.query, self.queries, queries)
+            @ self._vectors(self.towers.document, self.documents, rows_UP[held_UP]).T
+        )
+        scores: Floats = best_passage(torch.from_numpy(scores_QR), torch.from_numpy(held_UP)).numpy()
+        return scores
+
+    def _vectors(self, tower: Encoder, tokens: Tokens, rows: Ints) -> Vectors:
+        return encode(tower, tokens, rows, best_batch_tokens(self.device, self.dtype), self.device)
