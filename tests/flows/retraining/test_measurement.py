@@ -124,7 +124,7 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     assert found["rounds"] == {"champion": {"init": "base", "negatives": "none", "steps": 0}}
     assert found["encoder"]["source"] == str(tmp_path / measurement.SCRATCH / "encoder")
     now, ended[:] = champion.Champion(1, "mixed", "first", "", digests=dict(made), commit="then", fusion=FUSION), [(0, [])]
-    own = "bm25: {k1: 1.5}\nfuse: {mixed: {first: bm25, second: a, depth: 50}}\nevaluate: {}\n"
+    own = "bm25: {k1: 1.5}\nfuse: {mixed: {first: bm25, second: a, depth: 50, weight: null}}\nevaluate: {}\n"
     assert measured("c2") == {"dev": {}}
     assert asked == ["here", "evaluate_fuse@mixed", "1"]
     found = read_yaml(measurement.SCRATCH / "tree/params.yaml")
