@@ -255,7 +255,7 @@ def get_out(project: Path, commit: str, path: str, out: Path) -> None:
     if done.returncode or not temporary.exists():
         shutil.rmtree(temporary, ignore_errors=True)
         lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise UserError(f"{path} of {commit[:12]}: neither in the cache nor on the remote ({lines[0] if lines else 'no message'})")
+        raise UserError(f"{path} of {commit[:12]}: neither in the cache nor on the remote{f' ({lines[0]})' if lines else ''}")
     shutil.rmtree(out, ignore_errors=True)
     temporary.rename(out)
 
