@@ -1,9 +1,10 @@
 """Near-duplicate documents by MinHash: Broder, On the Resemblance and Containment of Documents (SEQUENCES 1997).
 
 Two documents are near-duplicates if the Jaccard similarity of their sets of SHINGLE consecutive tokens is at least a threshold.
-Candidates are documents that agree on all values of a band (locality-sensitive hashing); each is then compared exactly, so
-nothing below the threshold is taken, and a pair at the threshold is found with a probability of FOUND or more. Bands are made
-one by one over the tokens on disk: memory is 16 bytes a document, and some a candidate.
+Candidates are documents that agree on all values of a band (locality-sensitive hashing). Each pair is then compared by its hashed
+shingles, so no pair below the threshold is linked. A pair at the threshold is a candidate with a probability of FOUND or more (from a
+threshold of 0.05 on), unless more than COMPARED documents stand between the two in their group. Bands are made one by one from the
+tokens on disk: memory is 8 bytes per document and value of a band.
 """
 
 from collections.abc import Iterator

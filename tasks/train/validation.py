@@ -34,8 +34,8 @@ class Sample:
 def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     """`data` without its validation queries, and these with their sample of documents. Drawn by params.split_seed alone.
 
-    Whole documents are held out: no training query has a relevant document in common with the draw that selects validation queries.
-    The sample has their positives, then as many of their best-ranked hard negatives as random documents. UserError if no query is
+    Documents are drawn, and every query with a drawn document among its positives is held out, so no training query shares one.
+    The sample has the validation queries' positives, then as many of their best-ranked hard negatives as random documents. UserError if no query is
     left to train on.
     """
     rng = np.random.default_rng(draw_seed(params.split_seed, 5))
@@ -69,7 +69,10 @@ def _documents(data: TrainingSet, queries: Ints, params: Round, rng: np.random.G
 
 
 def ndcg(scores_VU: Floats, positive_VU: Bools) -> float:
-    """Mean nDCG@10 with gains of 0 and 1, as trec_eval's ndcg_cut.10; equal scores rank in the order of documents."""
+    """Mean nDCG@10 with gains of 0 and 1, as trec_eval's ndcg_cut.10; equal scores rank in the order of documents.
+
+    Not by tasks.core.metrics: an edit there would then run every training again.
+    """
     order_VK = np.argsort(-scores_VU, axis=1, kind="stable")[:, :DEPTH]
     discount_K = 1 / np.log2(np.arange(2, order_VK.shape[1] + 2))
     gain_V = np.take_along_axis(positive_VU, order_VK, axis=1) @ discount_K

@@ -142,7 +142,9 @@ def fit(
         return schedule.steps
     best, value = validation.best(history)
     kept = best if validation.keep_best else step
-    print(f"{what}: {validation.name} is best after {best} steps ({value:.4f}), last {history[-1][validation.name]:.4f}; {kept} are kept")
+    print(
+        f"{what}: {validation.name} is best after {best} steps ({value:.4f}), last {history[-1][validation.name]:.4f}; the weights after {kept} steps are kept"
+    )
     if kept != step:
         _restore(scratch / BEST, best, module, optimizer)
     return kept
@@ -261,7 +263,7 @@ def _restore(path: Path, step: int, module: nn.Module, optimizer: torch.optim.Op
     found = read_checkpoint(path)
     if found is None or int(found[1]["step"]) != step:
         path.with_name(CHECKPOINT).unlink(missing_ok=True)
-        raise Corrupt(f"{path}: expected the weights after {step} steps; they are lost; run again, which trains from the first step")
+        raise Corrupt(f"{path}: missing or corrupt, expected the weights after {step} steps; run again: it trains from the first step")
     _take(found[0], module, optimizer)
 
 
