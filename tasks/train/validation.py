@@ -35,8 +35,8 @@ def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     """`data` without its validation queries, and these with their sample of documents. Drawn by params.split_seed alone.
 
     Documents are drawn, and every query with a drawn document among its positives is held out, so no training query shares one.
-    The sample has the validation queries' positives, then as many of their best-ranked hard negatives as random documents. UserError if no query is
-    left to train on.
+    The sample has the validation queries' positives, then as many of their best-ranked hard negatives as random documents.
+    UserError if no query is left to train on.
     """
     rng = np.random.default_rng(draw_seed(params.split_seed, 5))
     place_O = rng.permutation(data.documents)

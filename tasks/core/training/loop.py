@@ -142,9 +142,8 @@ def fit(
         return schedule.steps
     best, value = validation.best(history)
     kept = best if validation.keep_best else step
-    print(
-        f"{what}: {validation.name} is best after {best} steps ({value:.4f}), last {history[-1][validation.name]:.4f}; the weights after {kept} steps are kept"
-    )
+    last = history[-1][validation.name]
+    print(f"{what}: best {validation.name} {value:.4f} after {best} steps, last {last:.4f}; the weights after {kept} steps are kept")
     if kept != step:
         _restore(scratch / BEST, best, module, optimizer)
     return kept
