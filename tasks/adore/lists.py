@@ -59,17 +59,17 @@ def completed(
     best_rows: BestRows,
     missing: Missing,
     rng: np.random.Generator,
-    grades: Sequence[Floats] | None = None,
+    grades: Sequence[Floats],
 ) -> Lists:
     """Retrieved lists with their labels, positives that were not retrieved handled as `missing` says (params.QuerySide).
 
-    `known` are `positives` and the documents with the texts of some, which are labelled alike: with `grades`, or 1.
+    `known` are `positives` and the documents with the texts of some, which are labelled alike; `grades` are theirs.
     """
     lists: list[tuple[Ints, Ints]] = []
     for b, found in enumerate(found_BN):
         rows = found[found >= 0]
         documents = owners[rows].astype(np.int64)
-        labels = graded(documents, known[b], None if grades is None else grades[b])
+        labels = graded(documents, known[b], grades[b])
         absent = np.setdiff1d(positives[b], documents)
         if not len(absent) or (labels.any() and missing != "jpq"):
             added = absent[:0]
@@ -80,16 +80,15 @@ def completed(
         else:
             added = absent
         rows = np.concatenate([rows, best_rows(b, added)])
-        lists.append((rows, np.concatenate([labels, graded(added, known[b], None if grades is None else grades[b])])))
+        lists.append((rows, np.concatenate([labels, graded(added, known[b], grades[b])])))
     return padded(lists)
 
 
-def graded(documents: Ints, known: Ints, grades: Floats | None) -> Ints:
-    """The grade of each of `documents` [L]: 0 for one that is not `known`, 1 for one that is where there are no `grades`."""
+def graded(documents: Ints, known: Ints, grades: Floats) -> Ints:
+    """The grade of each of `documents` [L], 0 for one that is not among `known` [K]; `grades` [K] are those of `known`."""
     order = np.argsort(known, kind="stable")
     place = order[np.searchsorted(known, documents, sorter=order).clip(max=len(known) - 1)]
-    of_known = np.ones(len(known), dtype=np.int64) if grades is None else grades.astype(np.int64)
-    return np.where(known[place] == documents, of_known[place], 0)
+    return np.where(known[place] == documents, grades[place].astype(np.int64), 0)
 
 
 def unranked(
@@ -97,14 +96,14 @@ def unranked(
     known: Sequence[Ints],
     negatives: Sequence[Ints],
     best_rows: BestRows,
-    grades: Sequence[Floats] | None = None,
+    grades: Sequence[Floats],
 ) -> Lists:
     """Every positive of a query, then its negatives, each once and without the `known` ones: positives and documents of their texts."""
     lists: list[tuple[Ints, Ints]] = []
     for b, (own, alike, given) in enumerate(zip(positives, known, negatives, strict=True)):
         others = np.setdiff1d(given, alike)
         documents = np.concatenate([own, others])
-        lists.append((best_rows(b, documents), graded(documents, alike, None if grades is None else grades[b])))
+        lists.append((best_rows(b, documents), graded(documents, alike, grades[b])))
     return padded(lists)
 
 

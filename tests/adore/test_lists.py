@@ -14,12 +14,18 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
+def ones(*known: np.ndarray) -> list[np.ndarray]:
+    """Grades of 1 for the known documents of each query."""
+    return [np.ones(len(documents), dtype=np.float32) for documents in known]
+
+
 def itself(_: int, documents: np.ndarray) -> np.ndarray:
     return documents
 
 
 def complete(found: list[int], positives: list[int], missing: str, seed: int = 0) -> list[tuple[int, bool]]:
-    lists = completed(ints(*found)[None], OWNERS, [ints(*positives)], [ints(*positives)], itself, missing, np.random.default_rng(seed))  # type: ignore[arg-type]
+    known, rng = [ints(*positives)], np.random.default_rng(seed)
+    lists = completed(ints(*found)[None], OWNERS, known, known, itself, missing, rng, ones(*known))  # type: ignore[arg-type]
     return [(row, mark) for row, mark in zip(lists.rows[0].tolist(), lists.positive[0].tolist(), strict=True) if row >= 0]
 
 
@@ -53,9 +59,8 @@ def test_lists_shorter_than_requested() -> None:
 
 def test_passages_are_judged_by_their_document() -> None:
     owners = np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)
-    lists = completed(
-        ints(5, 1)[None], owners, [ints(1)], [ints(1)], lambda _, documents: documents * 2 + 1, "drhard", np.random.default_rng(0)
-    )
+    known, rng = [ints(1)], np.random.default_rng(0)
+    lists = completed(ints(5, 1)[None], owners, known, known, lambda _, documents: documents * 2 + 1, "drhard", rng, ones(*known))
     assert lists.rows.tolist() == [[5, 1, 3]] and lists.positive.tolist() == [[False, False, True]]
 
 
@@ -82,7 +87,7 @@ def test_best_documents_equal_a_plain_ranking() -> None:
 
 
 def test_unranked_lists_hold_every_positive_and_no_positive_twice() -> None:
-    lists = unranked([ints(4, 2), ints(9)], [ints(4, 2), ints(9)], [ints(1, 2, 1, 8), ints()], itself)
+    lists = unranked([ints(4, 2), ints(9)], [ints(4, 2), ints(9)], [ints(1, 2, 1, 8), ints()], itself, ones(ints(4, 2), ints(9)))
     assert [[row for row in rows if row >= 0] for rows in lists.rows.tolist()] == [[4, 2, 1, 8], [9]]
     assert lists.positive.tolist() == [[True, True, False, False], [True, False, False, False]]
     assert lists.valid.tolist() == [[True] * 4, [True, False, False, False]]
@@ -95,7 +100,7 @@ def test_measures_by_hand() -> None:
 
 
 def test_overlap_by_hand() -> None:
-    lists = unranked([ints(0), ints(5)], [ints(0), ints(5)], [ints(1, 2, 9), ints(6)], itself)
+    lists = unranked([ints(0), ints(5)], [ints(0), ints(5)], [ints(1, 2, 9), ints(6)], itself, ones(ints(0), ints(5)))
     found = np.array([[0, 1, 2, 3], [7, 8, -1, -1]])  # of query 0 the dynamic negatives are 1, 2, 3: two of three; of query 1 none of two
     assert overlap(lists, found, OWNERS, [ints(0), ints(5)]) == pytest.approx((2 / 3 + 0) / 2)
     assert overlap(lists, np.array([[0], [5]]), OWNERS, [ints(0), ints(5)]) == 1.0
@@ -103,9 +108,9 @@ def test_overlap_by_hand() -> None:
 
 def test_a_document_with_the_text_of_a_positive_is_labelled_like_it() -> None:
     """Document 6 has the text of the positive 3, and is not added where 3 is missing."""
-    lists = completed(ints(5, 6, 1)[None], OWNERS, [ints(3)], [ints(3, 6)], itself, "jpq", np.random.default_rng(0))  # type: ignore[arg-type]
+    lists = completed(ints(5, 6, 1)[None], OWNERS, [ints(3)], [ints(3, 6)], itself, "jpq", np.random.default_rng(0), ones(ints(3, 6)))  # type: ignore[arg-type]
     assert (lists.rows.tolist(), lists.positive.tolist()) == ([[5, 6, 1, 3]], [[False, True, False, True]])
-    assert unranked([ints(3)], [ints(3, 6)], [ints(6, 2)], itself).rows.tolist() == [[3, 2]]
+    assert unranked([ints(3)], [ints(3, 6)], [ints(6, 2)], itself, ones(ints(3, 6))).rows.tolist() == [[3, 2]]
 
 
 def test_lists_have_the_grades_of_known_documents() -> None:
