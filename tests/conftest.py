@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
@@ -118,38 +118,114 @@ def _params_of_stages_alone(request: pytest.FixtureRequest, monkeypatch: pytest.
         monkeypatch.setenv("RETEMPER_PARAMS", "params.yaml")
 
 
-def prepare_python(folder: Path) -> "PreparedPython":
-    """What is imported for stages comes first, then what `retemper` needs: see tests/forked.py. Stages have one thread each."""
+def prepare_python(folder: Path, *, models: bool) -> "PreparedPython":
+    """What is imported for stages comes first, then what `retemper` needs: see tests/forked.py. Stages have one thread each.
+
+    A fork of a Python without torch costs a third less.
+    """
     from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython
 
+    folder.mkdir()
     with pytest.MonkeyPatch.context() as patch, chdir(folder):
         patch.setenv("OMP_NUM_THREADS", "1")  # sixty documents: a second thread only waits
         Path("logging.yaml").write_text("{version: 1, disable_existing_loggers: false}")  # Prefect would add handlers to those of stages
-        patch.setenv("PREFECT_LOGGING_SETTINGS_PATH", str(folder / "logging.yaml"))
-        return PreparedPython([*DVC, *TABLES, *COMMAND, *MODELS])
+        patch.setenv("PREFECT_LOGGING_SETTINGS_PATH", str((folder / "logging.yaml").absolute()))
+        return PreparedPython([*DVC, *TABLES, *COMMAND, *(MODELS if models else ())])
+
+
+@contextmanager
+def prefect_server(home: Path, prepared: dict[str, str]) -> Iterator[str]:
+    """A Prefect server and its new database in `home`, which take 8 s of CPU; yields its address."""
+    script = "import flows.pipeline.server as s; server = s.Server(); server.wait(); print(server.url, flush=True); input()"
+    home.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=kept | prepared | {"PREFECT_HOME": str(home), "PYTHONPATH": str(ROOT)},
+        cwd=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.kill()  # the server goes with it
+        process.wait()
+
+
+class Shared(NamedTuple):
+    """What the processes that run tests beside one another share: names of prepared Pythons, a Prefect server and its home."""
+
+    stages: dict[str, str]
+    toys: dict[str, str]
+    prefect: str
+    prefect_home: str
+
+
+@contextmanager
+def share(folder: Path) -> Iterator[Shared]:
+    with (
+        prepare_python(folder / "toys", models=False) as toys,
+        prepare_python(folder / "stages", models=True) as stages,
+        prefect_server(folder / "prefect", named(toys)) as url,
+    ):
+        yield Shared(named(stages), named(toys), url, str(folder / "prefect"))
+
+
+def named(python: "PreparedPython") -> dict[str, str]:
+    return {name: value for name, value in python.environment.items() if name == FORKS}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """The processes that run tests beside one another share a prepared Python of the one that starts them."""
     config = node.config
-    if not hasattr(config, "prepared"):
-        folder = tempfile.mkdtemp()
-        config.prepared = prepare_python(Path(folder))
-        config.add_cleanup(lambda: shutil.rmtree(folder))
-        config.add_cleanup(lambda: config.prepared.__exit__())
-    node.workerinput[FORKS] = config.prepared.environment.get(FORKS, "")
+    if not hasattr(config, "shared"):
+        opened = ExitStack()
+        folder = opened.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        config.shared = opened.enter_context(share(Path(folder)))
+        config.add_cleanup(opened.close)
+    node.workerinput["shared"] = list(config.shared)
+
+
+def shared(request: pytest.FixtureRequest) -> Shared | None:
+    """None where one process runs all tests: it starts what it needs."""
+    found = getattr(request.config, "workerinput", {}).get("shared")
+    return Shared(*found) if found else None
 
 
 @pytest.fixture(scope="session")
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment of one prepared Python for all runs of small projects: it takes seconds of CPU."""
-    shared = getattr(request.config, "workerinput", {}).get(FORKS)
-    if shared is not None:
-        yield {FORKS: shared} if shared else {}
+    if others := shared(request):
+        yield others.stages
         return
-    with prepare_python(tmp_path_factory.mktemp("prepared")) as python:
-        yield {name: value for name, value in python.environment.items() if name == FORKS}
+    with prepare_python(tmp_path_factory.mktemp("prepared") / "stages", models=True) as python:
+        yield named(python)
+
+
+@pytest.fixture(scope="session")
+def prepared_for_toys(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The same, for projects whose stages need no torch."""
+    if others := shared(request):
+        yield others.toys
+        return
+    with prepare_python(tmp_path_factory.mktemp("prepared") / "toys", models=False) as python:
+        yield named(python)
+
+
+@pytest.fixture(scope="session")
+def prefect(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, prepared_for_toys: dict[str, str]
+) -> Iterator[tuple[str, Path]]:
+    """Address and home of one Prefect server for all tests that can share it."""
+    if others := shared(request):
+        yield others.prefect, Path(others.prefect_home)
+        return
+    home = tmp_path_factory.mktemp("shared") / "prefect"
+    with prefect_server(home, prepared_for_toys) as url:
+        yield url, home
 
 
 @pytest.fixture(scope="session")

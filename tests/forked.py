@@ -12,7 +12,8 @@ from prefect.logging.configuration import setup_logging
 
 from flows.cli.main import main
 from flows.pipeline import server
-from tests.served import FORKED
+from flows.repository import worktree
+from tests.forks import FORK
 
 of_process, of_run = server.set_environment, server.use_server
 
@@ -41,7 +42,8 @@ def use_server() -> server.Server | None:
 
 if __name__ == "__main__":
     server.set_environment, server.use_server = set_environment, use_server
-    server.SERVER[:3] = FORKED  # in place of python -m uvicorn
     toy = sys.argv[1:2] == ["--toy"]
+    server.SERVER[:3] = [*FORK, "tests.served"]  # in place of python -m uvicorn
+    worktree.RUN = (*FORK, "tests.forked", *["--toy"] * toy, "run")  # its users have not been imported yet
     del sys.argv[1 : 1 + toy]
     sys.exit(main(check=(lambda: None) if toy else None))

@@ -11,6 +11,9 @@ from tempfile import TemporaryFile
 from flows.process import fork_client
 from flows.process.prepared import FORKS
 
+CLIENT = "import sys; from flows.process import fork_client as client; client.PREFIXES = ('tests.',); client.main(sys.argv[1:])"
+FORK = (sys.executable, "-c", CLIENT, "-m")  # and a module of `tests`: a program in place of `python -m` and one of ours
+
 
 def retemper(arguments: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """`retemper` as a fork of the prepared Python: 3 s of CPU less than as a new process, which it is where there is no fork server."""

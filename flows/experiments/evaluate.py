@@ -13,6 +13,7 @@ from typing import Any, Literal
 from flows.parameters import edit
 from flows.parameters.checks import NAME, RESERVED, check_file
 from flows.parameters.sources import list_dataset, list_encoder, write_source
+from flows.pipeline import server
 from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
@@ -129,7 +130,7 @@ def _run(tree: Path, target: str, processes: Processes, display: Display) -> Pro
         elif line.startswith("retemper: "):
             last = line.removeprefix("retemper: ")
 
-    status, problems = run_in(tree, (*RUN, target), processes, show=show)
+    status, problems = run_in(tree, (*RUN, target), processes, show=show, env={"PREFECT_HOME": str(server.HOME.absolute())})
     if not status:
         return None
     found = problems[-1] if problems else Problem("pipeline", last or f"{target}: its run ended with status {status}", 1)

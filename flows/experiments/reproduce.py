@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flows.parameters.sources import STANDS
+from flows.pipeline import server
 from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
@@ -41,7 +42,9 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             if recompute:
                 _forget_remote(project)
                 (project / LOCK).unlink()  # its later entries were made here
-            status, problems = run_in(project, run, processes, show=display.line, env={STANDS: "1"})
+            status, problems = run_in(
+                project, run, processes, show=display.line, env={STANDS: "1", "PREFECT_HOME": str(server.HOME.absolute())}
+            )
             why = "; ".join(problem.message for problem in problems) or "its output is above"
             if status == USER_ERROR:
                 raise UserError(f"revision {revision}: {why}")

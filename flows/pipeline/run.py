@@ -10,7 +10,7 @@ from flows.pipeline import server, splits
 from flows.pipeline.plan import Plan, check_parameters, make_plan
 from flows.process import locks
 from flows.process.display import Display, Outcome, summary, text_table
-from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython
+from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython, python
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository import leftovers
 from flows.repository.cache import cache_folder
@@ -152,7 +152,8 @@ def _put_back(processes: Processes) -> None:
         return
     text = locks.BEFORE.read_text(encoding="utf-8")
     write_text(locks.DVC_LOCK, text) if text else locks.DVC_LOCK.unlink(missing_ok=True)
-    processes.run([*sync.REMOTE, "checkout", "--quiet", "--force"], lambda _: None, environment())
+    env = environment()
+    processes.run([python(env), *sync.REMOTE[1:], "checkout", "--quiet", "--force"], lambda _: None, env)
     locks.forget()
 
 

@@ -144,7 +144,7 @@ def run_stage(
         return Outcome("Ran" if transcript.ran else "Cached", seconds, began=transcript.began, ended=transcript.ended)
     if transcript.exited is not None:  # DVC removed the former outs, if any, before the stage ran
         with suppress(Stopped):
-            processes.run([*REMOTE, "checkout", "--quiet", "--force", name], lambda _: None, environment())
+            processes.run([*command[:-2], "checkout", "--quiet", "--force", name], lambda _: None, environment(**(env or {})))
     problem = problems[-1] if problems and transcript.exited == USER_ERROR else _problem(name, transcript, status, log)
     return Outcome("Failed", seconds, problem.status, problem)
 

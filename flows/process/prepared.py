@@ -10,7 +10,7 @@ from subprocess import Popen
 
 from flows.process import fork_client, fork_server
 from flows.process.processes import Processes, environment
-from tasks.core.stage.files import write_text
+from tasks.core.stage.files import new_file
 
 FORKS = "RETEMPER_FORKS"  # environment: the name of a running server; empty: use none
 PYTHON = Path(".retemper/bin/python")  # fork_client.py; its folder is the first of PATH for the commands of a run
@@ -71,12 +71,9 @@ class PreparedPython:
             self._processes = Processes()  # of its own: a run that is stopped ends its stages, then this
             command = [sys.executable, fork_server.__file__, name, *modules]
             self._process = self._processes.start(command, environment(PYTHONSAFEPATH="1"), LOG)
-        client = shlex.join([sys.executable, "-I", "-S", fork_client.__file__])
-        if not PYTHON.exists() or client not in PYTHON.read_text(encoding="utf-8"):
-            write_text(PYTHON, f'#!/bin/sh\nexec {client} "$@"\n')
-        PYTHON.chmod(0o755)
+        self.python = python({FORKS: name})
         path = os.pathsep.join([str(PYTHON.parent.absolute()), environment()["PATH"]])
-        self.environment, self.python = {"PATH": path, FORKS: name}, python({FORKS: name})
+        self.environment = {"PATH": path, FORKS: name}
 
     def __enter__(self) -> "PreparedPython":
         return self
@@ -88,5 +85,12 @@ class PreparedPython:
 
 
 def python(env: Mapping[str, str]) -> str:
-    """What to start in place of `python` for a command that gets `env`."""
-    return str(PYTHON.absolute()) if env.get(FORKS) and PYTHON.exists() else sys.executable
+    """What to start in place of `python` for a command that gets `env`; PYTHON is written where a server is named."""
+    if not env.get(FORKS):
+        return sys.executable
+    client = shlex.join([sys.executable, "-I", "-S", fork_client.__file__])
+    if not PYTHON.exists() or client not in PYTHON.read_text(encoding="utf-8"):
+        with new_file(PYTHON) as shim:
+            shim.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
+            shim.chmod(0o755)
+    return str(PYTHON.absolute())

@@ -4,11 +4,12 @@ import json
 import os
 import re
 import shutil
-import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,33 +197,30 @@ def read_states() -> Callable[[str], dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def toy_environment(tmp_path_factory: pytest.TempPathFactory, prepared: dict[str, str]) -> dict[str, str]:
+def toy_environment(
+    tmp_path_factory: pytest.TempPathFactory, prepared_for_toys: dict[str, str], prefect: tuple[str, Path]
+) -> dict[str, str]:
     """An environment without the user's settings; one Prefect home and one prepared Python for the session."""
     home = tmp_path_factory.mktemp("home")
+    copy_database(prefect[1], home / "prefect")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "DVC", "GIT"))}
     own = {"DVC_GLOBAL_CONFIG_DIR": str(home / "dvc"), "DVC_NO_ANALYTICS": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     git = {f"GIT_{who}_{what}": "toy@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     root = Path(__file__).resolve().parents[2]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `python` is ours, with no environment activated too
-    return kept | own | git | prepared | {"PATH": path, "PREFECT_HOME": str(home / "prefect"), "PYTHONPATH": str(root), "HOME": str(home)}
+    return (
+        kept
+        | own
+        | git
+        | prepared_for_toys
+        | {"PATH": path, "PREFECT_HOME": str(home / "prefect"), "PYTHONPATH": str(root), "HOME": str(home)}
+    )
 
 
 @pytest.fixture(scope="session")
-def server_url(toy_environment: dict[str, str]) -> Iterator[str]:
-    """One Prefect server for all tests that can share it: it takes seconds to start."""
-    script = "import flows.pipeline.server as s; server = s.Server(); server.wait(); print(server.url, flush=True); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=toy_environment,
-        cwd=toy_environment["HOME"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    yield process.stdout.readline().strip()
-    process.send_signal(signal.SIGKILL)  # the server goes with it
-    process.wait()
+def server_url(prefect: tuple[str, Path]) -> str:
+    """One Prefect server for all tests that can share it."""
+    return prefect[0]
 
 
 @pytest.fixture(scope="session")
@@ -247,6 +245,13 @@ def _laid_out(tmp_path_factory: pytest.TempPathFactory, toy_environment: dict[st
 def toy(_laid_out: Toy, tmp_path: Path) -> Toy:
     """A toy project of rounds a and b, nothing run yet, every change committed."""
     return copied(_laid_out, tmp_path / "toy")
+
+
+def copy_database(home: Path, to: Path) -> None:
+    """The database of the Prefect server at `home`, which may be running, for another one at `to`: a new one takes 5 s of CPU."""
+    to.mkdir(parents=True)
+    with closing(sqlite3.connect(home / "prefect.db")) as made, closing(sqlite3.connect(to / "prefect.db")) as own:
+        made.backup(own)
 
 
 def copied(project: Toy, folder: Path, **environment: str) -> Toy:

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import chdir
 from importlib import import_module
@@ -23,6 +22,7 @@ from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.stage.params import read_yaml
 from tasks.core.tables.parquet import count_rows
+from tests.forks import retemper
 
 PLAIN: dict[str, None] = {"query": None, "document": None}
 ONE = {"dev": 1, "test": 1}
@@ -291,16 +291,17 @@ def test_what_evaluations_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "again/.retemper/shards/x.npy").exists(), "the same data, however its folder is spelled"
 
 
-def test_an_evaluation_is_an_ordinary_run_beside_the_project(small: Any, toy_environment: dict[str, str], server_url: str) -> None:
+def test_an_evaluation_is_an_ordinary_run_beside_the_project(
+    small: Any, toy_environment: dict[str, str], prepared: dict[str, str], server_url: str
+) -> None:
     commit(small.folder)
     small.set("tokenize.query_prefix", "uncommitted: ")
     own, before = json.loads(small.read("data/metrics/warmup.json")), small.state()
 
     def call(*more: str) -> tuple[int, str, str]:
-        command = [sys.executable, "-m", "flows.cli", "evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", *more]
-        env = toy_environment | {"PREFECT_API_URL": server_url}
+        command = ["evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", *more]
         with locks.only_run(small.folder / locks.RUN_LOCK):  # a run is in progress here
-            done = subprocess.run(command, cwd=small.folder, env=env, capture_output=True, text=True, check=False)
+            done = retemper(command, small.folder, toy_environment | prepared | {"PREFECT_API_URL": server_url})
         assert small.state() == before, "data/, dvc.lock, params.yaml and all else stay as they are"
         assert not list(small.folder.glob(".retemper/evaluate-*"))
         return done.returncode, done.stdout, done.stderr

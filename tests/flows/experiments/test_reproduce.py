@@ -11,14 +11,15 @@ REPRODUCE = """
 import sys
 from pathlib import Path
 from flows.experiments.reproduce import reproduce
-run = [sys.executable, "-c", "import sys; from flows.cli.main import main; sys.exit(main(check=lambda: None))", "run"]
+from tests.forks import FORK
+run = [*FORK, "tests.forked", "--toy", "run"]
 sys.exit(reproduce(sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "recompute", run))
 """
 
 
 def test_what_was_not_made_is_not_equal(reduced: Any, tmp_path: Path) -> None:
     """The clone begins with the revision's own dvc.lock: its entries, least of all those of a removed round, show nothing."""
-    fails = REPRODUCE.replace("from flows.cli.main import main; sys.exit(main(check=lambda: None))", "sys.exit(1)")
+    fails = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(1)"]')
     for how in ("recompute", "from the cache"):
         done = reduced.call("HEAD", str(tmp_path / how), how, script=fails)
         assert done.returncode == 1, done.stdout + done.stderr

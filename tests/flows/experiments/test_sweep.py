@@ -22,7 +22,8 @@ SWEEP = """
 import sys
 from pathlib import Path
 from flows.experiments.sweep import sweep
-run = [sys.executable, "-c", "import sys; from flows.cli.main import main; sys.exit(main(check=lambda: None))", "run"]
+from tests.forks import FORK
+run = [*FORK, "tests.forked", "--toy", "run"]
 sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None, lambda params, described: None))
 """
 
