@@ -47,8 +47,9 @@ def main() -> None:
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
         length, prefix = params.document_length, params.document_prefix
+        passages, overlap = params.passages, params.passage_overlap
         total = count_rows(path)
-        write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, params.passages)
+        write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, passages, overlap)
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
             np.save(out / "documents" / SAME, first)

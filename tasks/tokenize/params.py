@@ -1,6 +1,8 @@
 """Parameters of tokenize."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from tasks.core.stage.params import Params
 
@@ -19,6 +21,9 @@ class Tokenize(Params):
         description="maximum passages per document. 1: its first document_length tokens (FirstP); more: it is scored by its best "
         "passage (MaxP)",
     )
+    passage_overlap: int = Field(
+        0, ge=0, description="with passages > 1: tokens that a passage repeats of the one before, so that few sentences are cut"
+    )
     near_duplicates: float | None = Field(
         None,
         gt=0,
@@ -28,3 +33,9 @@ class Tokenize(Params):
     )
     query_prefix: str = Field("", description="prepended to every query (for example `query: ` for E5)")
     document_prefix: str = Field("", description="prepended to every document")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.passage_overlap and self.passages == 1:
+            raise ValueError(f"passage_overlap {self.passage_overlap}: a document is one passage; increase passages")
+        return self

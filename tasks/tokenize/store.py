@@ -18,42 +18,58 @@ Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
 
 
 class Passages:
-    """Splits texts into passages. The first is that of FirstP; the others have the special tokens and the prefix too."""
+    """Splits texts into passages. The first is that of FirstP; the others have the special tokens and the prefix too.
 
-    def __init__(self, tokenizer: Any, max_length: int, prefix: str, most: int) -> None:
+    Each begins with the last `overlap` tokens of the one before.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int, prefix: str, most: int, overlap: int = 0) -> None:
         framed = tokenizer("a", return_special_tokens_mask=True)
         body = [n for n, special in enumerate(framed["special_tokens_mask"]) if not special]
         lead, self.trail = framed["input_ids"][: body[0]], framed["input_ids"][body[-1] + 1 :]
-        self.first, self.tokenizer, self.most = lead, tokenizer, most
+        self.first, self.tokenizer, self.most, self.overlap = lead, tokenizer, most, overlap
         self.next = [*lead, *tokenizer(prefix, add_special_tokens=False)["input_ids"]]
         self.room, self.room_next = (max_length - len(head) - len(self.trail) for head in (self.first, self.next))
         if self.room_next < 1:
             raise UserError(
                 f"params.yaml: tokenize.document_prefix {prefix!r} fills all {max_length} tokens of a passage; increase document_length"
             )
+        if overlap >= self.room_next:
+            raise UserError(
+                f"params.yaml: tokenize.passage_overlap: found {overlap}, expected less than {self.room_next}, "
+                "the tokens of a passage without its special tokens and prefix; decrease it, or increase document_length"
+            )
 
     def __call__(self, texts: list[str]) -> list[list[list[int]]]:
         """The passages of each text, prefix included, as rows of token ids; at least one."""
-        most = self.room + (self.most - 1) * self.room_next
+        most = self.room + (self.most - 1) * (self.room_next - self.overlap)
         bodies = self.tokenizer(texts, add_special_tokens=False, truncation=True, max_length=most, return_attention_mask=False)["input_ids"]
         return [self._cut(body) for body in bodies]
 
     def _cut(self, body: list[int]) -> list[list[int]]:
-        starts = range(self.room, len(body), self.room_next)
+        starts = range(self.room - self.overlap, len(body) - self.overlap, self.room_next - self.overlap)
         later = [[*self.next, *body[start : start + self.room_next], *self.trail] for start in starts]
         return [[*self.first, *body[: self.room], *self.trail], *later]
 
 
 def write_tokens(
-    folder: Path, batches: Texts, tokenizer: Any, digest: str, max_length: int, prefix: str, total: int, passages: int = 1
+    folder: Path,
+    batches: Texts,
+    tokenizer: Any,
+    digest: str,
+    max_length: int,
+    prefix: str,
+    total: int,
+    passages: int = 1,
+    overlap: int = 0,
 ) -> None:
     """Tokenize (id, text) batches into `folder` (new). The tokenizer's threads share each batch.
 
     A text is truncated to `max_length` tokens, special tokens included (FirstP), or split into up to `passages` rows of that
-    length, each with the special tokens and the prefix (MaxP: ANCE (arXiv:2007.00808), section 5). A text without
-    tokens becomes a single padding token, so that every text has a vector.
+    length, each with the special tokens and the prefix (MaxP: ANCE (arXiv:2007.00808), section 5), and with the last `overlap`
+    tokens of the row before. A text without tokens becomes a single padding token, so that every text has a vector.
     """
-    split = Passages(tokenizer, max_length, prefix, passages) if passages > 1 else None
+    split = Passages(tokenizer, max_length, prefix, passages, overlap) if passages > 1 else None
     folder.mkdir(parents=True)
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.int32)
     lengths: list[np.ndarray[Any, Any]] = []

@@ -18,6 +18,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QUERIES
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
+from tasks.tokenize.params import Tokenize
 from tasks.tokenize.store import write_tokens
 
 LETTERS = "abcdefghij    éüñßøłżЖдщ東京日本語한글🙂👩‍👩‍👧\u200b\u0301\t\n-.,'[]"
@@ -60,13 +61,19 @@ def rows_of(folder: Path) -> list[list[list[int]]]:
     return found
 
 
-@pytest.mark.parametrize(("max_length", "passages", "batch"), [(16, 4, 7), (64, 2, 1000), (3, 5, 1), (16, 1, 7)])
-def test_passages_equal_the_tokenizers_own_overflow(max_length: int, passages: int, batch: int, tiny_encoder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("max_length", "passages", "overlap", "batch"),
+    [(16, 4, 0, 7), (64, 2, 0, 1000), (3, 5, 0, 1), (16, 1, 0, 7), (16, 6, 5, 7), (8, 9, 5, 60)],
+)
+def test_passages_equal_the_tokenizers_own_overflow(
+    max_length: int, passages: int, overlap: int, batch: int, tiny_encoder: Path, tmp_path: Path
+) -> None:
     tokenizer, texts = load_tokenizer(tiny_encoder), random_texts(60)
     parts = ((list(map(str, range(n, n + len(part)))), part) for n in range(0, 60, batch) if (part := texts[n : n + batch]))
-    write_tokens(tmp_path / "t", parts, tokenizer, "digest", max_length, "", 60, passages)
+    write_tokens(tmp_path / "t", parts, tokenizer, "digest", max_length, "", 60, passages, overlap)
     again = load_tokenizer(tiny_encoder)
-    cut = [again(text, truncation=True, max_length=max_length, return_overflowing_tokens=True)["input_ids"][:passages] for text in texts]
+    options = {"truncation": True, "max_length": max_length, "stride": overlap, "return_overflowing_tokens": True}
+    cut = [again(text, **options)["input_ids"][:passages] for text in texts]
     assert rows_of(tmp_path / "t") == cut
     assert max(map(len, cut)) == passages
 
@@ -80,11 +87,24 @@ def test_every_passage_has_the_prefix(tiny_encoder: Path, tmp_path: Path) -> Non
     first, second = rows_of(tmp_path / "t")
     assert first == [[cls, *prefix, *words[n : n + room], sep] for n in (0, room, 2 * room)]
     assert second == [[cls, *prefix, words[0], sep]]
+    write_tokens(tmp_path / "o", [(["a"], [text])], tokenizer, "", 8, "passage: ", 1, 9, 1)
+    (overlapping,) = rows_of(tmp_path / "o")
+    assert overlapping == [[cls, *prefix, *words[n : n + room], sep] for n in range(0, len(words) - 1, room - 1)]
 
 
 def test_prefix_that_leaves_no_room_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="document_prefix 'passage: ' fills all 4 tokens"):
         write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), "", 4, "passage: ", 1, 2)
+
+
+def test_an_overlap_that_leaves_no_room_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="passage_overlap: found 6, expected less than 6, the tokens of a passage"):
+        write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), "", 8, "", 1, 2, 6)
+
+
+def test_overlap_needs_passages() -> None:
+    with pytest.raises(ValueError, match="passage_overlap 4: a document is one passage; increase passages"):
+        Tokenize(passage_overlap=4)
 
 
 class Numbers:
