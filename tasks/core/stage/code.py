@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,6 +116,7 @@ class Reader:
         return self._files[path]
 
 
+@cache
 def read_module(text: bytes, package: str) -> Module:
     """The `Module` for the source of a module in `package`."""
     tree = ast.parse(text)

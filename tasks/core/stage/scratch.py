@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import tasks
-from tasks.core.stage.code import Reader
+from tasks.core.stage.code import MEMORY, Reader
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, folder_digest, write_text
 
@@ -32,7 +32,7 @@ def work_digest(*parts: object) -> str:
 
 def code_digest(stage: str) -> str:
     """Digest of a stage's code (as in data/code.json) and of the libraries that compute; work begun with others is not resumed."""
-    return work_digest([version("torch"), version("transformers")], Reader(Path(tasks.__file__).parents[1]).stage_digest(stage))
+    return work_digest([version("torch"), version("transformers")], Reader(Path(tasks.__file__).parents[1], MEMORY).stage_digest(stage))
 
 
 def scratch_folder(kind: str, digest: str) -> Path:
