@@ -32,6 +32,12 @@ class Round(Params):
         description="documents that may be hard negatives. positives: those that are some training query's positive, so that documents "
         "that only held-out queries ask for are not pushed away",
     )
+    passage_step: int = Field(
+        1,
+        ge=1,
+        description="with tokenize.passages > 1: each step of training encodes every n-th passage of a document, the first one drawn; 2 "
+        "halves the cost where passages overlap by half, and still reads all of the text. Retrieval uses all passages",
+    )
     window: tuple[int, int] = Field((1, 200), description="first and last rank to sample hard negatives from")
     sampling: Literal["uniform", "top", "simans"] = Field(
         "uniform",

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Towers
 from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.stage.draws import draw_seed
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.train.batches import Batch, TrainingSet, draw_batch
@@ -23,6 +26,17 @@ def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor
         return scores_BR
     row_UP = (held_UP.flatten().cumsum(0) - 1).clamp(min=0).view_as(held_UP)
     return scores_BR[:, row_UP].masked_fill(~held_UP, -torch.inf).max(2).values
+
+
+def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Every `step`-th of each document's rows, from a first one that is drawn: [U, ceil(P / step)], -1 where a document has fewer.
+
+    Each document keeps one row at least.
+    """
+    counts_U1 = (rows_UP >= 0).sum(1, keepdims=True)
+    places_UN = rng.integers(np.minimum(step, counts_U1)) + np.arange(0, rows_UP.shape[1], step)
+    taken_UN = np.take_along_axis(rows_UP, np.minimum(places_UN, rows_UP.shape[1] - 1), axis=1)
+    return np.where(places_UN < counts_U1, taken_UN, -1)
 
 
 def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, dict[str, float]]:
@@ -88,6 +102,8 @@ def make_step(
         batch = draw_batch(data, params, step)
         masked = guide(batch) if guide else batch
         rows_UP = documents.rows_of(batch.documents)
+        if params.passage_step > 1:
+            rows_UP = every_nth(rows_UP, params.passage_step, np.random.default_rng(draw_seed(params.seed, 6, step)))
         held_UP = rows_UP >= 0
         sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
 

@@ -15,7 +15,7 @@ from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.text.tokens import Tokens
 from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, sampled_queries, steps_of
 from tasks.train.params import Round
-from tasks.train.step import batch_loss, best_passage
+from tasks.train.step import batch_loss, best_passage, every_nth, make_step
 
 DOCUMENTS = 40
 POSITIVES = {0: [3, 7], 1: [7], 2: [1], 4: [2, 5, 9], 5: [11], 6: [12]}  # query 3 has none
@@ -246,3 +246,38 @@ def test_a_document_scores_as_its_best_passage_and_only_that_one_learns(seed: in
             best = max(own, key=lambda place: float(scores[q, place]))
             assert found[q, u] == scores[q, best]
             assert [float(scores.grad[q, place]) for place in own] == [float(weights[q, u]) if place == best else 0.0 for place in own]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7])
+def test_every_nth_passage_from_a_drawn_first_one(step: int) -> None:
+    counts = [1, 2, 3, 6, 13]
+    rows_UP = np.array([[100 * u + place if place < count else -1 for place in range(13)] for u, count in enumerate(counts)])
+    seen: dict[int, set[int]] = {u: set() for u in range(len(counts))}
+    for seed in range(60):
+        for u, found in enumerate(every_nth(rows_UP, step, np.random.default_rng(seed)).tolist()):
+            kept = [row - 100 * u for row in found if row >= 0]
+            assert kept == list(range(kept[0], counts[u], step)) and kept[0] < min(step, counts[u])
+            seen[u] |= {kept[0]}
+    assert seen == {u: set(range(min(step, count))) for u, count in enumerate(counts)}
+
+
+def test_a_step_encodes_every_nth_passage_and_none_twice(data: TrainingSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = np.repeat(np.arange(DOCUMENTS), 5).astype(np.int32)
+    tokens = Tokens(np.zeros(0, np.uint16), np.zeros(len(owners) + 1, np.int64), owners, tmp_path, 0, 8, "", "")
+    encoded: list[np.ndarray] = []
+    monkeypatch.setattr("tasks.train.step.cached_backward", lambda sides, *_: encoded.append(sides[1].rows) or {})
+
+    class Both:
+        query = document = None
+
+    def rows(n: int, step: int, seed: int = 1) -> list[int]:
+        params = round_of(passage_step=n, seed=seed, batch_tokens=512)
+        make_step(Both(), tokens, tokens, data, params, 0, torch.device("cpu"), torch.float32)(step)
+        return encoded[-1].tolist()
+
+    documents = draw_batch(data, round_of(seed=1), 3).documents
+    assert rows(1, 3) == [5 * document + place for document in documents for place in range(5)]
+    half = rows(2, 3)
+    assert sorted({row // 5 for row in half}) == documents.tolist() and set(half) < set(rows(1, 3)) and half == rows(2, 3)
+    assert {row % 5 for row in half} == {0, 1, 2, 3, 4}, "each document has a first one of its own"
+    assert half != rows(2, 3, seed=2)
