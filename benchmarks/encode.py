@@ -26,9 +26,9 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.encode import encode
 from tasks.core.sources.datasets import demo_file, parse_encoder
 from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
+from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
-from tasks.tokenize.store import write_tokens
 
 Encode = Callable[[list[str]], np.ndarray]
 

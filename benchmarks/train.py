@@ -24,12 +24,12 @@ from torch import nn
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
 from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
+from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Schedule, fit
 from tasks.core.training.optimizers import make_optimizer
-from tasks.tokenize.store import write_tokens
 
 SCALE = 20.0  # of the cosine: sentence-transformers' default
 

@@ -1,5 +1,7 @@
 """params.yaml as one record, assembled from each stage's own; for the flow, which validates before DVC runs. No stage imports this."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from tasks.adore.params import Adore, Study
@@ -17,6 +19,7 @@ from tasks.mine.params import Mine
 from tasks.mix.params import Mix
 from tasks.prepare.params import Dataset, Prepare
 from tasks.pretrain.params import Pretrain
+from tasks.pseudo.params import Pseudo
 from tasks.report.params import Report
 from tasks.rerank.params import Rerank
 from tasks.reranker.params import Reranker
@@ -33,9 +36,11 @@ class Parameters(Params):
     """Every section of params.yaml."""
 
     dataset: Dataset
+    queries: Literal["corpus", "pseudo"] = Field(description="queries are the source's own, or made from its documents by stage pseudo")
     encoder: EncoderSource
     prepare: Prepare
     base: Base
+    pseudo: Pseudo
     encoders: dict[str, Another]
     text: Text
     tokenize: Tokenize

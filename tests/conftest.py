@@ -491,6 +491,7 @@ def full_params(checkout: Path) -> dict[str, Any]:
     return read_yaml(checkout / "params.yaml") | {
         "mix": {"half": {"first": "warmup", "second": "random", "ratio": 0.5}},
         "encoders": {"other": {"source": "x"}},
+        "pseudo": {"per_document": 2},
         "rerankers": {"small": cross_encoder},
         "teacher": {"ce": {"negatives": "warmup", "reranker": "small"}},
         "rerank": {"star_small": {"run": "star", "reranker": "small"}},

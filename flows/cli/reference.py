@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from flows.cli import main as command_line
 from flows.parameters.checks import NAME
@@ -58,6 +58,10 @@ def parameters_text() -> str:
     pages = [INTRODUCTION.format(command=COMMAND)]
     for section, field in Parameters.model_fields.items():
         record = field.annotation
+        if get_origin(record) is Literal:
+            values = " or ".join(f"`{value}`" for value in get_args(record))
+            pages.append(f"## {section}\n\n{values}: {field.description}. A single value, not a section: `--set {section}=VALUE`.\n")
+            continue
         named = get_args(record)
         model = named[-1] if named else record
         assert isinstance(model, type) and issubclass(model, Params), (

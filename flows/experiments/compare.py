@@ -9,7 +9,7 @@ from typing import Any
 from flows.experiments.store import PARAMS, flat, measured
 from flows.process.display import text_table
 from flows.repository.cache import cache_folder, listing, object_path
-from flows.repository.lock import LOCK, Lock, commit_of, lock_of, parameters, read_blob
+from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
 from flows.team.lineage import ancestors
 from tasks.core.metrics.selection import best_system, least_grade, metric_of
@@ -19,7 +19,6 @@ from tasks.core.stage.params import read_yaml
 from tasks.core.stage.safe_yaml import parse_yaml
 
 VALUES = Path("data/values")
-CORPUS = Path("data/corpus")
 SOURCE = "data/source.json"
 LISTED = 20  # parameters that differ
 ALPHA = 0.05
@@ -148,7 +147,7 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     from tasks.core.metrics.measures import parse, per_query
     from tasks.core.metrics.qrels import load_qrels
 
-    qrels = CORPUS / "qrels" / f"{split}.parquet"
+    qrels = Path(corpus_of(lock_here()), "qrels", f"{split}.parquet")
     if not qrels.exists():
         raise UserError(f"{qrels}: not found, and {path} is measured with it; run retemper run prepare")
     least = least_grade(split, sections)
@@ -276,7 +275,7 @@ def _questions(split: str) -> dict[str, str]:
     """Texts of this working tree's queries, where they are there."""
     import pyarrow.parquet as pq
 
-    path = CORPUS / "queries" / f"{split}.parquet"
+    path = Path(corpus_of(lock_here()), "queries", f"{split}.parquet")
     if not path.exists():
         return {}
     table = pq.read_table(path, columns=["id", "text"])

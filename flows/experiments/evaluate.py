@@ -210,6 +210,7 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
         encoders, target = {name: model}, f"evaluate@{name}"
     values = untrained({one: _whole_encoder(place) for one, place in encoders.items()}) | {
         "dataset.source": _whole_path(data),
+        "queries": "corpus",
         "articles.source": "demo",
         "fuse": fuse,
         "prepare.leaks": "allow",  # nothing is trained

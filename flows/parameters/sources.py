@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,11 @@ def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, me
 
 def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], Listing]]]:
     """Name of every source and the function that lists it, by its key in `source`."""
-    sections_of = {"dataset": (sections["dataset"], list_dataset), "encoder": (sections["encoder"], list_encoder)}
+    dataset = partial(list_dataset, needs_qrels=sections.get("queries") != "pseudo")
+    sections_of: dict[str, tuple[Any, Callable[[str], Listing]]] = {
+        "dataset": (sections["dataset"], dataset),
+        "encoder": (sections["encoder"], list_encoder),
+    }
     if "articles" in sections:
         sections_of["articles"] = (sections["articles"], list_articles)
     sections_of |= {key: (entry, list_encoder) for key, entry in _named(sections).items()}
@@ -181,10 +186,10 @@ def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:
     return {"source": name, "digest": digest, "files": files, "packages": listing.packages}
 
 
-def list_dataset(name: str) -> Listing:
-    """The files and versions behind a dataset SPEC; UserError where they are missing."""
+def list_dataset(name: str, *, needs_qrels: bool = True) -> Listing:
+    """The files and versions behind a dataset SPEC; UserError where they are missing, qrels only if it `needs_qrels`."""
     spec = datasets.parse_dataset(name)
-    files = datasets.dataset_files(spec)
+    files = datasets.dataset_files(spec, needs_qrels=needs_qrels)
     folder = spec.folder if spec.place and files else None
     return Listing(_relative(files, folder), datasets.dataset_versions(spec), spec.kind if files else str(spec))
 

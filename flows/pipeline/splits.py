@@ -37,6 +37,8 @@ def check(
 
     `edits` are the run's own `--set`, for the command to suggest; `with_dev`: the run compares its models on dev.
     """
+    if sections.get("queries") == "pseudo":  # stage pseudo makes what the source lacks
+        return ""
     counted = _counted(stats)
     if counted is None:
         return ""

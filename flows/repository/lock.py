@@ -97,6 +97,12 @@ def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**(tracked.get("params.yaml") or {}), **(tracked.get(str(FROZEN)) or {})}
 
 
+def corpus_of(lock: Mapping[str, Mapping[str, Any]]) -> str:
+    """The corpus folder whose queries the systems answer: data/corpus, or data/pseudo where stage tokenize read that."""
+    read = {dep["path"] for dep in lock.get("tokenize", {}).get("deps", [])}
+    return "data/pseudo" if "data/pseudo" in read else "data/corpus"
+
+
 def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, list[Lock]]]:
     """Every dvc.lock and .dvc file in the project and below it, for each reference, stash and working tree's HEAD.
 

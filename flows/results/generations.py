@@ -6,7 +6,7 @@ A run that was stopped, failed, or was limited to some stages leaves the later o
 from collections.abc import Mapping
 from pathlib import Path
 
-from flows.repository.lock import Lock, of_graph, parameters, read_lock
+from flows.repository.lock import Lock, corpus_of, of_graph, parameters, read_lock
 from flows.results.metrics import METRICS, Metrics
 from tasks.core.stage.errors import UserError
 
@@ -51,11 +51,19 @@ def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = F
             return problem
     tower = lock.get(f"adore@{model}")
     round_ = str(parameters(tower)[f"adore.{model}"]["round"]) if tower else model
-    stages = ["tokenize", f"encode@{round_}", f"index@{round_}", f"adore@{model}", f"fuse@{model}"]
+    stages = [
+        *(["pseudo"] if corpus_of(lock) == "data/pseudo" else []),
+        "tokenize",
+        f"encode@{round_}",
+        f"index@{round_}",
+        f"adore@{model}",
+        f"fuse@{model}",
+    ]
+    stages += ["pseudo"] if corpus_of(lock) == "data/pseudo" else []
     stages += ["bm25", "retrieve_bm25"] if model == "bm25" else []
     stages += [f"{stage}@{model}" for stage in ("retrieve", "retrieve_adore")] if measured or retrieved else []
     stages += [f"{stage}@{model}" for stage in ("evaluate", "evaluate_adore", "evaluate_fuse")] if measured else []
-    read = ("data/corpus", "data/candidates", *(f"data/runs/{name}" for name in (model, *parts)))
+    read = ("data/corpus", "data/pseudo", "data/candidates", *(f"data/runs/{name}" for name in (model, *parts)))
     digests = {path: digest for path, digest in _digests(lock).items() if path.startswith(SERVED) or path in read}
     for name in stages:
         if name in lock and (path := _replaced(lock, name, digests)):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.repository.lock import Lock, parameters
+from flows.repository.lock import Lock, corpus_of, parameters
 from flows.results.fusions import BM25, fusions, made_from
 from tasks.core.stage.errors import UserError
 
@@ -45,7 +45,7 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
         if f"data/encoders/{name}" not in outs:
             known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
             raise UserError(f"{where} has no encoder {name}, expected one of {', '.join([*known, *fusions(sections)]) or 'none yet'}")
-    paths, encoders = {"corpus": "data/corpus"}, dict[str, str]()
+    paths, encoders = {"corpus": corpus_of(stages)}, dict[str, str]()
     for name in dense:
         end = "" if name == dense[0] else f".{name}"
         encoders[name] = f"encoder{end}"

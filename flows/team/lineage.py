@@ -13,14 +13,14 @@ from typing import Any
 
 from flows.repository.cache import cache_folder, file_md5, listing, object_path
 from flows.repository.git import git
-from flows.repository.lock import LOCK, Lock, commit_of, is_committed, of_graph, parameters, parse_lock, read_blob, read_lock
+from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, is_committed, of_graph, parameters, parse_lock, read_blob, read_lock
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import CODE
 
 SOURCE = "data/source.json"
-STATS = "data/corpus/stats.json"
+STATS = "stats.json"
 GRAPH = ("dvc.yaml", "params.yaml")
 LOOKED_AT = 100  # commits of code searched for the one that made an artifact
 
@@ -60,7 +60,7 @@ class Lineage:
     committed: bool  # whether git has this dvc.lock
     date: str  # of the commit, ISO 8601
     source: Mapping[str, Any]  # dataset and encoder: source, digest, files, packages
-    rows: Mapping[str, Any]  # data/corpus/stats.json, if the cache has it
+    rows: Mapping[str, Any]  # stats.json of the corpus, if the cache has it
     metrics: Mapping[str, Any]  # of the model, if the cache has them
     steps: tuple[Step, ...] = field(default=())
 
@@ -108,7 +108,7 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
         bool(revision) or is_committed(commit, LOCK),
         git("show", "-s", "--format=%cI", commit) if revision else "",
         json.loads(source) if source else {},
-        _read(lock, makers, STATS, objects),
+        _read(lock, makers, f"{corpus_of(lock)}/{STATS}", objects),
         _read(lock, makers, f"data/metrics/{Path(path).stem}.json", objects),
         steps,
     )

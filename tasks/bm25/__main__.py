@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from tasks.bm25.index import build, save
 from tasks.bm25.negatives import ROWS, without_positives
 from tasks.bm25.params import BM25
 from tasks.bm25.pieces import seal_index, searched, whole_index
 from tasks.core.retrieval.lexical import known, load
+from tasks.core.retrieval.lexical_build import build, save
 from tasks.core.stage import params
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
-from tasks.core.stage.params import load
+from tasks.core.stage.params import load, read_parameters
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.negatives import write_none, write_official
 from tasks.prepare.params import Dataset, Prepare
@@ -22,12 +22,13 @@ def main() -> None:
         official="folder of the source's own negatives",
     ).parse_args()
     spec, settings = parse_dataset(load(Dataset, "dataset").source), load(Prepare, "prepare")
+    needs_qrels = read_parameters().get("queries") != "pseudo"
     with ExitStack() as outs:
         corpus, none, random, official = (
             outs.enter_context(new_folder(path)) for path in (paths.out, paths.none, paths.random, paths.official)
         )
-        source = read(spec)
-        prepared = write_corpus(source, settings, corpus)
+        source = read(spec, needs_qrels=needs_qrels)
+        prepared = write_corpus(source, settings, corpus, needs_qrels=needs_qrels)
         write_none(none)
         write_none(random)
         counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)

@@ -14,12 +14,12 @@ from tasks.prepare.lines import INTEGER, grade, read_columns, read_objects
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
 
-def read(folder: Path) -> Source:
+def read(folder: Path, *, needs_qrels: bool = True) -> Source:
     """The BEIR dataset in `folder`."""
-    layout = beir_layout(folder)
+    layout = beir_layout(folder, needs_qrels=needs_qrels)
     return Source(
         documents=partial(documents, layout.documents),
-        queries={"": partial(queries, layout.queries[""])},
+        queries={key: partial(queries, file) for key, file in layout.queries.items()},
         qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
     )
 

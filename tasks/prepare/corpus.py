@@ -20,16 +20,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.core.sources.datasets import MAKE_QUERIES
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import track
+from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.tables.trec_ids import WHITE
 from tasks.prepare.ids import Ids, hashes
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import At, Document, Qrel, Query, Source
-from tasks.prepare.stats import Lengths, Stats, corpus_stats
+from tasks.prepare.stats import Stats, corpus_stats
 
 T = TypeVar("T")
 Text = TypeVar("Text", Document, Query)
@@ -70,11 +72,12 @@ class Corpus:
     stats: Stats
 
 
-def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
+def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels: bool = True) -> Corpus:
     """Write documents.parquet, queries/ and qrels/ of all three splits, and stats.json to `folder`.
 
     UserError, with the place, for an id that is empty, duplicated, or (unless prepare.ids=escape) contains white space, an empty
-    text, a qrel of an unknown document or query, two grades for one pair, a split without a relevant document, no documents at all.
+    text, a qrel of an unknown document or query, two grades for one pair, a split without a relevant document, no documents at all, and,
+    if `needs_qrels`, no qrels at all.
     """
     tally = Tally(dropped=Counter(source.dropped))
     empty: set[str] = set()
@@ -83,8 +86,11 @@ def write_corpus(source: Source, settings: Prepare, folder: Path) -> Corpus:
     masks = {split: _known(judged[split], "doc", documents, empty, settings, tally) for split in SPLITS}
     queries = _write_queries(source, settings, folder / "queries", tally, judged, masks)
     kept = {split: _unique(judged[split], masks[split], tally) for split in SPLITS}
-    if not any(map(len, kept.values())):
-        raise UserError(f"{source.name} has no qrels, or all were dropped; expected at least one for train, dev, or test; fix the source")
+    if needs_qrels and not any(map(len, kept.values())):
+        raise UserError(
+            f"{source.name} has no qrels, or all were dropped; expected at least one for train, dev, or test; fix the source, "
+            f"or {MAKE_QUERIES}"
+        )
     for split, table in kept.items():
         if len(judged[split].table) and not pc.any(pc.greater(table["grade"], 0)).as_py():
             wrong = "every grade is 0 or less" if len(table) else "all its qrels were dropped"

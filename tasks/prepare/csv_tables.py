@@ -23,12 +23,12 @@ LARGEST_CELL = 1 << 28  # characters; csv's own limit of 131,072 is too small fo
 NAMES = {"documents": (DOCUMENT_ID, TITLE, TEXT), "queries": (QUERY_ID, QUERY_TEXT), "qrels": (QREL_QUERY, QREL_DOC, QREL_GRADE)}
 
 
-def read(folder: Path) -> Source:
+def read(folder: Path, *, needs_qrels: bool = True) -> Source:
     """The tables in `folder`."""
-    layout = csv_layout(folder)
+    layout = csv_layout(folder, needs_qrels=needs_qrels)
     return Source(
         documents=partial(documents, layout.documents),
-        queries={"": partial(queries, layout.queries[""])},
+        queries={key: partial(queries, file) for key, file in layout.queries.items()},
         qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
     )
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.sources.datasets import SPLIT_NAMES, parquet_files
+from tasks.core.sources.datasets import MAKE_QUERIES, SPLIT_NAMES, parquet_files
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, refuse_damage
 from tasks.prepare.source import At, Document, Qrel, Query, Source
@@ -34,10 +34,14 @@ QREL_GRADE = ("score", "grade", "relevance")
 SHARD = re.compile(r"-\d+-of-\d+$")
 
 
-def read(folder: Path) -> Source:
-    """The tables in `folder`."""
+def read(folder: Path, *, needs_qrels: bool = True) -> Source:
+    """The tables in `folder`; documents alone if it has no qrels and `needs_qrels` is false."""
     parquet_files(folder)
     corpus = tuple(file for files in _tables(folder, "documents", "corpus").values() for file in files)
+    if not any((folder / f"{name}{end}").exists() for name in ("qrels", "default") for end in ("", ".parquet")):
+        if not needs_qrels:
+            return Source(partial(documents, corpus), {}, {})
+        raise UserError(f"{folder / 'qrels'}: not found, expected qrels.parquet or qrels/SPLIT.parquet; add one, or {MAKE_QUERIES}")
     texts = _by_split(_tables(folder, "queries"))
     judged = _by_split(_tables(folder, "qrels", "default"))
     if "" in judged:

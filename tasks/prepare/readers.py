@@ -7,16 +7,21 @@ from tasks.prepare import beir, csv_tables, demo, msmarco, parquet
 from tasks.prepare.source import Source
 
 
-def read(spec: DatasetSpec) -> Source:
-    """The dataset that `spec` names, as streams; UserError if a file is missing."""
-    return replace(_read(spec), name=str(spec))
+def read(spec: DatasetSpec, *, needs_qrels: bool = True) -> Source:
+    """The dataset that `spec` names, as streams; UserError if a file is missing.
+
+    Without qrels: a UserError if it `needs_qrels`, else documents alone.
+    """
+    return replace(_read(spec, needs_qrels), name=str(spec))
 
 
-def _read(spec: DatasetSpec) -> Source:
+def _read(spec: DatasetSpec, needs_qrels: bool) -> Source:
     if spec.kind == "demo":
         return demo.read()
     if spec.kind == "irds":
         from tasks.prepare import irds  # imported here: it is slow to import, and only this kind needs it
 
         return irds.read(spec.place)
-    return {"beir": beir.read, "csv": csv_tables.read, "msmarco": msmarco.read, "parquet": parquet.read}[spec.kind](spec.folder)
+    if spec.kind == "msmarco":
+        return msmarco.read(spec.folder)
+    return {"beir": beir.read, "csv": csv_tables.read, "parquet": parquet.read}[spec.kind](spec.folder, needs_qrels=needs_qrels)

@@ -1,37 +1,15 @@
 """Statistics of a prepared corpus, for stats.json and the terminal."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.schemas import SPLITS
 
 Stats: TypeAlias = dict[str, Any]
-
-
-class Lengths:
-    """A histogram of text lengths in words (runs without white space); its size is bounded by the longest text."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[int] = Counter()
-
-    def add(self, texts: Iterable[str]) -> None:
-        self.counts.update(len(text.split()) for text in texts)
-
-    def mean(self) -> float:
-        return sum(n * c for n, c in self.counts.items()) / max(1, self.counts.total())
-
-    def percentile(self, percent: int) -> int:
-        """The smallest length that at least `percent` % of the texts do not exceed (nearest rank); 0 without texts."""
-        needed = -(-self.counts.total() * percent // 100)
-        for length in sorted(self.counts):
-            needed -= self.counts[length]
-            if needed <= 0:
-                return length
-        return 0
 
 
 class Counted(Protocol):
@@ -62,7 +40,7 @@ def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
             "empty_titles": tally.empty_titles,
             "empty_texts": tally.empty_texts,
         },
-        "splits": {split: _split_stats(tally.queries[split], qrels[split]) for split in SPLITS},
+        "splits": {split: split_stats(tally.queries[split], qrels[split]) for split in SPLITS},
         "dropped": {reason: tally.dropped[reason] for reason in sorted(tally.dropped)},
     }
     found = {"white_ids": dict(sorted(tally.white_ids.items())), "leaks": tally.leaks}
@@ -97,15 +75,3 @@ def counted(count: int, what: str) -> str:
     plural, space, rest = what.partition(" ")
     singular = {"queries": "query"}.get(plural, plural.removesuffix("s"))
     return f"{count:,} {singular if count == 1 else plural}{space}{rest}"
-
-
-def _split_stats(lengths: Lengths, qrels: pa.Table) -> Stats:
-    count = lengths.counts.total()
-    positives = int(pc.sum(pc.greater(qrels["grade"], 0)).as_py() or 0)
-    return {
-        "queries": count,
-        "words": {"mean": round(lengths.mean(), 2), "median": lengths.percentile(50), "p95": lengths.percentile(95)},
-        "qrels": len(qrels),
-        "positives": positives,
-        "positives_per_query": round(positives / max(1, count), 4),
-    }

@@ -14,7 +14,7 @@ from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import compare
 from tasks.report.systems import SPLITS, best, cut_short, in_common, load_systems, opponents, ordered, reported_split
-from tasks.report.table import build, caption, legend, letters, text
+from tasks.report.table import build, caption, legend, letters, text, unjudged
 
 
 def significance(contents: Contents) -> dict[str, Any]:
@@ -54,6 +54,7 @@ def main() -> None:
         encoder=str((sections.get("encoder") or {}).get("source", "")),
         in_common=in_common(sections),
         cut_short=cut_short(systems, sections),
+        unjudged=unjudged(statistics),
         titles=settings.titles,
         statistics=statistics,
         params=params,
@@ -76,7 +77,8 @@ def main() -> None:
     )
     queries = len(next(system.queries[split] for system in systems if split in system.queries))
     above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
-    table = text(contents.table, above, legend(params.metric, params.alpha, chosen_on, len(pairs[split]), contents.cut_short))
+    short = "\n".join(filter(None, (contents.unjudged, contents.cut_short)))
+    table = text(contents.table, above, legend(params.metric, params.alpha, chosen_on, len(pairs[split]), short))
     with new_folder(arguments.out) as out:
         write_json(out / "significance.json", significance(contents))
         write_text(out / "table.txt", f"{table}\n")

@@ -29,6 +29,7 @@ class Contents:
     encoder: str
     in_common: str  # settings of all trained rounds
     cut_short: str
+    unjudged: str  # what no human judged
     titles: bool
     statistics: Mapping[str, Any]
     params: Report

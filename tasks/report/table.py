@@ -3,6 +3,7 @@
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tasks.report.significance import Pair
 from tasks.report.systems import System
@@ -109,6 +110,19 @@ def marks(row: Row) -> str:
 def caption(dataset: str, documents: int, titles: bool, split: str, queries: int) -> str:
     """One line on what was run."""
     return f"{dataset}, {documents:,} documents, titles {'on' if titles else 'off'}; {split}, {queries:,} queries"
+
+
+def unjudged(statistics: Mapping[str, Any]) -> str:
+    """What no human judged, from the corpus' stats.json; empty where its queries are the source's own."""
+    made = statistics.get("pseudo")
+    if not made:
+        return ""
+    kinds = (f"{row['both']:,} of {row['made']:,} {kind}s" for kind, row in made["kinds"].items())
+    counts = ", ".join(kinds)
+    whole = f"no human judged the training queries: made from the documents, and kept where BM25 and the start encoder agree: {counts}"
+    if made["dev"] == "pseudo":
+        whole += "; dev is made in the same way, so the choice of the best system used no human judgment"
+    return whole
 
 
 def legend(metric: str, alpha: float, chosen_on: str, pairs: int, short: str = "") -> str:

@@ -13,11 +13,11 @@ from tasks.core.tables.batching import cut
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES, SPLITS
 from tasks.core.text.document import Text, document_text
+from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import SAME, open_tokens
 from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
-from tasks.tokenize.store import write_tokens
 
 
 def documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:

@@ -1,41 +1,5 @@
-"""Parameters of tokenize."""
+"""Parameters of tokenize, in core because stage pseudo encodes with the same."""
 
-from typing import Self
+from tasks.core.text.token_params import Tokenize
 
-from pydantic import Field, model_validator
-
-from tasks.core.stage.params import Params
-
-
-class Tokenize(Params):
-    """Maximum lengths of texts, and their prefixes."""
-
-    query_length: int = Field(32, ge=3, description="maximum tokens per query, special tokens included")
-    document_length: int = Field(
-        96, ge=3, description="maximum tokens per document (per passage, if passages > 1), special tokens included"
-    )
-    passages: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="maximum passages per document. 1: its first document_length tokens (FirstP); more: it is scored by its best "
-        "passage (MaxP)",
-    )
-    passage_overlap: int = Field(
-        0, ge=0, description="with passages > 1: tokens that a passage repeats of the one before, so that few sentences are cut"
-    )
-    near_duplicates: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="documents whose sets of three consecutive tokens have at least this Jaccard similarity count as one text (MinHash): "
-        "none is a negative of a query that has another as a positive. 0.8 is usual; null: only documents with the same tokens do",
-    )
-    query_prefix: str = Field("", description="prepended to every query (for example `query: ` for E5)")
-    document_prefix: str = Field("", description="prepended to every document")
-
-    @model_validator(mode="after")
-    def _coherent(self) -> Self:
-        if self.passage_overlap and self.passages == 1:
-            raise ValueError(f"passage_overlap {self.passage_overlap}: a document is one passage; increase passages")
-        return self
+__all__ = ["Tokenize"]

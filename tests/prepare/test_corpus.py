@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.lengths import Lengths
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.ids import Ids
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import At, Document, Qrel, Query, Source
-from tasks.prepare.stats import Lengths
 
 LARGE = 200_000
 

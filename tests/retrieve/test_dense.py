@@ -15,11 +15,11 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.schemas import RANKED
+from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.retrieve.dense import dense_run
 from tasks.retrieve.params import Retrieve
-from tasks.tokenize.store import write_tokens
 
 
 @pytest.fixture(scope="module", params=[1, 4], ids=["FirstP", "MaxP"])

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.bm25.index import build, save
 from tasks.bm25.params import BM25
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.encode import encode_texts
 from tasks.core.retrieval.lexical import known
+from tasks.core.retrieval.lexical_build import build, save
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
+from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.search.__main__ import headline, shortened
-from tasks.tokenize.store import write_tokens
 
 CPU = torch.device("cpu")
 

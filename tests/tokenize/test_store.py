@@ -16,10 +16,10 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QUERIES
+from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.tokenize.params import Tokenize
-from tasks.tokenize.store import write_tokens
 
 LETTERS = "abcdefghij    éüñßøłżЖдщ東京日本語한글🙂👩‍👩‍👧\u200b\u0301\t\n-.,'[]"
 

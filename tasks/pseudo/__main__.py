@@ -1,0 +1,157 @@
+"""Documents to training queries, kept where BM25 and the start encoder find their document; with the documents again, a corpus."""
+
+import heapq
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder, read_json, write_json
+from tasks.core.stage.params import load
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.tables.lengths import Lengths, split_stats
+from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
+from tasks.core.text.document import Text
+from tasks.core.text.token_params import Tokenize
+from tasks.pseudo.judges import agreeing, by_bm25, by_encoder
+from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev, plain
+from tasks.pseudo.params import Pseudo
+from tasks.pseudo.splits import Split, as_split, counted
+
+KINDS = pa.schema([("query", pa.string()), ("kind", pa.string())])
+
+
+def make(path: Path, params: Pseudo) -> list[Candidate]:
+    """The queries of the chosen documents, in the order of the file. UserError where there is none."""
+    last = _last_chosen(path, params)
+    made: list[Candidate] = []
+    for batch in read_batches(path, DOCUMENTS):
+        for row in batch.to_pylist():
+            if last is None or id_hash(row["id"], params.seed, CHOICE) <= last:
+                made += candidates(row["id"], row["title"], row["text"], params)
+    if not made:
+        raise UserError(
+            f"{path}: no document gives a query of pseudo.kinds ({', '.join(params.kinds)}), expected titles, or texts of at least "
+            f"{params.least_words} words; decrease pseudo.least_words, or add a kind"
+        )
+    return made
+
+
+def _last_chosen(path: Path, params: Pseudo) -> int | None:
+    """The largest hash of a chosen document; None where all are chosen."""
+    if params.documents is None or params.documents >= count_rows(path):
+        return None
+    ids = (name for batch in read_batches(path, DOCUMENTS, ["id"]) for name in batch["id"].to_pylist())
+    return heapq.nsmallest(params.documents, (id_hash(name, params.seed, CHOICE) for name in ids))[-1]
+
+
+def read_split(corpus: Path, split: str) -> Split:
+    """The source's own queries and qrels."""
+    queries = read_table(corpus / "queries" / f"{split}.parquet", QUERIES)
+    return Split(queries, read_table(corpus / "qrels" / f"{split}.parquet", QRELS), ["source"] * len(queries))
+
+
+def texts(split: Split) -> set[str]:
+    """What the queries of a split ask, as equal ones are found by."""
+    return {plain(text) for text in split.queries["text"].to_pylist()}
+
+
+def dev_from(params: Pseudo, corpus: Path) -> str:
+    """Where dev comes from. UserError where it is to be the source's, which has none."""
+    own = bool(count_rows(corpus / "qrels" / "dev.parquet"))
+    if params.dev == "corpus" and not own:
+        raise UserError("params.yaml: pseudo.dev: found corpus, but the source has no dev qrels; add them, or set pseudo.dev=pseudo")
+    return params.dev or ("corpus" if own else "pseudo")
+
+
+def statistics(corpus: Path, splits: dict[str, Split], told: dict[str, Any]) -> dict[str, Any]:
+    """The content of stats.json: as prepare writes it, with these splits, and `pseudo` on how they were made."""
+    rows = {}
+    for name, split in splits.items():
+        lengths = Lengths()
+        lengths.add(split.queries["text"].to_pylist())
+        rows[name] = split_stats(lengths, split.qrels)
+    return {"documents": read_json(corpus / "stats.json")["documents"], "splits": rows, "dropped": {}, "pseudo": told}
+
+
+def told_lines(told: dict[str, Any], splits: dict[str, Split]) -> Iterator[str]:
+    """What was made and kept, for the terminal."""
+    yield f"{'kind':<9} {'made':>10} {'BM25':>10} {'encoder':>10} {'both':>10}"
+    for kind, row in told["kinds"].items():
+        yield f"{kind:<9} " + " ".join(f"{row[name]:>10,}" for name in ("made", "bm25", "encoder", "both"))
+    yield f"equal texts merged: {told['merged']:,}; left out of train because dev or test has them: {told['in_dev_or_test']:,}"
+    counts = ", ".join(f"{name} {len(split.queries):,}" for name, split in splits.items())
+    yield f"queries: {counts}; dev is {'held-out documents, so no human judged it' if told['dev'] == 'pseudo' else 'from the source'}"
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        corpus="corpus folder",
+        encoder="encoder folder: a judge",
+        tokenizer="tokenizer folder",
+        out="corpus folder to write: the same documents, other queries and qrels",
+    ).parse_args()
+    params, bm25, text, tokenize = load(Pseudo, "pseudo"), load(BM25, "bm25"), load(Text, "text"), load(Tokenize, "tokenize")
+    corpus, documents = arguments.corpus, arguments.corpus / "documents.parquet"
+    source = dev_from(params, corpus)
+    made = make(documents, params)
+    settings = [tokenize.model_dump(), text.model_dump(), params.precision, code_digest("pseudo")]
+    scratch = scratch_folder("pseudo", work_digest(*settings, documents, arguments.encoder, arguments.tokenizer))
+    depth = params.agree_depth
+    lexical = agreeing(made, by_bm25(made, documents, bm25, text, depth=depth, scratch=scratch))
+    found = by_encoder(
+        made,
+        documents,
+        arguments.encoder,
+        arguments.tokenizer,
+        text=text,
+        tokenize=tokenize,
+        depth=depth,
+        precision=params.precision,
+        scratch=scratch,
+    )
+    dense = agreeing(made, found)
+    kinds, both = counted(made, lexical, dense), lexical & dense
+    kept = [one for one in made if one.id in both]
+    if not kept:
+        raise UserError(
+            f"pseudo: none of {len(made):,} queries was found by both judges ({len(lexical):,} by BM25, {len(dense):,} by encoders/base), "
+            f"expected some at rank {depth} or above; raise pseudo.agree_depth, or pseudo.most_words"
+        )
+    splits = {"test": read_split(corpus, "test")}
+    merged = 0
+    if source == "corpus":
+        splits["dev"] = read_split(corpus, "dev")
+    else:
+        splits["dev"], merged, _ = as_split((one for one in kept if is_dev(one.doc, params)), texts(splits["test"]))
+        kept = [one for one in kept if not is_dev(one.doc, params)]
+    splits["train"], more, barred = as_split(kept, texts(splits["dev"]) | texts(splits["test"]))
+    for name in ("train", "dev"):
+        if not len(splits[name].queries):
+            raise UserError(
+                f"pseudo: {len(both):,} queries were kept, none for {name}; raise pseudo.documents, or change pseudo.dev_share "
+                f"({params.dev_share:g})"
+            )
+    splits = {name: splits[name] for name in SPLITS}
+    told = {"kinds": kinds, "merged": merged + more, "in_dev_or_test": barred, "dev": source}
+    with new_folder(arguments.out) as out:
+        shutil.copyfile(documents, out / "documents.parquet")
+        for name, split in splits.items():
+            write_table(out / "queries" / f"{name}.parquet", QUERIES, [split.queries])
+            write_table(out / "qrels" / f"{name}.parquet", QRELS, [split.qrels])
+            write_table(out / "kinds" / f"{name}.parquet", KINDS, [pa.table([split.queries["id"], split.kinds], schema=KINDS)])
+        write_json(out / "stats.json", statistics(corpus, splits, told))
+    print("\n".join(told_lines(told, splits)))
+    finish(scratch)
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

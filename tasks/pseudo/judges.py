@@ -1,0 +1,124 @@
+"""The round trip: what BM25 and the start encoder find for the queries, over the whole corpus.
+
+A query is consistent if a ranking has its own document near the top: Promptagator (arXiv:2209.11755), section 3.2; here two rankings.
+In memory: a vector and a few results per query, a block of document vectors, BM25's vocabulary, and the document ids.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.encode import encode
+from tasks.core.retrieval.exact import exact_search
+from tasks.core.retrieval.lexical import known, load, ranked
+from tasks.core.retrieval.lexical_build import build, save
+from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.retrieval.queries import encode_queries
+from tasks.core.retrieval.ranked import ranked_tables, rows_needed
+from tasks.core.stage.devices import Precision, best_batch_tokens, choose_device, compute_dtype, place, read_runtime
+from tasks.core.stage.files import folder_digest, new_file
+from tasks.core.stage.progress import Progress, track
+from tasks.core.stage.scratch import seal, sealed
+from tasks.core.tables.batching import cut
+from tasks.core.tables.ids import StoredIds
+from tasks.core.tables.parquet import count_rows, read_batches, read_table
+from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.analysis import analyzer
+from tasks.core.text.document import Text, document_text
+from tasks.core.text.token_params import Tokenize
+from tasks.core.text.token_store import write_tokens
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
+from tasks.pseudo.making import Candidate
+
+ROWS = 2**14  # of a block of document vectors: what a kill loses
+
+
+def agreeing(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
+    """Ids of the queries whose own document is in their list; `found` has schema RANKED."""
+    source = {candidate.id: candidate.doc for candidate in made}
+    kept: set[str] = set()
+    for table in found:
+        rows = zip(table["query"].to_pylist(), table["doc"].to_pylist(), strict=True)
+        kept.update(query for query, doc in rows if source[query] == doc)
+    return kept
+
+
+def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, *, depth: int, scratch: Path) -> Iterator[pa.Table]:
+    """The `depth` best documents of every query, ties by id, from an index of the corpus as stage bm25 builds it."""
+    terms = analyzer(bm25.stemmer, bm25.stopwords)
+    with TemporaryDirectory(dir=scratch, prefix=".bm25") as folder:
+        built, postings = Path(folder, "index"), Path(folder, "postings")
+        for path in (built, postings):
+            path.mkdir()
+        texts = (one for _, some in _documents(documents, text) for one in some)
+        analysed = track(texts, "pseudo: documents analysed", count_rows(documents))
+        save(built, build(analysed, terms, bm25, postings), read_table(documents, DOCUMENTS, ["id"])["id"], bm25)
+        index, ids, _ = load(built)
+        asked = ((one.id, known(terms(one.text), index.vocab_dict)) for one in track(made, "pseudo: queries searched by BM25", len(made)))
+        yield from ranked(asked, index, ids, depth)
+
+
+def by_encoder(
+    made: Sequence[Candidate],
+    documents: Path,
+    encoder: Path,
+    tokenizer: Path,
+    *,
+    text: Text,
+    tokenize: Tokenize,
+    depth: int,
+    precision: Precision,
+    scratch: Path,
+) -> Iterator[pa.Table]:
+    """The `depth` best documents of every query by exact search with `encoder`, ties by id; `scratch` keeps finished blocks of vectors."""
+    loaded, digest = load_tokenizer(tokenizer), folder_digest(tokenizer)
+    device = choose_device(read_runtime())
+    with TemporaryDirectory(dir=scratch, prefix=".tokens") as folder:
+        place_of = Path(folder)
+        texts = [([one.id for one in made], [one.text for one in made])]
+        write_tokens(place_of / "queries", texts, loaded, digest, tokenize.query_length, tokenize.query_prefix, len(made))
+        write_tokens(
+            place_of / "documents",
+            _documents(documents, text),
+            loaded,
+            digest,
+            tokenize.document_length,
+            tokenize.document_prefix,
+            count_rows(documents),
+            tokenize.passages,
+            tokenize.passage_overlap,
+        )
+        queries, passages = open_tokens(place_of / "queries"), open_tokens(place_of / "documents")
+        vectors = encode_queries(encoder, queries, precision, device)
+        tower = place(load_towers(encoder).document, device, compute_dtype(device, precision))
+        progress = Progress("pseudo: documents encoded", len(passages), "passages")
+
+        def blocks() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+            for first in range(0, len(passages), ROWS):
+                rows, path = np.arange(first, min(first + ROWS, len(passages))), scratch / f"{first:010}.npy"
+                if sealed(path):
+                    progress.skip(len(rows))
+                else:
+                    block = encode(tower, passages, rows, best_batch_tokens(device, tower.transformer.dtype), device, progress.advance)
+                    with new_file(path) as temporary, temporary.open("wb") as handle:
+                        np.save(handle, block)
+                    seal(path)
+                yield first, np.load(path, mmap_mode="r", allow_pickle=False)
+
+        scores, found = exact_search(vectors, blocks(), min(rows_needed(depth, passages.owners), len(passages)), device)
+        progress.close()
+        ids = StoredIds(place_of / "documents" / "ids.parquet")
+        yield from ranked_tables(scores, found, queries.ids(), ids, passages.owners, depth)
+
+
+def _documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
+    for batch in read_batches(path, DOCUMENTS):
+        for part in cut(batch, ["title", "text"]):
+            rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
+            yield part["id"].to_pylist(), [document_text(title, body, text) for title, body in rows]
