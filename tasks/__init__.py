@@ -14,6 +14,8 @@ Where params.yaml has entries of theirs: mix (two sources of negatives in one), 
 as labels for distillation, as a second stage), rescore (a bi-encoder as one), fuse (the runs of two systems in one), study (figures
 over adores). `mine` may search the index in place of the vectors.
 
+With `queries: pseudo` the stages after prepare read the corpus that `pseudo` writes: the same documents, queries made from them.
+
 Imports run stage -> core -> third party: `tasks.core` holds what two or more stages need, and no stage
 imports another.
 """

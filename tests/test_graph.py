@@ -95,6 +95,29 @@ def test_the_report_comes_after_everything_it_shows(repo: Any, params: dict[str,
     assert wanted <= before, f"not before report: {sorted(wanted - before)}"
 
 
+def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params: dict[str, Any], tmp_path: Path) -> None:
+    found = {}
+    for queries in ("corpus", "pseudo"):
+        folder = tmp_path / queries
+        (folder / "data").mkdir(parents=True)
+        (folder / "dvc.yaml").write_text((checkout / "dvc.yaml").read_text())
+        with (folder / "params.yaml").open("w") as out:
+            YAML(typ="safe", pure=True).dump(params | {"queries": queries}, out)
+        with chdir(folder), Repo.init(no_scm=True) as opened:
+            stages_of = {stage.addressing: stage for stage in opened.index.stages}
+            above = {stage.addressing for stage in nx.descendants(opened.index.graph, stages_of["report"])}
+            found[queries] = (above, {name: (stage.cmd, sorted(dep.def_path for dep in stage.deps)) for name, stage in stages_of.items()})
+    assert "pseudo" not in found["corpus"][0] and "pseudo" in found["pseudo"][0]
+    maker = {"prepare", "base", "pseudo", "freeze", "articles", "encoders", "chunk"}
+    for name, (cmd, deps) in found["corpus"][1].items():
+        made = found["pseudo"][1][name]
+        if name in maker:
+            assert made == (cmd, deps)
+        else:
+            assert made == (cmd.replace("data/corpus", "data/pseudo"), [dep.replace("data/corpus", "data/pseudo") for dep in deps]), name
+            assert "data/pseudo" not in cmd
+
+
 def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any, params: dict[str, Any]) -> None:
     everywhere = set.union(*map(tracked, stages().values()))
     untracked, unknown = set(params) - everywhere - BY_DIGEST, everywhere - set(params)

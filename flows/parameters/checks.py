@@ -41,6 +41,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
             raise UserError(f"{where}: {section}.source: {error}") from None
     check_sources(sections, where)
     check_references(sections, where)
+    check_official(parameters, where)
     check_rounds(parameters, where)
     measures = parameters.evaluate.measures
     if parameters.report.metric not in measures:
@@ -166,6 +167,19 @@ def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
     for section in ("rerank", "rescore"):
         needs |= {f"{section}.{name}": [runs.get(e["run"], "")] for name, e in _entries(sections, section).items()}
     return needs
+
+
+def check_official(parameters: Parameters, where: str) -> None:
+    """No ready-made negatives where the queries that they belong to are not read."""
+    if parameters.queries == "pseudo":
+        used = {f"rounds.{name}.negatives": [entry.negatives] for name, entry in parameters.rounds.items()} | {
+            f"mix.{name}": [entry.first, entry.second] for name, entry in parameters.mix.items()
+        }
+        for key, negatives in used.items():
+            if "official" in negatives:
+                raise UserError(
+                    f"{where}: {key}: found official, negatives of the source's own queries, but queries is pseudo; expected bm25"
+                )
 
 
 def check_rounds(parameters: Parameters, where: str) -> None:

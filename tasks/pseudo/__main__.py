@@ -1,4 +1,8 @@
-"""Documents to training queries, kept where BM25 and the start encoder find their document; with the documents again, a corpus."""
+"""Documents to training queries, kept where BM25 and the start encoder find their document; with the documents again, a corpus.
+
+Dev queries made here need only one of the two judges: on queries that both found, both would have a perfect score, and nothing
+trained could be better than the encoder it started from.
+"""
 
 import heapq
 import shutil
@@ -82,9 +86,10 @@ def statistics(corpus: Path, splits: dict[str, Split], told: dict[str, Any]) -> 
 
 def told_lines(told: dict[str, Any], splits: dict[str, Split]) -> Iterator[str]:
     """What was made and kept, for the terminal."""
-    yield f"{'kind':<9} {'made':>10} {'BM25':>10} {'encoder':>10} {'both':>10}"
+    names = ("made", "bm25", "encoder", "both", "train", "dev")
+    yield f"{'kind':<9} " + " ".join(f"{'BM25' if name == 'bm25' else name:>10}" for name in names)
     for kind, row in told["kinds"].items():
-        yield f"{kind:<9} " + " ".join(f"{row[name]:>10,}" for name in ("made", "bm25", "encoder", "both"))
+        yield f"{kind:<9} " + " ".join(f"{row[name]:>10,}" for name in names)
     yield f"equal texts merged: {told['merged']:,}; left out of train because dev or test has them: {told['in_dev_or_test']:,}"
     counts = ", ".join(f"{name} {len(split.queries):,}" for name, split in splits.items())
     yield f"queries: {counts}; dev is {'held-out documents, so no human judged it' if told['dev'] == 'pseudo' else 'from the source'}"
@@ -130,7 +135,9 @@ def main() -> None:
     if source == "corpus":
         splits["dev"] = read_split(corpus, "dev")
     else:
-        splits["dev"], merged, _ = as_split((one for one in kept if is_dev(one.doc, params)), texts(splits["test"]))
+        splits["dev"], merged, _ = as_split(
+            (one for one in made if one.id in lexical | dense and is_dev(one.doc, params)), texts(splits["test"])
+        )
         kept = [one for one in kept if not is_dev(one.doc, params)]
     splits["train"], more, barred = as_split(kept, texts(splits["dev"]) | texts(splits["test"]))
     for name in ("train", "dev"):
@@ -140,6 +147,8 @@ def main() -> None:
                 f"({params.dev_share:g})"
             )
     splits = {name: splits[name] for name in SPLITS}
+    for kind, row in kinds.items():
+        row |= {name: splits[name].kinds.count(kind) for name in ("train", "dev")}
     told = {"kinds": kinds, "merged": merged + more, "in_dev_or_test": barred, "dev": source}
     with new_folder(arguments.out) as out:
         shutil.copyfile(documents, out / "documents.parquet")

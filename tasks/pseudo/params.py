@@ -26,7 +26,9 @@ class Pseudo(Params):
         20_000, ge=1, description="documents that queries are made from, chosen by a hash of their ids; null: all. Bounds memory and time"
     )
     agree_depth: int = Field(
-        1, ge=1, description="a query is kept if its document is among so many of BM25, and of encoders/base, over the whole corpus"
+        1,
+        ge=1,
+        description="a query is kept if its document is among so many of BM25 and of encoders/base, over the whole corpus (dev: or)",
     )
     dev: Literal["pseudo", "corpus"] | None = Field(
         None, description="where dev queries come from: held-out documents, or the source. null: the source if it has some, else pseudo"

@@ -117,12 +117,11 @@ def unjudged(statistics: Mapping[str, Any]) -> str:
     made = statistics.get("pseudo")
     if not made:
         return ""
-    kinds = (f"{row['both']:,} of {row['made']:,} {kind}s" for kind, row in made["kinds"].items())
-    counts = ", ".join(kinds)
-    whole = f"no human judged the training queries: made from the documents, and kept where BM25 and the start encoder agree: {counts}"
+    counts = ", ".join(f"{row['train']:,} from {row['made']:,} {kind}s" for kind, row in made["kinds"].items())
+    told = f"no human judged the training queries, made from the documents and kept where BM25 and the start encoder agree: {counts}"
     if made["dev"] == "pseudo":
-        whole += "; dev is made in the same way, so the choice of the best system used no human judgment"
-    return whole
+        told += "; dev is made from the documents too, so the choice of the best system used no human judgment"
+    return told
 
 
 def legend(metric: str, alpha: float, chosen_on: str, pairs: int, short: str = "") -> str:

@@ -41,13 +41,13 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
 def prepare(tmp_path: Path) -> Prepares:
     """prepare("beir:PATH" or a Source, unknown_documents="drop", ...); queries may be in several splits, unless `leaks` says otherwise."""
 
-    def run(source: str | Source, **settings: Any) -> Prepared:
+    def run(source: str | Source, needs_qrels: bool = True, **settings: Any) -> Prepared:
         folder = tmp_path / f"prepared{len(list(tmp_path.glob('prepared*')))}"
         (folder / "corpus").mkdir(parents=True)
         (folder / "official").mkdir()
-        stream = read(parse_dataset(source)) if isinstance(source, str) else source
+        stream = read(parse_dataset(source), needs_qrels=needs_qrels) if isinstance(source, str) else source
         parameters = Prepare(**{"leaks": "allow", **settings})
-        corpus = write_corpus(stream, parameters, folder / "corpus")
+        corpus = write_corpus(stream, parameters, folder / "corpus", needs_qrels=needs_qrels)
         counts = write_official(stream, corpus, folder / "corpus" / "queries" / "train.parquet", parameters, folder / "official")
         assert [file.name for file in (folder / "official").iterdir()] == ["train.parquet"]
         return Prepared(

@@ -257,6 +257,19 @@ def test_short_runs_and_missing_baselines_are_reported(
     assert {model.model_fields["depth"].default for model in (Rerank, Rescore)} == {DEPTH}
 
 
+@pytest.mark.parametrize("dev", ["pseudo", "corpus"])
+def test_queries_that_no_human_judged_are_told(
+    dev: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {"title": {"made": 1581, "train": 9}, "span": {"made": 20, "train": 7}}
+    write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {}, "pseudo": {"kinds": kinds, "dev": dev}})
+    page = report(monkeypatch)
+    printed = capsys.readouterr().out
+    for told in (page.lower(), printed):
+        assert "no human judged the training queries" in told and "9 from 1,581 titles, 7 from 20 spans" in told
+        assert ("the choice of the best system used no human judgment" in told) == (dev == "pseudo")
+
+
 def test_a_page_of_twenty_systems_stays_small(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_system(project, "bm25", 0.5, ("dev", "test"))
     for place in range(19):

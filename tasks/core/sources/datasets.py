@@ -87,7 +87,10 @@ def parse_dataset(spec: str) -> DatasetSpec:
 
 
 def dataset_files(spec: DatasetSpec, *, needs_qrels: bool = True) -> tuple[Path, ...]:
-    """Every file of the dataset, sorted; none for irds, whose files ir_datasets keeps and checks itself. See `beir_layout` on `needs_qrels`."""
+    """Every file of the dataset, sorted; none for irds, whose files ir_datasets keeps and checks itself.
+
+    On `needs_qrels`: see `beir_layout`.
+    """
     if spec.kind == "demo":
         return (demo_file(),)
     if spec.kind == "beir":
@@ -146,7 +149,10 @@ def beir_qrels(folder: Path) -> dict[str, Path]:
 
 
 def csv_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
-    """corpus, queries, and qrels/{train,dev,test}, each .csv or .tsv, plain or .gz; validation is dev. On `needs_qrels`: see `beir_layout`."""
+    """corpus, queries, and qrels/{train,dev,test}, each .csv or .tsv, plain or .gz; validation is dev.
+
+    On `needs_qrels`: see `beir_layout`.
+    """
     _folder(folder, f"a folder with {CSV_FORM}")
     qrels = _qrels(folder, ".csv", ".tsv")
     if not qrels:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.bm25.params import BM25, Stopwords
+from tasks.core.retrieval.lexical_params import BM25, Stopwords
 from tasks.core.retrieval.lexical import HELD, Searcher, known, load, ranked
 from tasks.core.retrieval.lexical_build import build, save
 from tasks.core.stage.errors import UserError

@@ -8,8 +8,8 @@ import bm25s
 import pyarrow as pa
 import pytest
 
-from tasks.bm25 import postings
-from tasks.bm25.params import BM25
+from tasks.core.retrieval import postings
+from tasks.core.retrieval.lexical_params import BM25
 from tasks.core.retrieval.lexical_build import build, save
 
 

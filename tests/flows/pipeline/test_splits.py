@@ -49,6 +49,11 @@ def test_data_sets_that_are_accepted(tmp_path: Path) -> None:
         assert splits.check(STAGES, SECTIONS, stats=tmp_path / "other.json") == ""
 
 
+def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) -> None:
+    (tmp_path / "stats.json").write_text('{"splits": {}}')
+    assert splits.check(STAGES, SECTIONS | {"queries": "pseudo"}, with_dev=True, stats=tmp_path / "stats.json") == ""
+
+
 @pytest.mark.parametrize(
     ("counts", "more", "said"),
     [

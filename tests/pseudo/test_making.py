@@ -1,0 +1,87 @@
+"""Queries are words of their document; draws depend on seed and id alone; equal texts are one query."""
+
+import pytest
+
+from tasks.core.tables.schemas import QRELS, QUERIES
+from tasks.pseudo.making import Candidate, candidates, first_sentence, id_hash, is_dev, plain
+from tasks.pseudo.params import Pseudo
+from tasks.pseudo.splits import as_split, counted
+
+TEXT = 'The  abbey (built 1.5 miles off) "fell." It was\nrebuilt in 1204 by monks of Ely who had come from the north.'
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (TEXT, 'The  abbey (built 1.5 miles off) "fell."'),
+        ("What is it? A bird.", "What is it?"),
+        (" no end here ", "no end here"),
+        ("一つ目。二つ目。", "一つ目。"),
+    ],
+)
+def test_the_first_sentence_ends_at_a_mark_before_white_space(text: str, first: str) -> None:
+    assert first_sentence(text) == first
+
+
+def test_each_query_is_the_title_the_opening_or_a_run_of_words() -> None:
+    params = Pseudo(per_document=20, least_words=2, most_words=5, most_sentence_words=4)
+    made = candidates("d 1", "An  Abbey", TEXT, params)
+    words, kinds = TEXT.split(), [one.kind for one in made]
+    assert [one.text for one in made[:2]] == ["An Abbey", "The abbey (built 1.5"]
+    assert kinds[:2] == ["title", "sentence"] and set(kinds[2:]) == {"span"}
+    lengths = set()
+    for one in made[2:]:
+        length = len(one.text.split())
+        lengths.add(length)
+        assert one.text in {" ".join(words[start : start + length]) for start in range(len(words) - length + 1)}
+    assert lengths == {2, 3, 4, 5}, "20 draws find every length"
+    assert len({one.id for one in made}) == len(made) and all(one.doc == "d 1" and one.id.endswith("-d 1") for one in made)
+    assert len({plain(one.text) for one in made}) == len(made), "a document gives a text once"
+
+
+def test_kinds_and_lengths_are_obeyed() -> None:
+    def kinds(title: str, text: str, **settings: object) -> list[str]:
+        return [one.kind for one in candidates("d", title, text, Pseudo.model_validate({"per_document": 1} | settings))]
+
+    assert kinds("A", TEXT, kinds=["span", "title"]) == ["span", "title"]
+    assert kinds("", "two words") == [], "too short for 3 words, and no title"
+    assert kinds("", "just three words") == ["sentence"], "its only span is its sentence"
+    assert kinds("Just  THREE words", "just three words") == ["title"]
+
+
+def test_draws_depend_on_the_seed_and_the_id() -> None:
+    def spans(doc: str, seed: int) -> list[str]:
+        return [one.text for one in candidates(doc, "", TEXT, Pseudo(kinds=("span",), per_document=4, seed=seed))]
+
+    assert spans("a", 1) == spans("a", 1)
+    assert spans("a", 1) != spans("b", 1) and spans("a", 1) != spans("a", 2)
+    shares = [sum(is_dev(f"d{n}", Pseudo(dev_share=share)) for n in range(2000)) / 2000 for share in (0.1, 0.5)]
+    assert shares == pytest.approx([0.1, 0.5], abs=0.04)
+    assert id_hash("a", 1, b"x") != id_hash("a", 1, b"y")
+
+
+def test_equal_texts_are_one_query_with_all_their_documents() -> None:
+    made = [
+        Candidate("q1", "title", "The Abbey", "d1"),
+        Candidate("q2", "span", "a mill", "d1"),
+        Candidate("q3", "title", "the  abbey", "d2"),
+        Candidate("q4", "title", "In dev too", "d3"),
+    ]
+    split, merged, left_out = as_split(made, {"in dev too"})
+    assert split.queries.schema == QUERIES and split.qrels.schema == QRELS
+    assert split.queries.to_pylist() == [
+        {"id": "q1", "text": "The Abbey", "answers": []},
+        {"id": "q2", "text": "a mill", "answers": []},
+    ]
+    assert [tuple(row.values()) for row in split.qrels.to_pylist()] == [("q1", "d1", 1), ("q1", "d2", 1), ("q2", "d1", 1)]
+    assert (split.kinds, merged, left_out) == (["title", "span"], 1, 1)
+    assert counted(made, {"q1", "q2"}, {"q1", "q4"}) == {
+        "title": {"made": 3, "bm25": 1, "encoder": 2, "both": 1},
+        "span": {"made": 1, "bm25": 1, "encoder": 0, "both": 0},
+    }
+
+
+@pytest.mark.parametrize("wrong", [{"per_document": 0}, {"kinds": []}, {"least_words": 13}, {"dev_share": 1}, {"agree_depth": 0}])
+def test_what_gives_no_query_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Pseudo.model_validate(wrong)

@@ -1,0 +1,191 @@
+"""The stage keeps what both judges find, as plain loops do; splits are disjoint; equal inputs give equal bytes."""
+
+import json
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.encode import encode_texts
+from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.stage.files import folder_digest
+from tasks.core.tables.parquet import read_table, write_table
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
+from tasks.core.text.analysis import analyzer
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.pseudo.making import candidates, is_dev, plain
+from tasks.pseudo.params import Pseudo
+
+Run = Callable[..., Any]
+SETTINGS = {"per_document": 2, "precision": "fp32", "dev_share": 0.3, "dev": "pseudo"}
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny_corpus: Any, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(tiny_corpus.records, tmp_path / "corpus")
+    (tmp_path / "runtime.yaml").write_text("device: cpu\n")
+    monkeypatch.chdir(tmp_path)
+    configure(tmp_path)
+    (tmp_path / "corpus" / "stats.json").write_text(json.dumps({"documents": {"count": 60}}))
+    if not (tmp_path / "encoder").exists():
+        run_here(tmp_path, "base", "--encoder", "encoder", "--state", "state", "--tokenizer", "tokenizer")
+    return tmp_path
+
+
+def configure(folder: Path, **pseudo: object) -> None:
+    sections = {
+        "encoder": {"source": "package:cognition/model"},
+        "base": {},
+        "text": {"titles": False},
+        "tokenize": {"query_length": 16, "document_length": 32},
+        "bm25": {},
+        "pseudo": SETTINGS | pseudo,
+    }
+    (folder / "params.yaml").write_text(json.dumps(sections))
+
+
+def arguments(out: str) -> list[str]:
+    return ["pseudo", "--corpus", "corpus", "--encoder", "encoder", "--tokenizer", "tokenizer", "--out", out]
+
+
+def rows(folder: Path, split: str) -> tuple[dict[str, str], list[tuple[str, str, int]]]:
+    queries = read_table(folder / "queries" / f"{split}.parquet", QUERIES).to_pylist()
+    qrels = read_table(folder / "qrels" / f"{split}.parquet", QRELS).to_pylist()
+    return {row["id"]: row["text"] for row in queries}, [tuple(row.values()) for row in qrels]
+
+
+def best(scores: dict[str, float], depth: int) -> list[str]:
+    """The best documents, ties by descending id."""
+    return [doc for doc, _ in sorted(scores.items(), key=lambda pair: (pair[1], pair[0]), reverse=True)][:depth]
+
+
+def found_by_bm25(query: str, documents: dict[str, str], depth: int) -> list[str]:
+    terms, settings = analyzer("english", "english"), BM25()
+    bags = {doc: terms(text) for doc, text in documents.items()}
+    mean = sum(map(len, bags.values())) / len(bags)
+    scores: Counter[str] = Counter()
+    for term in terms(query):
+        having = sum(term in bag for bag in bags.values())
+        idf = math.log(1 + (len(bags) - having + 0.5) / (having + 0.5))
+        for doc, bag in bags.items():
+            if count := bag.count(term):
+                scores[doc] += idf * count / (settings.k1 * (1 - settings.b + settings.b * len(bag) / mean) + count)
+    return best(scores, depth)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_what_both_judges_find_is_kept(project: Path, tiny_corpus: Any, run_here: Run, depth: int) -> None:
+    configure(project, agree_depth=depth)
+    run_here(project, *arguments("out"))
+    params = Pseudo.model_validate(SETTINGS | {"agree_depth": depth})
+    documents = {doc: text for doc, (_, text) in tiny_corpus.documents.items()}
+    made = [one for doc, (title, text) in tiny_corpus.documents.items() for one in candidates(doc, title, text, params)]
+    towers, tokenizer, cpu = load_towers(project / "encoder"), load_tokenizer(project / "tokenizer"), torch.device("cpu")
+    vectors = {doc: encode_texts(towers.document, tokenizer, [text], 32, cpu)[0] for doc, text in documents.items()}
+    kept: dict[str, set[str]] = {"train": set(), "dev": set()}
+    lexical = dense = 0
+    for one in made:
+        vector = encode_texts(towers.query, tokenizer, [one.text], 16, cpu)[0]
+        by_bm25 = one.doc in found_by_bm25(one.text, documents, depth)
+        by_encoder = one.doc in best({doc: float(np.dot(vector, other)) for doc, other in vectors.items()}, depth)
+        lexical, dense = lexical + by_bm25, dense + by_encoder
+        if is_dev(one.doc, params):
+            if by_bm25 or by_encoder:
+                kept["dev"].add(plain(one.text))
+        elif by_bm25 and by_encoder:
+            kept["train"].add(plain(one.text))
+    kept["train"] -= kept["dev"]
+    assert 0 < len(kept["train"]) + len(kept["dev"]) < len(made), "the judges refuse some"
+    for split, wanted in kept.items():
+        queries, qrels = rows(project / "out", split)
+        assert {plain(text) for text in queries.values()} == wanted
+        assert {query for query, _, _ in qrels} == set(queries) and {grade for _, _, grade in qrels} == {1}
+        assert all(is_dev(doc, params) == (split == "dev") for _, doc, _ in qrels)
+    told = json.loads((project / "out" / "stats.json").read_text())["pseudo"]["kinds"].values()
+    assert sum(row["made"] for row in told) == len(made)
+    assert (sum(row["bm25"] for row in told), sum(row["encoder"] for row in told)) == (lexical, dense)
+
+
+def test_equal_inputs_give_equal_bytes_and_another_seed_others(project: Path, run_here: Run) -> None:
+    for out in ("one", "two"):
+        said = run_here(project, *arguments(out))
+    assert folder_digest(project / "one") == folder_digest(project / "two")
+    assert "no human judged it" in said
+    configure(project, seed=43)
+    run_here(project, *arguments("three"))
+    assert folder_digest(project / "one") != folder_digest(project / "three")
+
+
+def test_test_and_a_dev_of_the_source_are_copied_and_its_train_is_not_read(project: Path, run_here: Run) -> None:
+    configure(project, dev=None)
+    for place in ("queries", "qrels"):
+        (project / "corpus" / place / "train.parquet").unlink()
+    run_here(project, *arguments("out"))
+    for split in ("dev", "test"):
+        assert rows(project / "out", split) == rows(project / "corpus", split)
+    train, _ = rows(project / "out", "train")
+    assert train and all(query.startswith("pseudo-") for query in train)
+    assert read_table(project / "out/documents.parquet", DOCUMENTS).equals(read_table(project / "corpus/documents.parquet", DOCUMENTS))
+    stats = json.loads((project / "out" / "stats.json").read_text())
+    assert stats["pseudo"]["dev"] == "corpus" and stats["splits"]["train"]["queries"] == len(train)
+
+
+def test_a_query_that_test_has_too_is_neither_in_train_nor_in_dev(project: Path, run_here: Run) -> None:
+    run_here(project, *arguments("before"))
+    leaks = {split: next(iter(rows(project / "before", split)[0].values())) for split in ("train", "dev")}
+    table = read_table(project / "corpus/queries/test.parquet", QUERIES)
+    extra = [{"id": f"leak{n}", "text": text.upper(), "answers": []} for n, text in enumerate(leaks.values())]
+    write_table(project / "corpus/queries/test.parquet", QUERIES, [table.from_pylist(table.to_pylist() + extra, schema=QUERIES)])
+    run_here(project, *arguments("after"))
+    for split in ("train", "dev"):
+        texts = set(rows(project / "after", split)[0].values())
+        assert texts == set(rows(project / "before", split)[0].values()) - {leaks[split]}
+
+
+def test_so_many_documents_give_queries(project: Path, run_here: Run) -> None:
+    configure(project, documents=7, agree_depth=60, kinds=["title"])
+    run_here(project, *arguments("out"))
+    judged = {doc for split in ("train", "dev") for _, doc, _ in rows(project / "out", split)[1]}
+    told = json.loads((project / "out" / "stats.json").read_text())["pseudo"]["kinds"]["title"]
+    assert told["made"] == 7 and judged
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"kinds": ["span"], "least_words": 500, "most_words": 500, "most_sentence_words": 500},
+            ("no document gives a query", "least_words"),
+        ),
+        ({"dev_share": 1e-9}, ("none for dev", "pseudo.dev_share")),
+        ({"kinds": []}, ("pseudo.kinds", "at least 1 item")),
+        ({"per_document": 0}, ("pseudo.per_document", "greater than or equal to 1")),
+    ],
+)
+def test_what_cannot_be_made_is_told_in_one_line(project: Path, end_here: Run, settings: dict[str, Any], words: tuple[str, ...]) -> None:
+    configure(project, **settings)
+    done = end_here(project, *arguments("out"))
+    line = done.err.strip().splitlines()[-1]
+    assert done.status == 2 and all(word in line for word in words), done
+    assert not (project / "out").exists()
+
+
+def test_a_source_without_dev_cannot_give_dev_and_nothing_found_is_an_error(project: Path, end_here: Run) -> None:
+    for place, schema in (("queries", QUERIES), ("qrels", QRELS)):
+        write_table(project / "corpus" / place / "dev.parquet", schema, [])
+    configure(project, dev="corpus")
+    assert "the source has no dev qrels" in end_here(project, *arguments("out")).err
+    table = read_table(project / "corpus/documents.parquet", DOCUMENTS)
+    same = [row | {"text": "the same words in all of them", "id": f"d{n}"} for n, row in enumerate(table.to_pylist())]
+    write_table(project / "corpus/documents.parquet", DOCUMENTS, [table.from_pylist(same[::-1], schema=DOCUMENTS)])
+    configure(project, kinds=["title"], documents=1)
+    done = end_here(project, *arguments("out"))
+    assert done.status == 2 and "was found by both judges" in done.err
+    assert set(SPLITS) == {path.stem for path in (project / "corpus/queries").glob("*.parquet")}
