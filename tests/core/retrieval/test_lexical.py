@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.core.retrieval.lexical_params import BM25, Stopwords
 from tasks.core.retrieval.lexical import HELD, Searcher, known, load, ranked
 from tasks.core.retrieval.lexical_build import build, save
+from tasks.core.retrieval.lexical_params import BM25, Stopwords
 from tasks.core.stage.errors import UserError
 from tasks.core.text.analysis import analyzer, stop_list
 

@@ -86,6 +86,9 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("rounds.bm25", TRAINED, "rounds.bm25: the name bm25 is reserved"),
         ("rounds.base", TRAINED, "rounds.base: the name base is reserved"),
         ("mine.official", {"search": "embeddings"}, "mine.official: the name official is reserved"),
+        ("queries", "pseud", "queries: found 'pseud'; input should be 'corpus' or 'pseudo'"),
+        ("pseudo.kinds", [], "pseudo.kinds: found []"),
+        ("pseudo.per_document", 0, "pseudo.per_document: found 0"),
         ("rounds.star.init", "stat", "rounds.star.init: found 'stat', expected one of base, costa, star, warmup"),
         (
             "rounds.star.negatives",
@@ -273,6 +276,16 @@ def test_a_list_that_loses_a_document_is_longer(sections: dict[str, Any]) -> Non
 )
 def test_what_just_passes(sections: dict[str, Any], key: str, value: Any) -> None:
     check(edited(sections, key, value))
+
+
+def test_negatives_of_queries_that_are_not_read_are_refused(sections: dict[str, Any]) -> None:
+    asking = edited(sections, "rounds.star.negatives", "official")
+    check(asking)
+    with pytest.raises(UserError, match=r"rounds\.star\.negatives: found official.*queries is pseudo"):
+        check(asking | {"queries": "pseudo"})
+    mixed = edited(sections, "mix.m", {"first": "bm25", "second": "official", "ratio": 0.5})
+    with pytest.raises(UserError, match=r"mix\.m: found official"):
+        check(mixed | {"queries": "pseudo"})
 
 
 def test_a_cycle_through_a_mixture(sections: dict[str, Any]) -> None:
