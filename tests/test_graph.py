@@ -101,8 +101,9 @@ def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params
         folder = tmp_path / queries
         (folder / "data").mkdir(parents=True)
         (folder / "dvc.yaml").write_text((checkout / "dvc.yaml").read_text())
-        with (folder / "params.yaml").open("w") as out:
-            YAML(typ="safe", pure=True).dump(params | {"queries": queries}, out)
+        (folder / "params.yaml").write_text(
+            (checkout / "params.yaml").read_text().replace(f"queries: {params['queries']} ", f"queries: {queries} ")
+        )
         with chdir(folder), Repo.init(no_scm=True) as opened:
             stages_of = {stage.addressing: stage for stage in opened.index.stages}
             above = {stage.addressing for stage in nx.descendants(opened.index.graph, stages_of["report"])}

@@ -263,6 +263,7 @@ def test_queries_that_no_human_judged_are_told(
 ) -> None:
     kinds = {"title": {"made": 1581, "train": 9}, "span": {"made": 20, "train": 7}}
     write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {}, "pseudo": {"kinds": kinds, "dev": dev}})
+    make_system(project, "bm25", 0.5, ("dev", "test"))
     page = report(monkeypatch)
     printed = capsys.readouterr().out
     for told in (page.lower(), printed):

@@ -45,6 +45,9 @@ def test_every_parameter_has_a_description() -> None:
 def test_page_lists_every_key_of_every_section() -> None:
     sections = dict(part.split("\n", 1) for part in parameters_text().split("\n## ")[1:])
     for name, definition in parameter_schema()["properties"].items():
+        if "enum" in definition:  # a value of the file's own
+            assert all(f"`{value}`" in sections[name] for value in definition["enum"])
+            continue
         text = sections[f"{name}.NAME" if "additionalProperties" in definition else name]
         reference = definition.get("additionalProperties", definition)["$ref"].rsplit("/", 1)[-1]
         for key in parameter_schema()["$defs"][reference]["properties"]:
