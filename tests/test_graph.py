@@ -101,9 +101,8 @@ def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params
         folder = tmp_path / queries
         (folder / "data").mkdir(parents=True)
         (folder / "dvc.yaml").write_text((checkout / "dvc.yaml").read_text())
-        (folder / "params.yaml").write_text(
-            (checkout / "params.yaml").read_text().replace(f"queries: {params['queries']} ", f"queries: {queries} ")
-        )
+        text = (checkout / "params.yaml").read_text().replace(f"\nqueries: {params['queries']} ", f"\nqueries: {queries} ")
+        (folder / "params.yaml").write_text(text)
         with chdir(folder), Repo.init(no_scm=True) as opened:
             stages_of = {stage.addressing: stage for stage in opened.index.stages}
             above = {stage.addressing for stage in nx.descendants(opened.index.graph, stages_of["report"])}

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from tasks.pseudo.making import candidates, is_dev, plain
 from tasks.pseudo.params import Pseudo
 
 Run = Callable[..., Any]
-SETTINGS = {"per_document": 2, "precision": "fp32", "dev_share": 0.3, "dev": "pseudo"}
+FLAT = {"k1": 0.0}  # counts do not matter, so that BM25 has ties, and misses what the encoder finds
+SETTINGS = {"per_document": 2, "least_words": 1, "most_words": 4, "precision": "fp32", "dev_share": 0.3, "dev": "pseudo"}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def configure(folder: Path, **pseudo: object) -> None:
         "base": {},
         "text": {"titles": False},
         "tokenize": {"query_length": 16, "document_length": 32},
-        "bm25": {},
+        "bm25": FLAT,
         "pseudo": SETTINGS | pseudo,
     }
     (folder / "params.yaml").write_text(json.dumps(sections))
@@ -67,16 +67,17 @@ def best(scores: dict[str, float], depth: int) -> list[str]:
 
 
 def found_by_bm25(query: str, documents: dict[str, str], depth: int) -> list[str]:
-    terms, settings = analyzer("english", "english"), BM25()
+    terms, settings = analyzer("english", "english"), BM25.model_validate(FLAT)
     bags = {doc: terms(text) for doc, text in documents.items()}
     mean = sum(map(len, bags.values())) / len(bags)
-    scores: Counter[str] = Counter()
+    scores: dict[str, float] = {}
     for term in terms(query):
         having = sum(term in bag for bag in bags.values())
         idf = math.log(1 + (len(bags) - having + 0.5) / (having + 0.5))
         for doc, bag in bags.items():
             if count := bag.count(term):
-                scores[doc] += idf * count / (settings.k1 * (1 - settings.b + settings.b * len(bag) / mean) + count)
+                weight = idf * count / (settings.k1 * (1 - settings.b + settings.b * len(bag) / mean) + count)
+                scores[doc] = float(np.float32(scores.get(doc, 0)) + np.float32(weight))  # rounded as there, so that ties are the same
     return best(scores, depth)
 
 
@@ -90,27 +91,28 @@ def test_what_both_judges_find_is_kept(project: Path, tiny_corpus: Any, run_here
     towers, tokenizer, cpu = load_towers(project / "encoder"), load_tokenizer(project / "tokenizer"), torch.device("cpu")
     vectors = {doc: encode_texts(towers.document, tokenizer, [text], 32, cpu)[0] for doc, text in documents.items()}
     kept: dict[str, set[str]] = {"train": set(), "dev": set()}
-    lexical = dense = 0
+    lexical = dense = alone = 0
     for one in made:
         vector = encode_texts(towers.query, tokenizer, [one.text], 16, cpu)[0]
         by_bm25 = one.doc in found_by_bm25(one.text, documents, depth)
         by_encoder = one.doc in best({doc: float(np.dot(vector, other)) for doc, other in vectors.items()}, depth)
-        lexical, dense = lexical + by_bm25, dense + by_encoder
+        lexical, dense, alone = lexical + by_bm25, dense + by_encoder, alone + (by_encoder and not by_bm25)
         if is_dev(one.doc, params):
             if by_bm25 or by_encoder:
                 kept["dev"].add(plain(one.text))
         elif by_bm25 and by_encoder:
             kept["train"].add(plain(one.text))
+    told = json.loads((project / "out" / "stats.json").read_text())["pseudo"]
+    assert told["in_dev_or_test"] == len(kept["train"] & kept["dev"])
     kept["train"] -= kept["dev"]
-    assert 0 < len(kept["train"]) + len(kept["dev"]) < len(made), "the judges refuse some"
+    assert alone and dense < len(made) and lexical < len(made), "each judge refuses what the other finds"
     for split, wanted in kept.items():
         queries, qrels = rows(project / "out", split)
         assert {plain(text) for text in queries.values()} == wanted
         assert {query for query, _, _ in qrels} == set(queries) and {grade for _, _, grade in qrels} == {1}
         assert all(is_dev(doc, params) == (split == "dev") for _, doc, _ in qrels)
-    told = json.loads((project / "out" / "stats.json").read_text())["pseudo"]["kinds"].values()
-    assert sum(row["made"] for row in told) == len(made)
-    assert (sum(row["bm25"] for row in told), sum(row["encoder"] for row in told)) == (lexical, dense)
+    counts = {name: sum(row[name] for row in told["kinds"].values()) for name in ("made", "bm25", "encoder", "both")}
+    assert counts == {"made": len(made), "bm25": lexical, "encoder": dense, "both": dense - alone}
 
 
 def test_equal_inputs_give_equal_bytes_and_another_seed_others(project: Path, run_here: Run) -> None:
