@@ -114,7 +114,9 @@ def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params
         if name in maker:
             assert made == (cmd, deps)
         else:
-            assert made == (cmd.replace("data/corpus", "data/pseudo"), [dep.replace("data/corpus", "data/pseudo") for dep in deps]), name
+            assert made == (cmd.replace("data/corpus", "data/pseudo"), sorted(dep.replace("data/corpus", "data/pseudo") for dep in deps)), (
+                name
+            )
             assert "data/pseudo" not in cmd
 
 

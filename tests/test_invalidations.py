@@ -122,7 +122,7 @@ def by_dvc_parameter(copy: Copy, way: tuple[str, ...]) -> set[str]:
     if way[0] in ("rounds", "mine") and way[-1] in others:
         node[way[-1]] = next(name for name in [*others[way[-1]], *sections["rounds"]] if name not in (node[way[-1]], way[1]))
     else:
-        node[way[-1]] = another(node[way[-1]])
+        node[way[-1]] = "pseudo" if way == ("queries",) else another(node[way[-1]])
     try:
         write(copy.folder / "params.yaml", sections)
         return copy.rerun()
@@ -140,7 +140,7 @@ def entries() -> Mapping[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for name, stage in read(ROOT / "dvc.yaml")["stages"].items():
         if "foreach" not in stage and not stage.get("always_changed"):
-            found[name] = stage
+            found[name] = fill(stage, "", {})
         for key, item in params[stage["foreach"][2:-1]].items() if "foreach" in stage else ():
             found[f"{name}@{key}"] = {part: fill(value, key, item) for part, value in stage["do"].items()}
     return found
@@ -148,7 +148,11 @@ def entries() -> Mapping[str, Mapping[str, Any]]:
 
 def fill(value: Any, key: str, item: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
-        return re.sub(r"\$\{item\.(\w+)\}", lambda found: str(item[found[1]]), value.replace("${key}", key))
+        return re.sub(
+            r"\$\{item\.(\w+)\}",
+            lambda found: str(item[found[1]]),
+            value.replace("${key}", key).replace("${queries}", parameters()["queries"]),
+        )
     if isinstance(value, list):
         return [fill(one, key, item) for one in value]
     return {name: fill(one, key, item) for name, one in value.items()} if isinstance(value, dict) else value
@@ -187,6 +191,8 @@ def by_graph(way: tuple[str, ...]) -> set[str]:
     }
     filled = set()
     for name, stage in read(ROOT / "dvc.yaml")["stages"].items():
+        if way == ("queries",) and "${queries}" in str(stage):
+            filled |= {one for one in entries() if one == name or one.startswith(f"{name}@")}
         if stage.get("foreach") == f"${{{way[0]}}}" and len(way) == 3 and f"${{item.{way[2]}}}" in str(stage["do"]):
             filled.add(f"{name}@{way[1]}")
     return after(tracking | filled)

@@ -283,7 +283,8 @@ def test_negatives_of_queries_that_are_not_read_are_refused(sections: dict[str, 
     check(asking)
     with pytest.raises(UserError, match=r"rounds\.star\.negatives: found official.*queries is pseudo"):
         check(asking | {"queries": "pseudo"})
-    mixed = edited(sections, "mix.m", {"first": "bm25", "second": "official", "ratio": 0.5})
+    asking["rounds"]["star"]["negatives"] = "warmup"
+    mixed = edited(asking, "mix.m", {"first": "bm25", "second": "official", "ratio": 0.5})
     with pytest.raises(UserError, match=r"mix\.m: found official"):
         check(mixed | {"queries": "pseudo"})
 
