@@ -97,10 +97,8 @@ class Copy:
 
 def another(value: Any) -> Any:
     """A value that differs and still resolves in dvc.yaml."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 1
+    if isinstance(value, bool | int | float):
+        return not value if isinstance(value, bool) else value + 1
     return [*value, 7] if isinstance(value, list) else f"{value}x"
 
 
@@ -148,11 +146,8 @@ def entries() -> Mapping[str, Mapping[str, Any]]:
 
 def fill(value: Any, key: str, item: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
-        return re.sub(
-            r"\$\{item\.(\w+)\}",
-            lambda found: str(item[found[1]]),
-            value.replace("${key}", key).replace("${queries}", parameters()["queries"]),
-        )
+        value = value.replace("${key}", key).replace("${queries}", parameters()["queries"])
+        return re.sub(r"\$\{item\.(\w+)\}", lambda found: str(item[found[1]]), value)
     if isinstance(value, list):
         return [fill(one, key, item) for one in value]
     return {name: fill(one, key, item) for name, one in value.items()} if isinstance(value, dict) else value
@@ -184,18 +179,17 @@ def overlap(one: str, other: str) -> bool:
 def by_graph(way: tuple[str, ...]) -> set[str]:
     """Stages that track the parameter (or a section of it), or whose command or deps are filled in with it."""
     dotted = ".".join(way)
-    tracking = {
+    found = {
         name
         for name, stage in entries().items()
-        if any(dotted == key or dotted.startswith(f"{key}.") for entry in stage["params"] for key in entry.get("data/params.json", []))
+        if any(f"{dotted}.".startswith(f"{key}.") for entry in stage["params"] for key in entry.get("data/params.json", []))
     }
-    filled = set()
     for name, stage in read(ROOT / "dvc.yaml")["stages"].items():
         if way == ("queries",) and "${queries}" in str(stage):
-            filled |= {one for one in entries() if one == name or one.startswith(f"{name}@")}
+            found |= {one for one in entries() if one.split("@")[0] == name}
         if stage.get("foreach") == f"${{{way[0]}}}" and len(way) == 3 and f"${{item.{way[2]}}}" in str(stage["do"]):
-            filled.add(f"{name}@{way[1]}")
-    return after(tracking | filled)
+            found.add(f"{name}@{way[1]}")
+    return after(found)
 
 
 @cache
