@@ -4,7 +4,6 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.stage.devices import Precision
 from tasks.core.stage.params import Params
 
 Kind = Literal["title", "sentence", "span"]
@@ -34,7 +33,7 @@ class Pseudo(Params):
         None, description="where dev queries come from: held-out documents, or the source. null: the source if it has some, else pseudo"
     )
     dev_share: float = Field(0.1, gt=0, lt=1, description="share of the documents, chosen by a hash of their ids, held out for dev: pseudo")
-    precision: Precision = Field("bf16", description="arithmetic of the start encoder as a judge: bf16 | fp32")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="arithmetic of the start encoder as a judge: bf16 | fp32")
     seed: int = Field(42, ge=0, description="seed for the choice of documents, of dev, and of spans")
 
     @model_validator(mode="after")
