@@ -13,6 +13,7 @@ from tasks.core.stage.params import Params
 from tasks.core.text.document import Text
 from tasks.encode.params import Encode
 from tasks.evaluate.params import Evaluate
+from tasks.failures.params import Failures
 from tasks.fuse.params import Fuse
 from tasks.index.params import Index
 from tasks.mine.params import Mine
@@ -62,4 +63,5 @@ class Parameters(Params):
     study: dict[str, Study]
     retrieve: Retrieve
     evaluate: Evaluate
+    failures: Failures
     report: Report

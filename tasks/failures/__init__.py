@@ -1,0 +1,1 @@
+"""Where a system fails, and which judgments are missing."""

@@ -1,0 +1,122 @@
+"""Compare the best system with a baseline by groups of queries; show the worst queries, and unjudged documents that may be relevant."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.core.metrics.measures import Qrels
+from tasks.core.metrics.qrels import load_qrels
+from tasks.core.metrics.selection import least_grade, metric_of
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load, read_parameters
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.schemas import MEASURED, QUERIES
+from tasks.core.text.document import Text
+from tasks.failures.groups import Group, compare
+from tasks.failures.params import Failures
+from tasks.failures.queries import Words, dimensions, read_columns
+from tasks.failures.suspects import suspects, write_suspects
+from tasks.failures.systems import Values, load_values, opponents, read_means
+from tasks.failures.worst import RELEVANT, Found, describe, found_by, losers, read_documents
+
+MADE = ("fuse", "rerank", "rescore")  # systems made from others' runs
+
+
+def questions(corpus: Path, split: str) -> dict[str, str]:
+    """Texts of the queries of a split."""
+    table = read_table(corpus / "queries" / f"{split}.parquet", QUERIES, ["id", "text"])
+    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+
+
+def relevant_of(qrels: Qrels, queries: Sequence[str], least: int) -> dict[str, list[str]]:
+    """Documents of grade >= `least` of each of `queries`, highest grade first, then by id."""
+    graded = {query: sorted((-grade, doc) for doc, grade in qrels[query].items() if grade >= least) for query in queries}
+    return {query: [doc for _, doc in rows] for query, rows in graded.items()}
+
+
+def worst(
+    values: Values, texts: Mapping[str, str], relevant: Mapping[str, Sequence[str]], found: Found, documents: Path, words: Words
+) -> list[dict[str, Any]]:
+    """The entries of worst.json for the queries of `relevant`, in their order."""
+    shown = {doc for docs in relevant.values() for doc in docs[:RELEVANT]}
+    shown |= {first for lists in found.values() for first, _ in lists.values() if first}
+    read, settings = read_documents(documents, shown), load(Text, "text")
+    places = {query: place for place, query in enumerate(values.queries)}
+    entries = []
+    for query, docs in relevant.items():
+        entry = describe(texts[query], docs, {name: lists.get(query, (None, None)) for name, lists in found.items()}, read, settings, words)
+        against = None if values.against is None else float(values.against[places[query]])
+        entries.append({"query": query, "model": float(values.model[places[query]]), "against": against, **entry})
+    return entries
+
+
+def told(groups: Sequence[Group], model: str, against: str | None, metric: str, split: str, alpha: float) -> Iterator[str]:
+    """The groups, for the terminal."""
+    yield f"{metric} on {split} by groups of queries, {1 - alpha:.0%} intervals of the {'difference' if against else 'mean'}"
+    other = f"{against[:10]:>10} {'difference':>10}" if against else ""
+    yield f"{'queries by':<18} {'':<16} {'number':>7} {model[:10]:>10} {other}"
+    for group in groups:
+        figures = f"{group.model:10.4f}" + ("" if group.against is None else f" {group.against:10.4f} {group.difference:+10.4f}")
+        interval = "" if group.low is None or group.high is None else f" [{group.low:+.4f}, {group.high:+.4f}]"
+        lost = f" {model} loses" if group.p_holm is not None and group.p_holm <= alpha and group.difference < 0 else ""
+        yield f"{group.dimension:<18} {group.name:<16} {group.queries:>7,} {figures}{interval}{lost}"
+
+
+def main() -> None:
+    given = parser(
+        __doc__ or "",
+        metrics="folder of the systems' metrics",
+        values="folder of their measures for every query",
+        runs="folder of their runs",
+        corpus="corpus folder",
+        index="folder of the BM25 index",
+        out="folder to write: groups.json, worst.json, suspects/SPLIT.csv",
+    ).parse_args()
+    params, sections = load(Failures, "failures"), read_parameters()
+    metric = metric_of(sections)
+    means = read_means(given.metrics, metric)
+    model, against = opponents(means, metric, params, sections)
+    names = [name for name in (model, against) if name]
+    words, documents = Words(given.index), given.corpus / "documents.parquet"
+    made = {name for section in MADE for name in sections.get(section) or {}}
+    compared = {"metric": metric, "model": model, "against": against}
+    groups: dict[str, list[dict[str, Any]]] = {}
+    lost: dict[str, Any] = {}
+    with new_folder(given.out) as out:
+        for split in MEASURED:
+            values = load_values(given.values, split, metric, means, names)
+            if values is None:
+                continue
+            least = least_grade(split, sections)
+            qrels, texts = load_qrels(given.corpus / "qrels" / f"{split}.parquet", split, least), questions(given.corpus, split)
+            asked = dimensions(
+                {query: texts[query] for query in values.queries},
+                read_columns(given.corpus / "columns" / f"{split}.parquet"),
+                words,
+                params.bins,
+            )
+            found = compare(asked, values.model, values.against, least=params.least_queries, alpha=params.alpha)
+            groups[split] = [dataclasses.asdict(group) for group in found]
+            runs = {name: given.runs / name / f"{split}.trec" for name in means if split in means[name]}
+            if not lost:  # errors are studied on dev, not on test
+                print("\n".join(told(found, model, against, metric, split, params.alpha)))
+                relevant = relevant_of(qrels, losers(values, params.worst), least)
+                entries = worst(values, texts, relevant, found_by({name: runs[name] for name in names}, relevant), documents, words)
+                lost = {"split": split, "queries": entries}
+            searched = {name: path for name, path in runs.items() if name not in made}
+            suspected = suspects(searched, qrels, depth=params.suspect_depth, least=params.suspect_systems, most=params.suspects)
+            path = f"suspects/{split}.csv"
+            write_suspects(out / path, suspected, texts, read_documents(documents, {one.doc for one in suspected}))
+            print(
+                f"{split}: {len(suspected):,} unjudged documents that {params.suspect_systems} or more systems rank in their first "
+                f"{params.suspect_depth}, to be judged: {given.out / path}"
+            )
+        write_json(out / "groups.json", compared | {"splits": groups})
+        write_json(out / "worst.json", compared | lost)
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

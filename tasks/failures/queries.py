@@ -1,0 +1,53 @@
+"""What queries are like: their lengths, the rarity of their words, what they ask, and the source's own columns."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tasks.core.retrieval.lexical import load
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.schemas import COLUMNS
+from tasks.core.text.analysis import analyzer
+from tasks.failures.groups import Dimension, by_column, by_range, by_value, question_word, rarity
+
+
+class Words:
+    """BM25's analysis, and in how many documents a term is."""
+
+    def __init__(self, index: Path) -> None:
+        searched, _, analysis = load(index)
+        self.terms = analyzer(**analysis)
+        self._numbers, self._starts = searched.vocab_dict, searched.scores["indptr"]
+        self.documents = int(searched.scores["num_docs"])
+
+    def frequencies(self, terms: Sequence[str]) -> dict[str, int]:
+        """Numbers of documents with each of `terms`."""
+        known = {term: self._numbers[term] for term in set(terms) if term in self._numbers}
+        return {term: int(self._starts[number + 1] - self._starts[number]) for term, number in known.items()}
+
+    def idf(self, term: str) -> float:
+        """Of a term, as in `rarity`."""
+        return rarity([term], self.frequencies([term]), self.documents)
+
+
+def dimensions(texts: Mapping[str, str], own: Mapping[str, Mapping[str, str]], words: Words, bins: int) -> dict[str, Dimension]:
+    """The groupings of queries, given as texts by id; `own` are their columns, values by name and id."""
+    analysed = [words.terms(text) for text in texts.values()]
+    found = {
+        "words": by_range([len(text.split()) for text in texts.values()], bins),
+        "rarity (mean idf)": by_range([rarity(terms, words.frequencies(terms), words.documents) for terms in analysed], bins),
+        "question word": by_value([question_word(text) for text in texts.values()]),
+    }
+    for name, values in own.items():
+        if dimension := by_column([values.get(query, "") for query in texts], bins):
+            found[f"column {name}"] = dimension
+    return found
+
+
+def read_columns(path: Path) -> dict[str, dict[str, str]]:
+    """The source's own columns: values by name and query; empty if it has none."""
+    found: dict[str, dict[str, str]] = {}
+    if path.exists():
+        table = read_table(path, COLUMNS)
+        for query, name, value in zip(*(table[name].to_pylist() for name in COLUMNS.names), strict=True):
+            found.setdefault(name, {})[query] = value
+    return found

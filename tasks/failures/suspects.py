@@ -1,0 +1,53 @@
+"""Documents that nobody judged and that several systems rank high: perhaps relevant, and counted as wrong by every measure.
+
+Unjudged is not irrelevant: of MS MARCO's passages that a retriever ranks high and nobody labelled, about 70 % were found relevant
+when read (Qu et al.: RocketQA, NAACL 2021, arXiv:2010.08191).
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tasks.core.tables.trec import read_run
+from tasks.failures.worst import cut
+
+HEADER = ("query-id", "corpus-id", "score", "ranks", "query", "document")  # score is for a judge to fill in
+
+
+class Suspect(NamedTuple):
+    """A pair, and the rank that each system gives the document."""
+
+    query: str
+    doc: str
+    ranks: Mapping[str, int]
+
+    @property
+    def weight(self) -> float:
+        """Sum of reciprocal ranks."""
+        return sum(1 / rank for rank in self.ranks.values())
+
+
+def suspects(runs: Mapping[str, Path], judged: Mapping[str, Iterable[str]], *, depth: int, least: int, most: int) -> list[Suspect]:
+    """The `most` unjudged pairs of judged queries that at least `least` systems rank in their first `depth`, highest weight first."""
+    ranks: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    known = {query: frozenset(docs) for query, docs in judged.items()}
+    for name, path in runs.items():
+        for query, docs in read_run(path, depth):
+            for rank, doc in enumerate(docs, 1):
+                if query in known and doc not in known[query]:
+                    ranks[query, doc][name] = rank
+    found = [Suspect(query, doc, systems) for (query, doc), systems in ranks.items() if len(systems) >= least]
+    return sorted(found, key=lambda one: (-one.weight, one.query, one.doc))[:most]
+
+
+def write_suspects(path: Path, found: Sequence[Suspect], questions: Mapping[str, str], documents: Mapping[str, tuple[str, str]]) -> None:
+    """A CSV file to fill `score` in, which `retemper judgments` takes in."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow(HEADER)
+        for one in found:
+            ranks = ", ".join(f"{name} {rank}" for name, rank in one.ranks.items())
+            writer.writerow([one.query, one.doc, "", ranks, questions[one.query], cut(" ".join(documents[one.doc]))])

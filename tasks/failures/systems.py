@@ -1,0 +1,82 @@
+"""The two systems that are compared, from the results of all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.core.metrics.selection import best_system
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.schemas import MEASURED
+from tasks.failures.params import Failures
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Values:
+    """A metric of each query of a split; `against` is None where there is one system only. Both [Q]."""
+
+    queries: Sequence[str]
+    model: Floats
+    against: Floats | None
+
+    @property
+    def difference(self) -> Floats:
+        """What the model gains, or its values where it is compared with none."""
+        return self.model if self.against is None else self.model - self.against
+
+
+def read_means(folder: Path, metric: str) -> dict[str, dict[str, dict[str, float]]]:
+    """For each system its means by split and measure. UserError if there is none, or one has no `metric`."""
+    means = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
+    if not means:
+        raise UserError(f"{folder}: found no JSON file, expected one for each system; run evaluate first")
+    for splits in means.values():
+        for measured in splits.values():
+            if metric not in measured:
+                raise UserError(f"params.yaml: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measured)}")
+    return means
+
+
+def opponents(
+    means: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str, params: Failures, sections: Mapping[str, Any]
+) -> tuple[str, str | None]:
+    """The model, the best on dev (or test without dev), and what it is compared with; UserError for a name that has no results."""
+    for key, name in (("model", params.model), ("against", params.against)):
+        if name is not None and name not in means:
+            raise UserError(f"params.yaml: failures.{key}: found {name!r}, expected one of {', '.join(means)}")
+    split = next(split for split in MEASURED if any(split in found for found in means.values()))
+    values = {name: found[split][metric] for name, found in means.items() if split in found}
+    model = params.model or best_system(values, sections)
+    if params.against == model:
+        raise UserError(f"params.yaml: failures.against: found {model!r}, the model itself; expected another system")
+    others = {name: value for name, value in values.items() if name != model}
+    rival = "bm25" if "bm25" in others else best_system(others, sections) if others else None
+    return model, params.against or rival
+
+
+def load_values(
+    folder: Path, split: str, metric: str, means: Mapping[str, Mapping[str, Mapping[str, float]]], names: Sequence[str]
+) -> Values | None:
+    """The values of the model and, if `names` has two, of the other; None if one was not measured on `split`.
+
+    UserError if their queries differ.
+    """
+    if not all(split in means[name] for name in names):
+        return None
+    tables = []
+    for name in names:
+        schema = pa.schema([("query", pa.string()), *((measure, pa.float64()) for measure in means[name][split])])
+        tables.append(read_table(folder / name / f"{split}.parquet", schema, ["query", metric]))
+    queries: list[str] = tables[0]["query"].to_pylist()
+    if tables[-1]["query"].to_pylist() != queries:
+        raise UserError(f"{folder}: {' and '.join(names)} have different {split} queries, expected the same; run evaluate again")
+    columns = [table[metric].to_numpy() for table in tables]
+    return Values(queries, columns[0], columns[1] if len(columns) > 1 else None)

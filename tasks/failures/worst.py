@@ -1,0 +1,89 @@
+"""The queries that lose most, with what each system found and the words that BM25 matched in it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.tables.parquet import read_batches
+from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.tables.trec import read_run
+from tasks.core.text.document import Text, document_text
+from tasks.failures.queries import Words
+from tasks.failures.systems import Values
+
+CHARACTERS = 600  # of a document's text
+RELEVANT = 2  # relevant documents shown of a query
+Found = Mapping[str, Mapping[str, tuple[str | None, int | None]]]  # system, query: the first document, the rank of the first relevant one
+NOTHING = 1e-9  # differences up to this are rounding
+
+
+def losers(values: Values, most: int) -> list[str]:
+    """The `most` queries with the lowest difference below 0, ascending, equal ones by id; without an other system,
+    of those with the lowest values."""
+    limit = -NOTHING if values.against is not None else 1 - NOTHING
+    places = [place for place, value in enumerate(values.difference) if value < limit]
+    order = sorted(places, key=lambda place: (values.difference[place], values.queries[place]))
+    return [values.queries[place] for place in order[:most]]
+
+
+def found_by(runs: Mapping[str, Path], relevant: Mapping[str, Sequence[str]]) -> Found:
+    """By system and query of `relevant`: the document at rank 1, and the rank of the first relevant one."""
+
+    def first_hit(query: str, docs: Sequence[str]) -> int | None:
+        return next((rank for rank, doc in enumerate(docs, 1) if doc in relevant[query]), None)
+
+    return {
+        name: {query: (docs[0], first_hit(query, docs)) for query, docs in read_run(path) if query in relevant}
+        for name, path in runs.items()
+    }
+
+
+def read_documents(path: Path, wanted: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Title and text of the documents of these ids."""
+    ids = pa.array(sorted(set(wanted)), pa.string())
+    rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in read_batches(path, DOCUMENTS))
+    return {row["id"]: (row["title"], row["text"]) for part in rows for row in part}
+
+
+def matched(query: str, document: str, words: Words) -> list[str]:
+    """The words of `query` whose term is in `document`, as BM25 analyses both, rarest first, each once."""
+    inside = set(words.terms(document))
+    found: dict[str, str] = {}
+    for word in query.split():
+        for term in words.terms(word):
+            if term in inside:
+                found.setdefault(term, word.strip(".,;:!?\"'()[]"))
+    return list(dict.fromkeys(found[term] for term in sorted(found, key=lambda term: (-words.idf(term), term))))
+
+
+def describe(
+    text: str,
+    relevant: Sequence[str],
+    found: Mapping[str, tuple[str | None, int | None]],
+    documents: Mapping[str, tuple[str, str]],
+    settings: Text,
+    words: Words,
+) -> dict[str, Any]:
+    """A query's text, its first RELEVANT documents, and what each system found, with the words that BM25 matches in each."""
+
+    def shown(doc: str) -> dict[str, Any]:
+        title, body = documents[doc]
+        return {"id": doc, "title": title, "text": cut(body), "matched": matched(text, document_text(title, body, settings), words)}
+
+    return {
+        "text": text,
+        "relevant": [shown(doc) for doc in relevant[:RELEVANT]],
+        "systems": {
+            name: {"first": shown(first) if first else None, "relevant": first in relevant, "rank": rank}
+            for name, (first, rank) in found.items()
+        },
+    }
+
+
+def cut(text: str) -> str:
+    """At most CHARACTERS characters of `text`, cut at a word boundary."""
+    words = " ".join(text.split())
+    return words if len(words) <= CHARACTERS else words[:CHARACTERS].rsplit(" ", 1)[0] + " …"

@@ -1,0 +1,84 @@
+"""Groups of queries against scipy and cases worked out by hand."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tasks.failures.groups import Dimension, by_column, by_range, by_value, compare, question_word, rarity
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Who wrote it?", "who"),
+        ("In whose house was the show?", "who"),
+        ("the year when it began, and why", "when"),
+        ("Is it open", "yes or no"),
+        ("was", "yes or no"),
+        ("issue of bonds", "none"),
+        ("showhow", "none"),
+        ("...", "none"),
+    ],
+)
+def test_question_word(text: str, word: str) -> None:
+    assert question_word(text) == word
+
+
+def test_rarity_is_the_mean_idf_of_distinct_terms() -> None:
+    frequencies = {"the": 90, "cat": 3}
+    idf = [math.log(1 + (100 - n + 0.5) / (n + 0.5)) for n in (90, 3, 0)]
+    assert rarity(["the", "cat", "the", "unseen"], frequencies, 100) == pytest.approx(sum(idf) / 3)
+    assert rarity([], frequencies, 100) == 0
+
+
+def test_ranges_hold_about_as_many_each_and_equal_values_stay_together() -> None:
+    draw = random.Random(0)
+    values = [draw.gauss(5, 2) for _ in range(1000)]
+    labels, order = by_range(values, 4)
+    assert [labels.count(name) for name in order] == [250] * 4
+    highest = [max(value for value, label in zip(values, labels, strict=True) if label == name) for name in order]
+    lowest = [min(value for value, label in zip(values, labels, strict=True) if label == name) for name in order]
+    assert highest == sorted(highest)
+    assert all(high < low for high, low in zip(highest[:-1], lowest[1:], strict=True))
+    assert by_range([3, 3, 3, 3, 4, 9], 3) == Dimension(["3", "3", "3", "3", "4 to 9", "4 to 9"], ["3", "4 to 9"])
+
+
+def test_columns() -> None:
+    assert by_column(["a", "", "b", "a"], 2) == by_value(["a", "(none)", "b", "a"])
+    assert by_column([str(n) for n in range(20)], 2) == by_range(list(range(20)), 2)
+    assert by_column([f"name {n}" for n in range(20)], 2) is None, "a name for each query groups nothing"
+    assert by_value(["x", "y", "y"]).order == ["y", "x"]
+
+
+def test_figures_of_groups() -> None:
+    draw = np.random.default_rng(1)
+    against = draw.random(60)
+    model = against + draw.normal(0.02, 0.1, 60)
+    model[:20] -= 0.2
+    labels = ["bad"] * 20 + ["good"] * 37 + ["few"] * 3
+    alone = Dimension(["all"] * 60, ["all"])
+    groups = compare({"kind": by_value(labels), "one": alone}, model, against, least=5, alpha=0.1)
+    assert [(group.dimension, group.name, group.queries) for group in groups] == [
+        ("kind", "good", 37),
+        ("kind", "bad", 20),
+        ("kind", "few", 3),
+    ]
+    tests = [stats.ttest_rel(model[rows], against[rows]) for rows in (slice(20, 57), slice(0, 20))]
+    expected = sorted(test.pvalue for test in tests)
+    corrected = {expected[0]: 2 * expected[0], expected[1]: max(2 * expected[0], expected[1])}  # Holm, by hand
+    for group, test in zip(groups, tests, strict=False):
+        assert (group.low, group.high) == pytest.approx(tuple(test.confidence_interval(0.9)))
+        assert group.p_holm == pytest.approx(corrected[test.pvalue])
+    assert groups[1].difference == pytest.approx(float(np.mean(model[:20] - against[:20])))
+    assert groups[2].low is groups[2].p_holm is None, "too few queries to test"
+
+
+def test_one_system_alone_has_means_and_their_intervals() -> None:
+    values = np.array([0.0, 1.0, 1.0, 0.5, 0.0, 0.5])
+    first = compare({"kind": by_value(list("aaabbb"))}, values, None, least=2, alpha=0.05)[0]
+    assert (first.against, first.p_holm, first.difference) == (None, None, pytest.approx(2 / 3))
+    half = stats.t.ppf(0.975, 2) * values[:3].std(ddof=1) / math.sqrt(3)
+    assert (first.low, first.high) == pytest.approx((2 / 3 - half, 2 / 3 + half))

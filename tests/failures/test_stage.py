@@ -1,0 +1,169 @@
+"""The stage from systems' results to groups, worst queries, and suspects; wrong names are refused."""
+
+import csv
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.retrieval.lexical_build import build, save
+from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
+from tasks.core.stage.frozen import freeze_parameters
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES
+from tasks.core.text.analysis import analyzer
+
+ROUNDS = (
+    "rounds: {warmup: {init: base, negatives: bm25}, star: {init: warmup, negatives: bm25}}\nfuse: {hybrid: {first: bm25, second: star}}"
+)
+TEXTS = {"d1": "Cats sleep all day.", "d2": "A dog barks at night.", "d3": "Birds sing early.", "d4": "Fish swim."}
+QUESTIONS = {"q1": "what does a cat do all day", "q2": "who barks at night?", "q3": "singing birds", "q4": 'fish, "swim"'}
+RELEVANT = {"q1": {"d1": 1}, "q2": {"d2": 2, "d3": 0}, "q3": {"d3": 1}, "q4": {"d4": 1}}
+RUNS = {  # by system, the documents of q1 to q4
+    "bm25": ["d1 d2", "d2 d1", "d3 d4", "d4 d1"],
+    "warmup": ["d2 d1", "d1 d2", "d1 d3", "d4 d2"],
+    "star": ["d3 d2 d1", "d1 d2", "d3 d1", "d4 d2"],
+    "hybrid": ["d3 d2 d1", "d1 d2", "d3 d1", "d4 d2"],
+}
+
+
+def rows(path: Path, schema: pa.Schema, values: list[tuple[Any, ...]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_table(path, schema, [pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in values], schema)])
+
+
+def reciprocal(ranked: str, query: str) -> float:
+    hits = [rank for rank, doc in enumerate(ranked.split(), 1) if RELEVANT[query].get(doc, 0) > 0]
+    return 1 / hits[0] if hits else 0.0
+
+
+@pytest.fixture(autouse=True)
+def _results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four systems over four queries; dev and test have the same."""
+    monkeypatch.chdir(tmp_path)
+    rows(Path("corpus/documents.parquet"), DOCUMENTS, [(doc, f"title {doc}", text) for doc, text in TEXTS.items()])
+    for split in ("dev", "test"):
+        rows(Path(f"corpus/queries/{split}.parquet"), QUERIES, [(query, text, []) for query, text in QUESTIONS.items()])
+        judged = [(query, doc, grade) for query, docs in RELEVANT.items() for doc, grade in docs.items()]
+        rows(Path(f"corpus/qrels/{split}.parquet"), QRELS, judged)
+    for name, lists in RUNS.items():
+        values = {query: reciprocal(ranked, query) for query, ranked in zip(RELEVANT, lists, strict=True)}
+        for split in ("dev", "test"):
+            schema = pa.schema([("query", pa.string()), ("RR", pa.float64())])
+            rows(Path(f"values/{name}/{split}.parquet"), schema, list(values.items()))
+            lines = [
+                f"{q} Q0 {doc} {rank} {-rank} {name}\n"
+                for q, docs in zip(RELEVANT, lists, strict=True)
+                for rank, doc in enumerate(docs.split(), 1)
+            ]
+            Path(f"runs/{name}").mkdir(parents=True, exist_ok=True)
+            Path(f"runs/{name}/{split}.trec").write_text("".join(lines))
+        mean = sum(values.values()) / len(values)
+        write_json(Path(f"metrics/{name}.json"), {split: {"RR": mean} for split in ("dev", "test")})
+    params = BM25()
+    for folder in ("index", "postings"):
+        Path(folder).mkdir()
+    terms = analyzer(params.stemmer, params.stopwords)
+    save(Path("index"), build(TEXTS.values(), terms, params, Path("postings")), pa.chunked_array([list(TEXTS)]), params)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, **failures: Any) -> dict[str, Any]:
+    Path("params.yaml").write_text(
+        f"failures: {json.dumps({'least_queries': 2, 'bins': 2} | failures)}\nreport: {{metric: RR}}\ntext: {{}}\n{ROUNDS}\n"
+    )
+    freeze_parameters(Path())
+    given = "--metrics metrics --values values --runs runs --corpus corpus --index index --out failures"
+    monkeypatch.setattr(sys, "argv", ["failures", *given.split()])
+    import_module("tasks.failures.__main__").main()
+    return {name: json.loads(Path(f"failures/{name}.json").read_text()) for name in ("groups", "worst")}
+
+
+def test_groups_worst_queries_and_what_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(monkeypatch, model="star")
+    assert (found["groups"]["model"], found["groups"]["against"]) == ("star", "bm25")
+    dev = found["groups"]["splits"]["dev"]
+    assert {group["dimension"] for group in dev} == {"words", "rarity (mean idf)", "question word"}
+    asked = {group["name"]: group for group in dev if group["dimension"] == "question word"}
+    assert {name: group["queries"] for name, group in asked.items()} == {"what": 1, "who": 1, "none": 2}
+    assert (asked["what"]["model"], asked["what"]["against"]) == (pytest.approx(1 / 3), 1)
+    assert found["groups"]["splits"]["test"] == dev
+
+    worst = found["worst"]
+    assert worst["split"] == "dev", "test is not looked at where there is dev"
+    assert [entry["query"] for entry in worst["queries"]] == ["q1", "q2"], "the largest loss first; equal queries are left out"
+    first = worst["queries"][0]
+    assert first["relevant"][0] == {"id": "d1", "title": "title d1", "text": TEXTS["d1"], "matched": ["all", "cat", "day"]}
+    assert first["systems"]["star"]["first"]["id"] == "d3"
+    assert first["systems"]["star"]["first"]["matched"] == []
+    assert [first["systems"][name]["rank"] for name in ("star", "bm25")] == [3, 1]
+    assert [first["systems"][name]["relevant"] for name in ("star", "bm25")] == [False, True]
+    printed = capsys.readouterr().out
+    assert "RR on dev by groups of queries" in printed
+    assert "failures/suspects/dev.csv" in printed
+
+
+def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, suspect_depth=2, suspect_systems=2)
+    with Path("failures/suspects/dev.csv").open(newline="") as handle:
+        listed = list(csv.DictReader(handle))
+    expected = {}
+    for place, query in enumerate(RELEVANT):  # a plain loop; hybrid is made of others' runs
+        for doc in TEXTS:
+            ranks = {
+                name: RUNS[name][place].split()[:2].index(doc) + 1
+                for name in ("bm25", "star", "warmup")
+                if doc in RUNS[name][place].split()[:2]
+            }
+            if len(ranks) >= 2 and doc not in RELEVANT[query]:
+                expected[query, doc] = sum(1 / rank for rank in ranks.values())
+    assert {(row["query-id"], row["corpus-id"]) for row in listed} == set(expected)
+    assert [(row["query-id"], row["corpus-id"]) for row in listed] == sorted(expected, key=lambda pair: (-expected[pair], pair))
+    assert {row["score"] for row in listed} == {""}
+    assert [row["query"] for row in listed if row["query-id"] == "q4"] == ['fish, "swim"'], "quotes and commas survive"
+    run(monkeypatch, suspects=1)
+    assert len(Path("failures/suspects/dev.csv").read_text().splitlines()) == 2
+
+
+def test_own_columns_are_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows(Path("corpus/columns/dev.parquet"), COLUMNS, [("q1", "source", "web"), ("q2", "source", "web"), ("q3", "source", "book")])
+    groups = run(monkeypatch)["groups"]["splits"]["dev"]
+    named = [(group["name"], group["queries"]) for group in groups if group["dimension"] == "column source"]
+    assert named == [("web", 2), ("(none)", 1), ("book", 1)]
+
+
+def test_the_best_on_dev_is_studied_and_bm25_with_the_next_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = run(monkeypatch)["groups"]
+    assert (compared["model"], compared["against"]) == ("bm25", "star"), "bm25 is best; star and hybrid tie, star is simpler"
+
+
+def test_one_system_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("warmup", "star", "hybrid"):
+        Path(f"metrics/{name}.json").unlink()
+    found = run(monkeypatch)
+    assert found["groups"]["against"] is None
+    assert found["worst"]["queries"] == [], "bm25 finds everything"
+
+
+@pytest.mark.parametrize(
+    ("failures", "message"),
+    [
+        ({"model": "sun"}, "params.yaml: failures.model: found 'sun', expected one of bm25, hybrid, star, warmup"),
+        ({"model": "star", "against": "star"}, "params.yaml: failures.against: found 'star', the model itself; expected another system"),
+    ],
+)
+def test_wrong_names_are_refused(monkeypatch: pytest.MonkeyPatch, failures: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, **failures)
+    assert not Path("failures").exists()
+
+
+def test_systems_with_other_queries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows(Path("values/bm25/dev.parquet"), pa.schema([("query", pa.string()), ("RR", pa.float64())]), [("q1", 1.0)])
+    with pytest.raises(UserError, match="have different dev queries, expected the same; run evaluate again"):
+        run(monkeypatch, model="star")
