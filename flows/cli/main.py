@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from flows.cli import champion, compare, evaluate, gc, lineage, merge, remote, retrain, rounds, run, search, sweep
+from flows.cli import champion, compare, evaluate, gc, judgments, lineage, merge, remote, retrain, rounds, run, search, sweep
 from flows.cli.command import Check
 from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable
@@ -77,7 +77,7 @@ def build() -> typer.Typer:
     )
     for group in (run, rounds, search, evaluate, compare, retrain, champion, remote):
         app.add_typer(group.app)
-    for more in (remote.cache, merge.app, gc.app, lineage.app, sweep.app):
+    for more in (remote.cache, merge.app, judgments.app, gc.app, lineage.app, sweep.app):
         app.add_typer(more)
     return app
 

@@ -1,8 +1,10 @@
 """BEIR folders: corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv with a header; each plain or .gz.
 
 One query file serves all splits. As an extension to BEIR, a query may have `answers`, a list of strings (OpenQA).
+Scalars in a query's `metadata` become columns.
 """
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -37,7 +39,7 @@ def queries(file: Path) -> Iterator[Query]:
         answers = record.get("answers") or []
         if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
             raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; fix that line")
-        yield Query(at, _id(at, record), _string(at, "text", record.get("text")), answers)
+        yield Query(at, _id(at, record), _string(at, "text", record.get("text")), answers, _columns(record.get("metadata")))
 
 
 def qrels(file: Path) -> Iterator[Qrel]:
@@ -45,6 +47,17 @@ def qrels(file: Path) -> Iterator[Qrel]:
     for at, (query, doc, cell) in read_columns(file, ("query-id", "corpus-id", "score")):
         if at.line > 1 or INTEGER.fullmatch(cell.strip()):
             yield Qrel(at, query, doc, grade(at, cell))
+
+
+def _columns(metadata: object) -> dict[str, str]:
+    """The fields of a query's metadata that are a string, a number, or true or false. Half characters become question marks."""
+    fields = metadata.items() if isinstance(metadata, dict) else ()
+    told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields if isinstance(value, str | int | float)}
+    return {_whole(name): _whole(value) for name, value in told.items()}
+
+
+def _whole(text: str) -> str:
+    return text.encode(errors="replace").decode()
 
 
 def _id(at: At, record: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import track
 from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
-from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
+from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.tables.trec_ids import WHITE
 from tasks.prepare.ids import Ids, hashes
 from tasks.prepare.params import Prepare
@@ -143,6 +143,7 @@ def _write_queries(
     written = {split: Ids() for split in SPLITS}
     pending: dict[str, list[Query]] = {split: [] for split in SPLITS}
     folder.mkdir()
+    columns: dict[str, pq.ParquetWriter] = {}
     with ExitStack() as stack:
         writers = {s: stack.enter_context(pq.ParquetWriter(folder / f"{s}.parquet", QUERIES, compression="zstd")) for s in SPLITS}
 
@@ -153,6 +154,10 @@ def _write_queries(
                 written[split].add([query.id for query in rows])
                 tally.queries[split].add(query.text for query in rows)
                 writers[split].write(_batch(QUERIES, rows))
+                if own := [(query.id, name, value) for query in rows for name, value in query.columns.items()]:
+                    if split not in columns:
+                        columns[split] = stack.enter_context(_column_writer(folder.parent / "columns" / f"{split}.parquet"))
+                    columns[split].write_table(pa.table(list(zip(*own, strict=True)), schema=COLUMNS))
 
         held_out = _held_out(source, judged, masks)
         leaks: list[Query] = []
@@ -188,6 +193,11 @@ def _write_queries(
         masks["train"] &= ~pc.is_in(judged["train"].table["query"], value_set=names).to_numpy()
         tally.dropped["queries of train that are in dev or test too"] += len(leaks)
     return written
+
+
+def _column_writer(path: Path) -> pq.ParquetWriter:
+    path.parent.mkdir(exist_ok=True)
+    return pq.ParquetWriter(path, COLUMNS, compression="zstd")
 
 
 def _wanted(judged: Judged, mask: npt.NDArray[np.bool_]) -> Ids:

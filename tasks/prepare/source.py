@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 
@@ -24,10 +25,13 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
+    """`columns` are the source's own fields, by name: what the failures stage groups queries by."""
+
     at: At
     id: str
     text: str
     answers: list[str]
+    columns: Mapping[str, str] = MappingProxyType({})
 
 
 class Qrel(NamedTuple):

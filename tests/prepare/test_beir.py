@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.stage.errors import UserError
@@ -51,6 +52,18 @@ def test_reads_a_folder(prepare: Any, put: Any) -> None:
         "dropped": {},
         "leaks": 1,
     }
+
+
+def test_metadata_of_queries_becomes_columns(prepare: Any, put: Any) -> None:
+    def columns(metadata: str) -> dict[str, list[dict[str, str]]]:
+        queries = QUERIES.replace('"text": "seventh"', f'"text": "seventh", "metadata": {metadata}')
+        folder = prepare(f"beir:{put(FILES | {'queries.jsonl': queries})}").folder / "columns"
+        return {path.stem: pq.read_table(path).to_pylist() for path in folder.glob("*")}
+
+    told = columns(r'{"source": "web", "year": 1999, "hard": true, "tags": ["a"], "none": null, "half": "\ud800"}')
+    values = {"source": "web", "year": "1999", "hard": "true", "half": "?"}
+    assert told == {"train": [{"query": "7", "column": name, "value": value} for name, value in values.items()]}
+    assert columns("{}") == columns('"text"') == {}, "no file, as for a source without metadata"
 
 
 def zipped(files: dict[str, str | bytes]) -> dict[str, str | bytes]:

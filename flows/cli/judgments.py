@@ -1,0 +1,28 @@
+"""`retemper judgments`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import ProjectCommand, group
+from flows.cli.compare import Split
+
+app = group()
+
+
+@app.command(cls=ProjectCommand)
+def judgments(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV with query-id, corpus-id, score; rows without a score are left out.")
+    ],
+    batch: Annotated[Path, typer.Argument(metavar="BATCH", help="The folder to write, a batch for the inbox of `retemper retrain`.")],
+    *,
+    split: Annotated[Split, typer.Option(help="The split that the queries belong to.")] = Split.DEV,
+) -> int:
+    """Take in judged suspects (data/failures/suspects/SPLIT.csv, score filled in) as the qrels of a batch."""
+    from flows.retraining.judgments import take_in
+
+    judged, blank = take_in(file, batch, split.value)
+    print(f"{batch / 'qrels' / f'{split.value}.tsv'}: {judged:,} judgments; {blank:,} rows without a score left out")
+    return 0

@@ -1,0 +1,54 @@
+"""Judgments that people have filled in, as the qrels of a batch for the inbox."""
+
+import csv
+from pathlib import Path
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_file
+
+COLUMNS = ("query-id", "corpus-id", "score")  # others are for the judge's eyes
+
+
+def take_in(path: Path, batch: Path, split: str) -> tuple[int, int]:
+    """Write the rows of a CSV file (data/failures/suspects/SPLIT.csv) that have a score to BATCH/qrels/SPLIT.tsv.
+
+    Returns how many have a score, and how many have none. UserError with the line for a wrong one, and where nothing was judged.
+    """
+    out = batch / "qrels" / f"{split}.tsv"
+    if out.exists():
+        raise UserError(f"{out}: is there already, expected a new batch; name another folder")
+    rows, blank = _rows(path)
+    if not rows:
+        raise UserError(f"{path}: no row has a score, expected 0 (not relevant), 1, or more in column score; judge some")
+    with new_file(out) as temporary:
+        lines = ["\t".join(row) + "\n" for row in (COLUMNS, *rows)]
+        temporary.write_text("".join(lines), encoding="utf-8")
+    return len(rows), blank
+
+
+def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
+    rows: dict[tuple[str, str], tuple[str, str, str]] = {}
+    blank = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            reader = csv.DictReader(handle)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
+            if missing:
+                raise UserError(f"{path}:1: no column {', '.join(missing)}, expected a header with {', '.join(COLUMNS)}")
+            for row in reader:
+                query, doc, score = (str(row[name] or "").strip() for name in COLUMNS)
+                at = f"{path}:{reader.line_num}"
+                if not score:
+                    blank += 1
+                    continue
+                if not score.isdecimal():
+                    raise UserError(f"{at}: found score {score!r}, expected 0 (not relevant), 1, or more; fix that line")
+                if not query or not doc or "\t" in query + doc:
+                    raise UserError(f"{at}: found query-id {query!r} and corpus-id {doc!r}, expected two ids without tabs; fix that line")
+                if rows.setdefault((query, doc), (query, doc, score))[2] != score:
+                    raise UserError(f"{at}: found score {score} for {query} and {doc}, {rows[query, doc][2]} before; keep one")
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; retemper run failures writes data/failures/suspects/SPLIT.csv") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8") from None
+    return list(rows.values()), blank

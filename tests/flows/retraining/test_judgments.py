@@ -1,0 +1,83 @@
+"""A list of suspects, judged in a spreadsheet, becomes the qrels of a batch; wrong lines are refused with their number."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.retraining.intake import take_in as take_batches
+from flows.retraining.intake import unite
+from flows.retraining.judgments import take_in
+from flows.retraining.promotion import Intake
+from tasks.core.stage.errors import UserError
+from tasks.failures.suspects import Suspect, write_suspects
+from tasks.prepare.beir import qrels
+
+
+@pytest.fixture
+def suspects(tmp_path: Path) -> Path:
+    """What stage failures writes, with texts that need quotes."""
+    path = tmp_path / "suspects/dev.csv"
+    found = [Suspect(query, doc, {"bm25": 1, "star": 2}) for query, doc in (("q1", "d1"), ("q1", "d,2"), ("q2", "d3"))]
+    write_suspects(path, found, {"q1": 'what is "it"?', "q2": "two\nlines"}, dict.fromkeys(("d1", "d,2", "d3"), ("Title, a", "text\n")))
+    return path
+
+
+def judge(path: Path, *scores: str) -> None:
+    with path.open(newline="") as handle:
+        header, *rows = list(csv.reader(handle))
+    with path.open("w", newline="") as handle:
+        csv.writer(handle).writerows([header, *([*row[:2], score, *row[3:]] for row, score in zip(rows, scores, strict=True))])
+
+
+def test_judged_rows_join_the_data_set(suspects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    judge(suspects, "1", "0", "")
+    assert take_in(suspects, Path("inbox/judged"), "dev") == (2, 1)
+    assert [tuple(row[1:]) for row in qrels(Path("inbox/judged/qrels/dev.tsv"))] == [("q1", "d1", 1), ("q1", "d,2", 0)]
+    data = Path("data set")
+    (data / "qrels").mkdir(parents=True)
+    (data / "corpus.jsonl").write_text("".join(json.dumps({"_id": doc, "text": "x"}) + "\n" for doc in ("d1", "d,2", "d3")))
+    (data / "queries.jsonl").write_text('{"_id": "q1", "text": "what"}\n')
+    (data / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td3\t1\n")
+    assert take_batches(Intake(inbox="inbox", mode="append"), "beir:data set", Path()).startswith("beir:")
+    unite([data, Path("inbox/judged")], Path("united"), Path("united.json"))
+    assert [tuple(row[1:]) for row in qrels(Path("united/qrels/dev.tsv"))] == [("q1", "d3", 1), ("q1", "d1", 1), ("q1", "d,2", 0)]
+
+
+def test_a_batch_is_not_overwritten(suspects: Path, tmp_path: Path) -> None:
+    judge(suspects, "1", "1", "1")
+    take_in(suspects, tmp_path / "batch", "test")
+    with pytest.raises(UserError, match=r"batch/qrels/test\.tsv: is there already, expected a new batch"):
+        take_in(suspects, tmp_path / "batch", "test")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("query-id,score\nq1,1\n", "dev.csv:1: no column corpus-id, expected a header with query-id, corpus-id, score"),
+        ("query-id,corpus-id,score\nq1,d1,\n", "dev.csv: no row has a score, expected 0"),
+        ("query-id,corpus-id,score\nq1,d1,yes\n", "dev.csv:2: found score 'yes', expected 0"),
+        ("query-id,corpus-id,score\nq1,d1,-1\n", "dev.csv:2: found score '-1'"),
+        ("query-id,corpus-id,score\nq1,,1\n", "dev.csv:2: found query-id 'q1' and corpus-id '', expected two ids"),
+        ('query-id,corpus-id,score\n"q\t1",d1,1\n', "dev.csv:2: found query-id"),
+        ("query-id,corpus-id,score\nq1,d1,1\nq1,d1,0\n", "dev.csv:3: found score 0 for q1 and d1, 1 before"),
+    ],
+)
+def test_wrong_lines_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "dev.csv"
+    path.write_text(text)
+    with pytest.raises(UserError) as told:
+        take_in(path, tmp_path / "batch", "dev")
+    assert message in str(told.value)
+    assert not (tmp_path / "batch").exists()
+
+
+def test_a_missing_file_and_one_that_is_no_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not found; retemper run failures writes"):
+        take_in(tmp_path / "none.csv", tmp_path / "batch", "dev")
+    path = tmp_path / "dev.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="cannot be read"):
+        take_in(path, tmp_path / "batch", "dev")
