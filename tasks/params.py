@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.adore.params import Adore, Study
+from tasks.analyses.params import Analysis
 from tasks.articles.params import Articles
 from tasks.base.params import Another, Base, EncoderSource
 from tasks.bm25.params import BM25
@@ -63,5 +64,6 @@ class Parameters(Params):
     study: dict[str, Study]
     retrieve: Retrieve
     evaluate: Evaluate
+    analyses: dict[str, Analysis]
     failures: Failures
     report: Report

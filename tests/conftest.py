@@ -462,6 +462,9 @@ SMALL = {
     "adore": {"tower": {"round": "warmup", "negatives": "none", "steps": 2, "precision": "fp32"}},
     "fuse": {"hybrid": {"first": "bm25", "second": "tower"}, "three": {"first": "hybrid", "second": "crossed", "method": "rrf"}},
     "study": {"indexes": {"round": "warmup", "factories": ["Flat"], "steps": 1, "precision": "fp32"}},
+    "analyses": {
+        "seen": {"round": "warmup", "negatives": "warmup", "depth": 20, "maps": 1, "batches": 2, "batch_queries": 4, "sample": 20}
+    },
 }
 
 
@@ -497,6 +500,7 @@ def full_params(checkout: Path) -> dict[str, Any]:
         "rerank": {"star_small": {"run": "star", "reranker": "small"}},
         "rescore": {"star_over_bm25": {"run": "bm25", "round": "star", "encoder": "star"}},
         "study": {"compressed": {"round": "star", "factories": ["Flat"]}},
+        "analyses": {"star": {"round": "star", "negatives": "warmup"}},
     }
 
 

@@ -13,9 +13,7 @@ app = group()
 
 @app.command(cls=ProjectCommand)
 def judgments(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="CSV with query-id, corpus-id, score; rows without a score are left out.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with query-id, corpus-id, score; rows without a score are left out.")],
     batch: Annotated[Path, typer.Argument(metavar="BATCH", help="The folder to write, a batch for the inbox of `retemper retrain`.")],
     *,
     split: Annotated[Split, typer.Option(help="The split that the queries belong to.")] = Split.DEV,

@@ -83,7 +83,7 @@ def check_sources(sections: Mapping[str, Any], where: str) -> None:
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
     """Names of entries: their form, none reserved, none used twice in a namespace."""
-    for namespace in (SYSTEMS, NEGATIVES, ("study",)):
+    for namespace in (SYSTEMS, NEGATIVES, ("study",), ("analyses",)):
         owner: dict[str, str] = {}
         for section in namespace:
             for name in _entries(sections, section):
@@ -122,12 +122,13 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         "fuse": {"first": systems, "second": systems},
         "adore": {"round": set(rounds), "negatives": negatives},
         "study": {"round": set(rounds)},
+        "analyses": {"round": set(rounds), "negatives": negatives - {"none", "random"}},
     }
     for section, wanted in fields.items():
         for name, entry in _entries(sections, section).items():
             for field, known in wanted.items():
                 if entry[field] not in known:
-                    hint = f"; add mine.{entry[field]}" if known is negatives and entry[field] in rounds else ""
+                    hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
                     names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'} (none yet)"
                     raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
     for name, entry in _entries(sections, "rescore").items():

@@ -1,0 +1,1 @@
+"""What a trained round does: the papers' analyses, each a function of artifacts."""

@@ -1,0 +1,219 @@
+"""Analyse a trained round: overlaps, pairwise errors, alignment and uniformity, curves of scores, gradients, and t-SNE maps."""
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks.analyses.geometry import alignment, best_rows, flat_map, mean_vector, rows_at, uniformity
+from tasks.analyses.gradients import draw_batches, norms
+from tasks.analyses.overlap import overlap
+from tasks.analyses.pairwise import errors_of, summary
+from tasks.analyses.params import Analysis
+from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
+from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.retrieval.encode import encode
+from tasks.core.retrieval.queries import search_embeddings
+from tasks.core.retrieval.ranked import Floats
+from tasks.core.stage.devices import best_batch_tokens, choose_device, place, read_runtime
+from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.params import load
+from tasks.core.tables.ids import Ints
+from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs
+from tasks.core.tables.parquet import count_rows
+from tasks.core.tables.schemas import MEASURED
+from tasks.core.tables.trec import read_run, read_scored_run
+from tasks.core.text.tokens import Tokens, open_tokens
+
+MAPPED = 50  # documents of BM25, and of the round, in a map
+BM25, RANDOM, IN_BATCH = "bm25", "random", "in_batch"  # sources of negatives besides the one that is named
+
+
+class Round:
+    """What every analysis reads: the round's towers and vectors, tokens, and relevant documents."""
+
+    def __init__(self, given: Namespace) -> None:
+        self.corpus, self.tokens = given.corpus, given.tokens
+        self.documents = open_tokens(given.tokens / "documents")
+        self.ids = self.documents.folder / "ids.parquet"
+        self.embeddings = open_embeddings(given.embeddings)
+        self.device = choose_device(read_runtime())
+        towers = load_towers(given.encoder)
+        query: Encoder = place(towers.query, self.device, torch.float32)
+        self.towers = Towers(query, query if towers.shared else place(towers.document, self.device, torch.float32))
+
+    def queries(self, split: str) -> Tokens:
+        """The tokens of a split's queries."""
+        return open_tokens(self.tokens / "queries" / split)
+
+    def relevant(self, split: str) -> DocumentLists:
+        """The relevant documents of each query of a split, as ordinals."""
+        ids = self.queries(split).folder / "ids.parquet"
+        return lists_of(*relevant_pairs(self.corpus / "qrels" / f"{split}.parquet", ids, self.ids), count_rows(ids))
+
+    def vectors(self, split: str, rows: Ints) -> Floats:
+        """Vectors of some queries of a split, [Q, D]."""
+        tower = self.towers.query
+        return encode(tower, self.queries(split), rows, best_batch_tokens(self.device, tower.transformer.dtype), self.device)
+
+
+def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params: Analysis) -> dict[str, float | None]:
+    """Of each source of negatives, the overlap with those that the round itself finds, over a sample of the training queries."""
+    relevant = data.relevant("train")
+    sample = np.random.default_rng(draw_seed(params.seed, 1)).permutation(np.flatnonzero(relevant.counts))[: params.train_queries]
+    if not len(sample):
+        return {}
+    depth = min(params.depth + int(relevant.counts[sample].max(initial=0)), count_rows(data.ids))
+    _, rows = search_embeddings(data.vectors("train", sample), data.embeddings, depth, data.device)
+    owners = data.embeddings.owners()
+    own = {}
+    for query, found in zip(sample.tolist(), rows, strict=True):
+        docs = dict.fromkeys(owners[found[found >= 0]].tolist())
+        own[query] = [doc for doc in docs if doc not in relevant.of(query)][: params.depth]
+    return {name: overlap(own, {query: lists.of(query).tolist() for query in own}, params.depth) for name, lists in sources.items()}
+
+
+def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], params: Analysis) -> dict[str, dict[str, float]]:
+    """Loss and gradient norms of each source: in-batch and random negatives, and those of `sources`."""
+    relevant, queries = data.relevant("train"), data.queries("train")
+    positives = {int(query): relevant.of(int(query)) for query in np.flatnonzero(relevant.counts)}
+    count = count_rows(data.ids)
+    found = {}
+    for name in (IN_BATCH, RANDOM, *sources) if positives else ():
+        lists = {query: sources[name].of(query) for query in positives} if name in sources else None
+        drawn = draw_batches(
+            positives,
+            lists,
+            count,
+            batches=params.batches,
+            size=params.batch_queries,
+            in_batch=name == IN_BATCH,
+            seed=draw_seed(params.seed, 3),
+        )
+        if batches := list(drawn):
+            found[name] = norms(data.towers, queries, data.documents, batches, params.temperature)
+    return found
+
+
+def curves(data: Round, run: Path, names: Sequence[str], vectors: Floats, params: Analysis) -> list[dict[str, Any]]:
+    """The scores of the top documents of some queries, minus the query's mean score over the corpus (ANCE, Fig. 3)."""
+    means = vectors @ mean_vector(data.embeddings)
+    drawn = {
+        names[place]: float(means[place])
+        for place in np.random.default_rng(draw_seed(params.seed, 2)).permutation(len(names))[: params.curves]
+    }
+    lists = ((query, scores) for query, _, scores in read_scored_run(run, params.depth) if query in drawn)
+    return [{"query": query, "scores": [round(float(score) - drawn[query], 5) for score in scores]} for query, scores in lists]
+
+
+def maps(
+    data: Round,
+    lists: Mapping[str, Mapping[str, Sequence[str]]],
+    names: Sequence[str],
+    vectors: Floats,
+    relevant: Sequence[Ints],
+    params: Analysis,
+) -> list[dict[str, Any]]:
+    """t-SNE of some queries with their relevant documents, and the top ones of BM25 and of the round (ANCE, Fig. 1; LTRe, Fig. 1)."""
+    ids = {name: number for number, name in enumerate(data.documents.ids().to_pylist())} if params.maps else {}
+    told = []
+    for number in sorted(np.random.default_rng(draw_seed(params.seed, 4)).permutation(len(names))[: params.maps].tolist()):
+        kinds: dict[int, str] = dict.fromkeys(relevant[number].tolist(), "relevant")
+        for kind, ranked in lists.items():
+            for doc in ranked.get(names[number], ())[:MAPPED]:
+                kinds[ids[doc]] = {None: kind, "relevant": "relevant"}.get(kinds.get(ids[doc]), "both")
+        docs = np.array(list(kinds), dtype=np.int64)
+        alone = vectors[number : number + 1]
+        found = best_rows(data.embeddings, np.repeat(alone, len(docs), axis=0), docs)
+        points = flat_map(np.concatenate([alone, found]), params.seed)
+        labels = [("query", names[number]), *((kind, data.documents.ids()[int(doc)].as_py()) for doc, kind in kinds.items())]
+        told.append(
+            {
+                "query": names[number],
+                "points": [{"kind": kind, "id": name, "x": x, "y": y} for (kind, name), (x, y) in zip(labels, points, strict=True)],
+            }
+        )
+    return told
+
+
+def lines(name: str, found: Mapping[str, Any], params: Analysis) -> Iterator[str]:
+    """The figures, for the terminal."""
+    errors = found["pairwise_errors"]
+    yield f"{name}: {found['queries']:,} queries of {found['split']}"
+    yield f"overlap of the top {params.depth} with BM25's: {_share(found['bm25_overlap'])}"
+    for source, share in found["negatives_overlap"].items():
+        yield f"overlap of {source}'s negatives with the round's own: {_share(share)}"
+    yield f"pairwise errors per query: {errors['total']:.1f}, of which in the top {errors['depth']}: {errors['top']:.2f}"
+    uniform = ", ".join(f"of {name} {value:.3f}" for name, value in found["uniformity"].items())
+    yield f"alignment {found['alignment']:.4f} (0 is best), uniformity {uniform} (lower is more uniform)"
+    for source, values in found["gradients"].items():
+        yield f"negatives from {source:<10} " + ", ".join(f"{part} {value:.4f}" for part, value in values.items())
+
+
+def _share(value: float | None) -> str:
+    return "no query in common" if value is None else f"{value:.3f}"
+
+
+def main() -> None:
+    known = parser(
+        __doc__ or "",
+        encoder="encoder folder of the round",
+        embeddings="its document vectors",
+        run="its run folder",
+        bm25_run="BM25's run folder",
+        bm25_negatives="BM25's negatives",
+        negatives="folder of the negatives that are compared",
+        tokens="token folder",
+        corpus="corpus folder",
+        out="folder to write: analysis.json",
+    )
+    known.add_argument("--name", required=True, help="the entry of params.yaml")
+    given = known.parse_args()
+    params, data = load(Analysis, f"analyses.{given.name}"), Round(given)
+    split = next((split for split in MEASURED if data.relevant(split).counts.any()), None)
+    if split is None:
+        raise UserError(f"{given.corpus}: found no relevant document in dev or test, expected at least one to analyse")
+    relevant = data.relevant(split)
+    judged = np.flatnonzero(relevant.counts)
+    names = data.queries(split).ids().take(judged).to_pylist()
+    vectors = data.vectors(split, judged)
+    documents = [relevant.of(int(query)) for query in judged]
+    owner, document = np.repeat(np.arange(len(judged)), relevant.counts[judged]), np.concatenate(documents)
+    lists = {BM25: given.bm25_run, params.round: given.run}
+    ranked = {name: dict(read_run(run / f"{split}.trec", max(params.depth, MAPPED))) for name, run in lists.items()}
+    sample = np.sort(np.random.default_rng(draw_seed(params.seed, 5)).permutation(len(data.embeddings))[: params.sample])
+    best = best_rows(data.embeddings, vectors[owner], document)
+    with new_folder(given.out) as out, TemporaryDirectory(dir=out) as scratch:
+        tables = {BM25: given.bm25_negatives, params.negatives: given.negatives}
+        ids = data.queries("train").folder / "ids.parquet"
+        sources = {
+            name: ranked_lists(path / "train.parquet", ids, data.ids, (1, params.depth), Path(scratch)) for name, path in tables.items()
+        }
+        found = {
+            "round": params.round,
+            "split": split,
+            "queries": len(judged),
+            "depth": params.depth,
+            "bm25_overlap": overlap(ranked[params.round], ranked[BM25], params.depth),
+            "negatives_overlap": negatives_overlap(data, sources, params),
+            "pairwise_errors": summary(errors_of(vectors, data.embeddings, owner, document), owner, params.depth),
+            "alignment": alignment(vectors[owner], best),
+            "uniformity": {"queries": uniformity(vectors[: params.sample]), "documents": uniformity(rows_at(data.embeddings, sample))},
+            "curves": curves(data, given.run / f"{split}.trec", names, vectors, params),
+            "gradients": sources_of_gradients(data, sources, params),
+            "maps": maps(data, ranked, names, vectors, documents, params),
+        }
+        write_json(out / "analysis.json", found)
+    print("\n".join(lines(given.name, found, params)))
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

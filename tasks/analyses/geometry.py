@@ -1,0 +1,73 @@
+"""The vectors themselves: alignment and uniformity, curves of scores, and maps in two dimensions."""
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.retrieval.embeddings import Embeddings
+from tasks.core.retrieval.ranked import Floats
+from tasks.core.tables.ids import Ints
+
+
+def unit(vectors_ND: Floats) -> Floats:
+    """Vectors of length 1; 0 stays 0."""
+    norms = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    units: Floats = np.divide(vectors_ND, norms, out=np.zeros_like(vectors_ND), where=norms > 0)
+    return units
+
+
+def alignment(queries_PD: Floats, documents_PD: Floats) -> float:
+    """Mean squared distance of relevant pairs, as unit vectors (Wang, Isola: ICML 2020, arXiv:2005.10242, with alpha 2). 0 is best."""
+    return float(((unit(queries_PD) - unit(documents_PD)) ** 2).sum(1).mean())
+
+
+def uniformity(vectors_ND: Floats) -> float:
+    """log of the mean of exp(-2 distance^2) over all pairs of unit vectors (same paper, with t 2). Lower is more uniform."""
+    units = unit(vectors_ND).astype(np.float64)
+    squared = np.maximum(0, 2 - 2 * units @ units.T)
+    pairs = np.triu_indices(len(units), 1)
+    return float(np.log(np.exp(-2 * squared[pairs]).mean()))
+
+
+def mean_vector(embeddings: Embeddings) -> npt.NDArray[np.float64]:
+    """The mean of all passages' vectors [D]: a query's product with it is its mean score over the corpus."""
+    total = np.zeros(embeddings.manifest.width, dtype=np.float64)
+    for _, block in embeddings.blocks():
+        for first in range(0, len(block), 2**16):
+            total += np.asarray(block[first : first + 2**16], dtype=np.float64).sum(0)
+    return total / len(embeddings)
+
+
+def rows_at(embeddings: Embeddings, rows: Ints) -> Floats:
+    """The vectors of passages, [N, D]."""
+    found = np.empty((len(rows), embeddings.manifest.width), dtype=np.float32)
+    for start, block in embeddings.blocks():
+        here = np.flatnonzero((rows >= start) & (rows < start + len(block)))
+        found[here] = block[rows[here] - start]
+    return found
+
+
+def best_rows(embeddings: Embeddings, queries_PD: Floats, documents: Ints) -> Floats:
+    """For each pair of a query and a document [P], the document's passage with the highest score for the query, [P, D]."""
+    owners = embeddings.owners()
+    first, last = np.searchsorted(owners, documents, "left"), np.searchsorted(owners, documents, "right")
+    vectors = rows_at(embeddings, np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)]))
+    ends = np.cumsum(last - first)
+    best = [
+        begin + int(np.argmax(vectors[begin:end] @ query_D))
+        for begin, end, query_D in zip(ends - (last - first), ends, queries_PD, strict=True)
+    ]
+    return vectors[best]
+
+
+def flat_map(vectors_ND: Floats, seed: int) -> list[tuple[float, float]]:
+    """t-SNE of cosine distances in two dimensions (van der Maaten, Hinton: JMLR 2008), by scikit-learn; perplexity 30, less for few points.
+
+    Two points or fewer are placed on a line.
+    """
+    if len(vectors_ND) < 3:
+        return [(float(place), 0.0) for place in range(len(vectors_ND))]
+    from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+
+    perplexity = min(30.0, (len(vectors_ND) - 1) / 3)
+    points = TSNE(perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(unit(vectors_ND))
+    return [(round(float(x), 3), round(float(y), 3)) for x, y in points]

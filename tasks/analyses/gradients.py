@@ -1,0 +1,115 @@
+"""Loss and gradient norms by the source of negatives (ANCE, section 3 and Fig. 4): what a kind of negative still teaches."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from tasks.core.models.bi_encoder import Encoder, Towers
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
+
+LAYER = re.compile(r"\blayers?\.(\d+)\.")
+TRIES = 16  # draws of a random document until one is not relevant
+PARTS = ("bottom", "middle", "top")  # thirds of the layers
+
+
+def part_of(name: str, layers: int) -> str:
+    """The part of the transformer that a parameter belongs to: embeddings, a third of the layers, or head."""
+    found = LAYER.search(name)
+    if found:
+        return PARTS[int(found[1]) * len(PARTS) // layers]
+    return "embeddings" if "embed" in name else "head"
+
+
+def triple_scores(towers: Towers, queries: Tokens, documents: Tokens, batch: tuple[Ints, Ints, Ints]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores [B] of queries and positives, and of queries and negatives; a document's is that of its best passage."""
+    query, positive, negative = batch
+    vectors_BD = _vectors(towers.query, queries, query)
+    return _best(vectors_BD, towers.document, documents, positive), _best(vectors_BD, towers.document, documents, negative)
+
+
+def _vectors(tower: Encoder, tokens: Tokens, rows: Ints) -> torch.Tensor:
+    device = next(tower.parameters()).device
+    ids_BL, mask_BL = tokens.padded(rows)
+    vectors: torch.Tensor = tower(ids_BL.to(device), mask_BL.to(device))
+    return vectors
+
+
+def _best(vectors_BD: torch.Tensor, tower: Encoder, tokens: Tokens, documents: Ints) -> torch.Tensor:
+    rows_BP = tokens.rows_of(documents)
+    held_BP = torch.from_numpy(rows_BP >= 0).to(vectors_BD.device)
+    place_BP = (held_BP.flatten().cumsum(0) - 1).clamp(min=0).view_as(held_BP)
+    found_RD = _vectors(tower, tokens, rows_BP[rows_BP >= 0])
+    return torch.einsum("bd,bpd->bp", vectors_BD, found_RD[place_BP]).masked_fill(~held_BP, -torch.inf).max(1).values
+
+
+def norms(
+    towers: Towers, queries: Tokens, documents: Tokens, batches: Sequence[tuple[Ints, Ints, Ints]], temperature: float
+) -> dict[str, float]:
+    """Mean over batches (query rows, positive and negative ordinals, each [B]) of the loss and of the gradient's L2 norm by part.
+
+    Loss: the two-way softmax of ANCE as released, log(1 + exp((s- - s+) / temperature)). Dropout is off.
+    """
+    modules = [towers.query] if towers.shared else [towers.query, towers.document]
+    layers = 1 + max((int(found[1]) for name, _ in towers.document.named_parameters() if (found := LAYER.search(name))), default=0)
+    sums: dict[str, float] = {}
+    for batch in batches:
+        for module in modules:
+            module.zero_grad(set_to_none=True)
+        positive_B, negative_B = triple_scores(towers, queries, documents, batch)
+        loss = F.softplus((negative_B - positive_B) / temperature).mean()
+        torch.autograd.backward(loss)
+        squares: dict[str, float] = {}
+        for module in modules:
+            for name, weight in module.named_parameters():
+                if weight.grad is not None:
+                    part = part_of(name, layers)
+                    squares[part] = squares.get(part, 0.0) + float(weight.grad.double().square().sum())
+        figures = {
+            "loss": float(loss.detach()),
+            "all": sum(squares.values()) ** 0.5,
+            **{part: square**0.5 for part, square in squares.items()},
+        }
+        for figure, value in figures.items():
+            sums[figure] = sums.get(figure, 0.0) + value / len(batches)
+    return sums
+
+
+def draw_batches(
+    positives: Mapping[int, Ints],
+    negatives: Mapping[int, Ints] | None,
+    documents: int,
+    *,
+    batches: int,
+    size: int,
+    in_batch: bool,
+    seed: int,
+) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Batches of queries with a positive and one negative each, the same queries and positives for every source under one seed.
+
+    `negatives` has lists of hard negatives by query; None: random documents, or, `in_batch`, the positive of the next query in the
+    batch. A document that is relevant to the query is drawn again, or (in_batch) replaced by a later query's.
+    """
+    draw = np.random.default_rng(seed)
+    own = np.random.default_rng(seed + 1)
+    asked = np.array(sorted(positives), dtype=np.int64)
+    for _ in range(batches):
+        query = draw.choice(asked, size=min(size, len(asked)), replace=False)
+        positive = np.array([draw.choice(positives[int(q)]) for q in query], dtype=np.int64)
+        chosen = []
+        for place, q in enumerate(query.tolist()):
+            if in_batch:
+                others = [doc for doc in np.roll(positive, -place - 1).tolist() if doc not in positives[q]]
+                chosen.append(others[0] if others else -1)
+            elif negatives is None:
+                drawn = (doc for doc in own.integers(documents, size=TRIES).tolist() if doc not in positives[q])
+                chosen.append(next(drawn, -1))
+            else:
+                chosen.append(int(own.choice(negatives[q])) if len(negatives.get(q, ())) else -1)
+        negative = np.array(chosen, dtype=np.int64)
+        kept = negative >= 0
+        if kept.any():
+            yield query[kept], positive[kept], negative[kept]

@@ -1,0 +1,121 @@
+"""The stage over a finished project: the same figures twice, gradients as a plain loop has them, and what is refused."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flows.parameters.checks import check
+from tasks.analyses.gradients import draw_batches, norms, part_of
+from tasks.core.models.bi_encoder import Towers, load_towers
+from tasks.core.stage.errors import UserError
+from tasks.core.text.tokens import Tokens, open_tokens
+
+
+def test_every_analysis_of_a_round(small: Any, tmp_path: Path) -> None:
+    found = json.loads((small.folder / "data/analyses/seen/analysis.json").read_text())
+    done = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
+    assert done.status == 0, done
+    assert json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text()) == found, "the same twice"
+    assert (found["round"], found["split"], found["depth"]) == ("warmup", "dev", 20)
+    assert found["negatives_overlap"]["warmup"] > 0.9, "its own mined negatives are what it finds"
+    assert 0 < found["negatives_overlap"]["bm25"] < 1
+    assert set(found["gradients"]) == {"in_batch", "random", "bm25", "warmup"}
+    for figures in found["gradients"].values():
+        assert set(figures) == {"loss", "all", "embeddings", "bottom", "middle"}, "a layer of two is no third of them"
+        parts = [value for part, value in figures.items() if part not in ("loss", "all")]
+        assert figures["all"] <= sum(parts) * (1 + 1e-6)
+    for curve in found["curves"]:
+        assert curve["scores"] == sorted(curve["scores"], reverse=True)
+    kinds = [point["kind"] for point in found["maps"][0]["points"]]
+    assert kinds[:2] == ["query", "relevant"]
+    assert set(kinds[2:]) <= {"relevant", "bm25", "warmup", "both"}
+    assert "pairwise errors per query" in done.out
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_are_those_of_a_plain_loop(small: Any, shared: bool) -> None:
+    folder = small.folder / "data"
+    documents, queries = open_tokens(folder / "tokens/documents"), open_tokens(folder / "tokens/queries/train")
+    batches = [(np.array([0, 2]), np.array([5, 1]), np.array([3, 3])), (np.array([1]), np.array([0]), np.array([9]))]
+
+    def towers() -> Towers:
+        loaded = load_towers(folder / "encoders/warmup")
+        return loaded if shared else Towers(loaded.query, load_towers(folder / "encoders/warmup").document)
+
+    found = norms(towers(), queries, documents, batches, temperature=0.1)
+
+    def vector(tower: Any, tokens: Tokens, row: int) -> torch.Tensor:
+        ids = torch.from_numpy(tokens.flat[tokens.offsets[row] : tokens.offsets[row + 1]].astype(np.int64))[None]
+        return tower(ids, torch.ones_like(ids))[0]
+
+    expected: dict[str, float] = {}
+    for query, positive, negative in batches:
+        fresh = towers()
+        losses = []
+        for q, p, n in zip(query, positive, negative, strict=True):
+            asked = vector(fresh.query, queries, q)
+            margin = asked @ vector(fresh.document, documents, p) - asked @ vector(fresh.document, documents, n)
+            losses.append(torch.log(1 + torch.exp(-margin / 0.1)))
+        loss = sum(losses) / len(losses)
+        loss.backward()
+        squares: dict[str, float] = {}
+        for tower in {id(tower): tower for tower in (fresh.query, fresh.document)}.values():
+            for name, weight in tower.named_parameters():
+                if weight.grad is not None:
+                    part = "embeddings" if "embeddings" in name else {"0": "bottom", "1": "middle"}[name.split("layer.")[1][0]]
+                    squares[part] = squares.get(part, 0) + float((weight.grad**2).sum())
+        figures = {"loss": float(loss.detach()), "all": math.sqrt(sum(squares.values())), **{part: math.sqrt(v) for part, v in squares.items()}}
+        for part, value in figures.items():
+            expected[part] = expected.get(part, 0) + value / len(batches)
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_thirds_of_layers() -> None:
+    assert [part_of(f"transformer.encoder.layer.{n}.output.weight", 12) for n in (0, 3, 4, 7, 8, 11)] == [
+        "bottom", "bottom", "middle", "middle", "top", "top",
+    ]  # fmt: skip
+    assert part_of("transformer.layers.5.mlp.weight", 6) == "top"
+    assert part_of("transformer.embeddings.word_embeddings.weight", 6) == "embeddings"
+    assert part_of("head.linear.weight", 6) == "head"
+
+
+def test_batches_have_no_relevant_negatives_and_the_same_queries_for_every_source() -> None:
+    positives = {q: np.array([q, q + 20]) for q in range(0, 40, 2)}
+    lists = {q: np.array([q + 1, q + 3]) for q in positives}
+    asked = []
+    for source, in_batch in ((None, True), (None, False), (lists, False)):
+        drawn = list(draw_batches(positives, source, 80, batches=3, size=8, in_batch=in_batch, seed=3))
+        assert [len(query) for query, _, _ in drawn] == [8, 8, 8]
+        for query, positive, negative in drawn:
+            assert all(p in positives[q] and n not in positives[q] for q, p, n in zip(query.tolist(), positive, negative, strict=True))
+            if in_batch:
+                assert set(negative) <= set(positive)
+            if source:
+                assert all(n in lists[q] for q, n in zip(query.tolist(), negative, strict=True))
+        asked.append([query.tolist() for query, _, _ in drawn])
+    assert asked[0] == asked[1] == asked[2]
+    alone = list(draw_batches({0: np.array([0])}, {}, 1, batches=2, size=4, in_batch=False, seed=0))
+    assert alone == [], "no negative, no batch"
+
+
+def test_a_corpus_of_relevant_documents_gives_no_random_negatives() -> None:
+    assert list(draw_batches({0: np.arange(3)}, None, 3, batches=1, size=1, in_batch=False, seed=0)) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"round": "sun", "negatives": "bm25"}, r"analyses\.x\.round: found 'sun', expected one of"),
+        ({"round": "star", "negatives": "none"}, r"analyses\.x\.negatives: found 'none', expected one of"),
+        ({"round": "star", "negatives": "star"}, r"analyses\.x\.negatives: found 'star'.*; add mine\.star"),
+    ],
+)
+def test_references_are_checked(full_params: dict[str, Any], entry: dict[str, str], message: str) -> None:
+    full_params["analyses"] = {"x": entry}
+    with pytest.raises(UserError, match=message):
+        check(full_params)
