@@ -101,6 +101,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
     """Every reference names an entry that exists, and no entry needs itself."""
     encoders = {"base", *(name for section in ENCODERS for name in _entries(sections, section))}
     negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in _entries(sections, section))}
+    listed = negatives - {"none", "random"}  # have a list for each query
     rounds = _entries(sections, "rounds")
     for name in _entries(sections, "mine"):
         if name not in rounds:
@@ -122,13 +123,13 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         "fuse": {"first": systems, "second": systems},
         "adore": {"round": set(rounds), "negatives": negatives},
         "study": {"round": set(rounds)},
-        "analyses": {"round": set(rounds), "negatives": negatives - {"none", "random"}},
+        "analyses": {"round": set(rounds), "negatives": listed},
     }
     for section, wanted in fields.items():
         for name, entry in _entries(sections, section).items():
             for field, known in wanted.items():
                 if entry[field] not in known:
-                    hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
+                    hint = f"; add mine.{entry[field]}" if known in (negatives, listed) and entry[field] in rounds else ""
                     names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'} (none yet)"
                     raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
     for name, entry in _entries(sections, "rescore").items():

@@ -69,7 +69,11 @@ def test_gradients_are_those_of_a_plain_loop(small: Any, shared: bool) -> None:
                 if weight.grad is not None:
                     part = "embeddings" if "embeddings" in name else {"0": "bottom", "1": "middle"}[name.split("layer.")[1][0]]
                     squares[part] = squares.get(part, 0) + float((weight.grad**2).sum())
-        figures = {"loss": float(loss.detach()), "all": math.sqrt(sum(squares.values())), **{part: math.sqrt(v) for part, v in squares.items()}}
+        figures = {
+            "loss": float(loss.detach()),
+            "all": math.sqrt(sum(squares.values())),
+            **{part: math.sqrt(v) for part, v in squares.items()},
+        }
         for part, value in figures.items():
             expected[part] = expected.get(part, 0) + value / len(batches)
     assert found == pytest.approx(expected, rel=1e-3)
