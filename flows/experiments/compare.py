@@ -144,7 +144,7 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
 def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measure: str) -> dict[str, float]:
     """A run file of any program, measured with the qrels of this project."""
     from tasks.core.metrics.external_trec import read_trec_run
-    from tasks.core.metrics.measures import parse, per_query
+    from tasks.core.metrics.measures import needs_texts, parse, per_query
     from tasks.core.metrics.qrels import load_qrels
 
     qrels = Path(corpus_of(lock_here()), "qrels", f"{split}.parquet")
@@ -158,6 +158,8 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
         measures = parse([measure], least)
     except ValueError as error:
         raise UserError(f"--measure: {error}") from None
+    if needs_texts(measures):
+        raise UserError(f"--measure: found {measure}, which reads documents, expected a measure of runs alone; {path} is only a run")
     return {query: row[measure] for query, row in per_query(measures, judged, ranked).items()}
 
 

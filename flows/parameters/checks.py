@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.parameters.sources import source_keys
+from tasks.core.metrics.added import lower_is_better
+from tasks.core.metrics.measures import needs_texts, parse
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.sources.wikipedia import parse_articles
 from tasks.core.stage.errors import UserError
@@ -43,11 +45,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     check_references(sections, where)
     check_official(parameters, where)
     check_rounds(parameters, where)
-    measures = parameters.evaluate.measures
-    if parameters.report.metric not in measures:
-        raise UserError(
-            f"{where}: report.metric: found {parameters.report.metric!r}, expected one of evaluate.measures: {', '.join(measures)}"
-        )
+    check_metric(parameters, where)
     deepest, ranks = parameters.evaluate.deepest
     lists = ranks + (ranks > 0 and parameters.retrieve.ignore_identical_ids)  # one may be dropped
     depths = [("retrieve.depth", parameters.retrieve.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)]
@@ -59,6 +57,23 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
                 f"raise it, or remove that measure"
             )
     return parameters
+
+
+def check_metric(parameters: Parameters, where: str) -> None:
+    """report.metric is measured, more of it is better, and fusions can be chosen by it."""
+    metric, measures = parameters.report.metric, parameters.evaluate.measures
+    if metric not in measures:
+        raise UserError(f"{where}: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measures)}")
+    if lower_is_better(metric):
+        raise UserError(
+            f"{where}: report.metric: found {metric!r}, which counts mistakes, expected a measure that is higher for a better system"
+        )
+    open_ = [name for name, entry in parameters.fuse.items() if entry.setting is None]
+    if open_ and needs_texts(parse([metric], 1)):
+        raise UserError(
+            f"{where}: report.metric: found {metric!r}, which reads documents, expected a measure of the runs alone, by which "
+            f"fuse.{open_[0]} is chosen on dev; name another, or set its weight or k"
+        )
 
 
 def check_moved(sections: Mapping[str, Any], where: str) -> None:

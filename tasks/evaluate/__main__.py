@@ -14,7 +14,7 @@ def main() -> None:
     arguments = parser(
         __doc__ or "",
         runs="folder of the system's runs, SPLIT.trec",
-        qrels="folder of the splits' qrels",
+        corpus="corpus folder; of its documents and queries, only coverage reads texts",
         values="folder to write: measures of every query, SPLIT.parquet",
         metrics="JSON file to write: {split: {measure: mean}}",
     )
@@ -22,19 +22,22 @@ def main() -> None:
     given, params = arguments.parse_args(), load(Evaluate, "evaluate")
     metrics = {}
     with new_folder(given.values) as folder:
-        judged = {split: load_qrels(given.qrels / f"{split}.parquet", split, least) for split, least in params.relevance.items()}
+        judged = {split: load_qrels(given.corpus / "qrels" / f"{split}.parquet", split, least) for split, least in params.relevance.items()}
         for split, qrels in judged.items():
             if not qrels:
                 print(f"{given.name}: {split} has no judged queries, skipped")
                 continue
             measures = parse(params.measures, params.relevance[split])
-            metrics[split], queries = evaluate_split(given.runs / f"{split}.trec", qrels, measures, folder / f"{split}.parquet")
+            run, values = given.runs / f"{split}.trec", folder / f"{split}.parquet"
+            metrics[split], queries = evaluate_split(run, qrels, measures, corpus=given.corpus, split=split, values=values)
+            if empty := sum(max(grades.values()) < params.relevance[split] for grades in qrels.values()):
+                print(f"{given.name}: {split}, {empty:,} judged queries have no relevant document and count 0 where one is needed")
             print(
                 f"{given.name}: {split}, {queries:,} queries: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())
             )
         if not metrics:
             raise UserError(
-                f"{given.qrels}: found no relevant document in dev.parquet or test.parquet, expected at least one to evaluate on; add qrels"
+                f"{given.corpus / 'qrels'}: found no relevant document in dev.parquet or test.parquet, expected at least one to evaluate on; add qrels"
             )
     write_json(given.metrics, metrics)
 

@@ -3,22 +3,28 @@
 import json
 from pathlib import Path
 
-from tasks.core.metrics.external_trec import read_trec_qrels, read_trec_run
-from tasks.core.metrics.measures import Values, means, parse, per_query
+from tasks.core.metrics.external_trec import read_trec_qrels, read_trec_run, refuse_strangers
+from tasks.core.metrics.measures import Values, means, needs_texts, parse, per_query
 from tasks.core.stage.entry import parser
 from tasks.core.stage.errors import UserError, one_line_errors
 
 
 def evaluate_files(run: Path, qrels: Path, measures: list[str], relevance: int) -> Values:
-    """The mean of each measure over the queries of `qrels` with a document of grade >= `relevance`; a query missing from `run` counts 0."""
+    """The mean of each measure over all queries of `qrels`, as trec_eval -c; UserError if the run answers none of them."""
     try:
         parsed = parse(measures, relevance)
     except ValueError as error:
         raise UserError(str(error)) from None
-    judged = {query: grades for query, grades in read_trec_qrels(qrels).items() if max(grades.values()) >= relevance}
-    if not judged:
+    if texts := needs_texts(parsed):
+        raise UserError(
+            f"--measures: found {texts[0]}, which reads documents, expected measures of a run; add it to evaluate.measures instead"
+        )
+    judged = read_trec_qrels(qrels)
+    if not any(max(grades.values()) >= relevance for grades in judged.values()):
         raise UserError(f"{qrels}: found no query with a document of grade {relevance} or higher, expected at least one; lower --relevance")
-    return means(measures, per_query(parsed, judged, read_trec_run(run)))
+    ranked = read_trec_run(run)
+    refuse_strangers(run, ranked, qrels, judged)
+    return means(measures, per_query(parsed, judged, ranked))
 
 
 def main() -> None:

@@ -15,7 +15,9 @@ class Evaluate(Params):
     """Which measures are computed."""
 
     measures: tuple[str, ...] = Field(
-        ("nDCG@10", "RR@10", "R@100", "AP"), min_length=1, description="in the notation of ir_measures, which computes them"
+        ("nDCG@10", "RR@10", "R@100", "AP"),
+        min_length=1,
+        description="in the notation of ir_measures, which computes them; also Hole@k, Coverage@k (needs answers), PairwiseErrors@k",
     )
     relevance: dict[Split, Annotated[int, Field(ge=1)]] = Field(
         EITHER,

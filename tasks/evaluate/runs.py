@@ -4,13 +4,31 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from tasks.core.stage.errors import UserError
 from tasks.core.tables.trec import read_run
 
 QUERY_BLOCK = 512  # queries measured at once
 
 
 def rankings(path: Path) -> Iterator[dict[str, list[str]]]:
-    """Document ids, best first, for QUERY_BLOCK queries of a run at a time; see `read_run`."""
-    lists = read_run(path)
+    """Document ids, best first, for QUERY_BLOCK queries of a run at a time; see `read_run`.
+
+    UserError for a query in two places, or a document twice for one query.
+    """
+    lists = _checked(path)
     while block := dict(islice(lists, QUERY_BLOCK)):
         yield block
+
+
+def _checked(path: Path) -> Iterator[tuple[str, list[str]]]:
+    seen: set[str] = set()
+    for query, docs in read_run(path):
+        if query in seen:
+            raise UserError(
+                f"{path}: found query {query} again after another one, expected its lines together; re-run the stage that makes it"
+            )
+        seen.add(query)
+        if len(set(docs)) < len(docs):
+            twice = next(doc for place, doc in enumerate(docs) if doc in docs[:place])
+            raise UserError(f"{path}: found document {twice} for query {query} again, expected each once; re-run the stage that makes it")
+        yield query, docs

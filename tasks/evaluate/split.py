@@ -3,22 +3,29 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import ir_measures
-
-from tasks.core.metrics.measures import Qrels, Values, means, per_query, value_schema, value_tables
+from tasks.core.metrics.measures import Measure, Qrels, Values, means, needs_texts, per_query, value_schema, value_tables
 from tasks.core.tables.parquet import write_table
+from tasks.evaluate.answers import first_hits, read_answers
 from tasks.evaluate.runs import rankings
 
 
-def evaluate_split(run: Path, qrels: Qrels, measures: Mapping[str, ir_measures.Measure], values: Path) -> tuple[Values, int]:
+def evaluate_split(
+    run: Path, qrels: Qrels, measures: Mapping[str, Measure], *, corpus: Path, split: str, values: Path
+) -> tuple[Values, int]:
     """Means of one of our own runs, and the number of queries behind them; writes `values` (query, one column per measure).
 
-    The run is read once, a block of queries at a time.
+    The run is read once, a block of queries at a time; once more, with the texts of `corpus`, for coverage.
     """
+    ranked = {name: measure for name, measure in measures.items() if name not in needs_texts(measures)}
     found: dict[str, Values] = {}
     for block in rankings(run):
-        found |= per_query(measures, {query: qrels[query] for query in block if query in qrels}, block)
-    found |= per_query(measures, {query: grades for query, grades in qrels.items() if query not in found}, {})
+        found |= per_query(ranked, {query: qrels[query] for query in block if query in qrels}, block)
+    found |= per_query(ranked, {query: grades for query, grades in qrels.items() if query not in found}, {})
+    if covers := {name: measures[name].cutoff for name in needs_texts(measures)}:
+        answers = read_answers(corpus / "queries" / f"{split}.parquet", qrels)
+        hits = first_hits(run, corpus / "documents.parquet", answers, max(covers.values()))
+        for query, row in found.items():
+            row |= {name: float(hits.get(query, cutoff + 1) <= cutoff) for name, cutoff in covers.items()}
     names = list(measures)
     write_table(values, value_schema(names), value_tables(names, found))
     return means(names, found), len(found)

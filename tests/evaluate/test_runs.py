@@ -48,7 +48,9 @@ def test_written_run_has_the_same_order_for_trec_eval(tmp_path: Path) -> None:
         run = pytrec_eval.parse_run(handle)
     theirs = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank", "map", "ndcg_cut_10"}).evaluate(run)
     names = ["RR", "AP", "nDCG@10", "RR@10"]
-    means, count = evaluate_split(tmp_path / "run.trec", qrels, parse(names, 1), tmp_path / "dev.parquet")
+    means, count = evaluate_split(
+        tmp_path / "run.trec", qrels, parse(names, 1), corpus=tmp_path, split="dev", values=tmp_path / "dev.parquet"
+    )
     ours = pq.read_table(tmp_path / "dev.parquet").to_pylist()
     assert count == len(ours) == 200
     for row in ours:
@@ -107,7 +109,7 @@ def test_a_byte_order_mark_is_not_part_of_an_id(tmp_path: Path) -> None:
 def stage(folder: Path, relevance: str = "1") -> subprocess.CompletedProcess[str]:
     (folder / "params.yaml").write_text(f"evaluate: {{measures: [RR@10, AP], relevance: {relevance}}}\n")
     freeze_parameters(folder)
-    paths = ["--runs", "runs/bm25", "--qrels", "qrels", "--values", "values/bm25", "--metrics", "metrics/bm25.json"]
+    paths = ["--runs", "runs/bm25", "--corpus", ".", "--values", "values/bm25", "--metrics", "metrics/bm25.json"]
     command = [sys.executable, "-m", "tasks.evaluate", "--name", "bm25", *paths]
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True)
 
@@ -130,12 +132,12 @@ def test_stage_writes_means_and_values_per_query(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "dev has no judged queries" in done.stdout
     metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
-    assert metrics == {"test": {"RR@10": pytest.approx(0.5 / 3), "AP": pytest.approx(0.5 / 3)}}  # q2 and q4 count 0, q3 not at all
+    assert metrics == {"test": {"RR@10": pytest.approx(0.5 / 4), "AP": pytest.approx(0.5 / 4)}}  # q2 and q4 lack a list, q3 a document
     assert [path.name for path in (tmp_path / "values" / "bm25").iterdir()] == ["test.parquet"]
     assert pq.read_table(tmp_path / "values" / "bm25" / "test.parquet").to_pydict() == {
-        "query": ["q1", "q2", "q4"],
-        "RR@10": [0.5, 0.0, 0.0],
-        "AP": [0.5, 0.0, 0.0],
+        "query": ["q1", "q2", "q3", "q4"],
+        "RR@10": [0.5, 0.0, 0.0, 0.0],
+        "AP": [0.5, 0.0, 0.0, 0.0],
     }
 
 
@@ -159,7 +161,7 @@ def test_each_split_has_its_own_lowest_relevant_grade(tmp_path: Path) -> None:
         done = stage(tmp_path, relevance=relevance)
         assert done.returncode == 0, done.stderr
         metrics = json.loads((tmp_path / "metrics" / "bm25.json").read_text())
-        assert metrics == {"dev": {"RR@10": 1.0, "AP": 1.0}, "test": {"RR@10": 0.5, "AP": 0.5}}  # q3 has only grade 1 and is excluded
+        assert metrics == {"dev": {"RR@10": 1.0, "AP": 1.0}, "test": {"RR@10": 0.25, "AP": 0.25}}  # q3 has only grade 1 and counts 0
 
 
 def test_a_split_without_grades_high_enough_is_refused(tmp_path: Path) -> None:
@@ -192,10 +194,25 @@ def test_evaluate_does_not_import_torch(tmp_path: Path) -> None:
     run(tmp_path, "test", [("q1", "a", 1, 1.0)])
     (tmp_path / "params.yaml").write_text("evaluate: {}\n")
     freeze_parameters(tmp_path)
-    paths = ["--runs", "runs/bm25", "--qrels", "qrels", "--values", "values", "--metrics", "metrics.json"]
+    paths = ["--runs", "runs/bm25", "--corpus", ".", "--values", "values", "--metrics", "metrics.json"]
     code = f"import runpy, sys; sys.argv[1:] = ['--name', 'bm25', *{paths}]; runpy.run_module('tasks.evaluate', run_name='__main__')"
     code += "; print(*sys.modules)"
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "pyarrow" in done.stdout.split() and "torch" not in done.stdout.split()
+
+
+def test_foreign_runs_that_contradict_themselves_or_the_qrels_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("q Q0 a 1 0.1 tag\nq Q0 b 2 0.9 tag\n")  # distances
+    with pytest.raises(UserError, match=r"run:2: found rank 2 with score 0.9 after rank 1 with 0.1, expected higher scores at lower ranks"):
+        read_trec_run(tmp_path / "run")
+    (tmp_path / "run").write_text(
+        "q Q0 a 2 0.1 tag\nq Q0 b 1 0.9 tag\np Q0 a 0 0.5 tag\np Q0 b 0 0.7 tag\nr Q0 a - 1 tag\nr Q0 b - 2 tag\n"
+    )
+    assert read_trec_run(tmp_path / "run") == {"q": ["b", "a"], "p": ["b", "a"], "r": ["b", "a"]}, "any order of lines; no ranks at all"
+    (tmp_path / "qrels").write_text("7 0 a 1\n")
+    with pytest.raises(UserError, match=r"run: none of its 3 queries \(q, ...\) is one of the 1 in .*qrels \(7, ...\)"):
+        evaluate_files(tmp_path / "run", tmp_path / "qrels", ["AP"], 1)
+    with pytest.raises(UserError, match=r"--measures: found Coverage@5, which reads documents"):
+        evaluate_files(tmp_path / "run", tmp_path / "qrels", ["Coverage@5"], 1)

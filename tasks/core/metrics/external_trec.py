@@ -2,7 +2,7 @@
 
 import gzip
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,13 @@ ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
 
 
 def read_trec_run(path: Path) -> dict[str, list[str]]:
-    """Any TREC run file (.gz too), whole in memory, in trec_eval's order: float32 score, then id, both descending."""
+    """Any TREC run file (.gz too), whole in memory, in trec_eval's order: float32 score, then id, both descending.
+
+    UserError for a document twice, a score that is no number, and ranks that contradict the scores.
+    """
     scored: dict[str, dict[str, np.float32]] = {}
-    for number, (query, _, doc, _, score, _) in _lines(path, 6, "query Q0 doc rank score tag"):
+    last: dict[str, tuple[float, np.float32]] = {}  # the query's line before: rank and score
+    for number, (query, _, doc, rank, score, _) in _lines(path, 6, "query Q0 doc rank score tag"):
         ranked = scored.setdefault(query, {})
         if doc in ranked:
             raise UserError(f"{path}:{number}: found document {doc} for query {query} again, expected each once; keep its best line")
@@ -26,7 +30,28 @@ def read_trec_run(path: Path) -> dict[str, list[str]]:
             ranked[doc] = np.float32("nan")
         if np.isnan(ranked[doc]):
             raise UserError(f"{path}:{number}: found the score {score!r}, expected a number; fix that line")
+        here, before = (_rank(rank), ranked[doc]), last.get(query)
+        last[query] = here
+        if before and (here[0] - before[0]) * (here[1] - before[1]) > 0:
+            raise UserError(
+                f"{path}:{number}: found rank {rank} with score {score} after rank {before[0]:g} with {before[1]:g}, expected higher scores "
+                "at lower ranks; runs are ordered by score, so negate distances, or fix the ranks"
+            )
     return {query: sorted(ranked, key=lambda doc: (ranked[doc], doc), reverse=True) for query, ranked in scored.items()}
+
+
+def _rank(text: str) -> float:
+    return float(text) if text.isascii() and text.isdigit() else float("nan")
+
+
+def refuse_strangers(run: Path, ranked: Mapping[str, object], qrels: Path, judged: Mapping[str, object]) -> None:
+    """UserError if `run` answers none of the judged queries."""
+    if not ranked.keys() & judged.keys():
+        example, other = next(iter(ranked), "none"), next(iter(judged), "none")
+        raise UserError(
+            f"{run}: none of its {len(ranked):,} queries ({example}, ...) is one of the {len(judged):,} in {qrels} ({other}, ...), expected "
+            "the same ids; name the qrels of this run's queries"
+        )
 
 
 def read_trec_qrels(path: Path) -> Qrels:

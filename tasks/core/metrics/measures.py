@@ -1,30 +1,29 @@
 """Measures: names in the notation of ir_measures, values per query, and means."""
 
 import math
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import ir_measures
 import pyarrow as pa
 
+from tasks.core.metrics import added
+
 Qrels = dict[str, dict[str, int]]  # query -> document -> grade
 Values = dict[str, float]  # measure's name -> value
+Measure = Any  # of ir_measures, or an added.Added
 
 
-def parse(names: Sequence[str], relevance: int) -> dict[str, ir_measures.Measure]:
+def parse(names: Sequence[str], relevance: int) -> dict[str, Measure]:
     """Measures by the names given; binary ones count grades >= `relevance` unless the name says otherwise.
 
     ValueError naming a measure that is unknown or that no installed provider computes.
     """
-    parsed: dict[str, ir_measures.Measure] = {}
+    parsed: dict[str, Measure] = {}
     for name in names:
         try:
-            measure = ir_measures.parse_measure(name)
-            if "rel" in measure.SUPPORTED_PARAMS and "rel" not in measure.params:
-                measure = measure(rel=relevance)
-            if not ir_measures.DefaultPipeline.supports(measure):
-                raise ValueError("no installed provider computes it")
-            if not list(ir_measures.evaluator([measure], {"q": {"d": relevance}}).iter_calc({"q": {"other": 1.0}})):
-                raise ValueError("it has no value for a query without results")
+            measure = added.named(name, relevance) or _known(name, relevance)
         except (ValueError, NameError, AssertionError, SyntaxError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{name!r} is not a valid measure ({error}); expected names like nDCG@10, RR@10, R@100, AP (see ir-measur.es)"
@@ -35,28 +34,63 @@ def parse(names: Sequence[str], relevance: int) -> dict[str, ir_measures.Measure
     return parsed
 
 
+def _known(name: str, relevance: int) -> Measure:
+    """A measure of ir_measures that can be computed here."""
+    measure = ir_measures.parse_measure(name)
+    if "rel" in measure.SUPPORTED_PARAMS and "rel" not in measure.params:
+        measure = measure(rel=relevance)
+    measure.validate_params()
+    if added.formula(measure):
+        return measure
+    if not ir_measures.DefaultPipeline.supports(measure):
+        raise ValueError("no installed provider computes it")
+    try:
+        values = list(ir_measures.evaluator([measure], {"q": {"d": relevance}}).iter_calc({"q": {"other": 1.0}}))
+    except (OSError, subprocess.SubprocessError, RuntimeError):
+        raise ValueError("its provider fails here") from None
+    if not values:
+        raise ValueError("it has no value for a query without results")
+    return measure
+
+
 def cutoff(name: str) -> int:
     """How many ranks a measure uses: 100 for R@100; 0 if it uses the whole run."""
-    return int(ir_measures.parse_measure(name).params.get("cutoff", 0))
+    measure = added.named(name, 1) or ir_measures.parse_measure(name)
+    return int(measure.cutoff if isinstance(measure, added.Added) else measure.params.get("cutoff", 0))
 
 
-def read_qrels(table: pa.Table, relevance: int) -> Qrels:
-    """The judgments (schema QRELS) of every query with a document of grade >= `relevance`; means are over these queries."""
+def needs_texts(measures: Mapping[str, Measure]) -> list[str]:
+    """The names of the measures that `per_query` cannot compute: they read documents (Coverage)."""
+    return [name for name, measure in measures.items() if isinstance(measure, added.Added) and not added.formula(measure)]
+
+
+def read_qrels(table: pa.Table) -> Qrels:
+    """The judgments (schema QRELS) of every query. Means are over all of these, as trec_eval's are: one without a relevant document
+    counts 0.
+    """
     qrels: Qrels = {}
     for query, doc, grade in zip(*(table[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
         qrels.setdefault(query, {})[doc] = grade
-    return {query: grades for query, grades in qrels.items() if max(grades.values()) >= relevance}
+    return qrels
 
 
-def per_query(measures: Mapping[str, ir_measures.Measure], qrels: Qrels, rankings: Mapping[str, Sequence[str]]) -> dict[str, Values]:
-    """Values of every query in `qrels`; `rankings` are document ids, best first. A query without a ranking counts 0."""
-    # ir_measures' providers break ties between scores differently, so they get descending ranks instead of scores.
-    run = {query: {doc: float(-rank) for rank, doc in enumerate(docs)} for query, docs in rankings.items() if query in qrels and docs}
+def per_query(measures: Mapping[str, Measure], qrels: Qrels, rankings: Mapping[str, Sequence[str]]) -> dict[str, Values]:
+    """Values of every query in `qrels`; `rankings` are document ids, best first. A query without a ranking counts as an empty one.
+
+    None of `measures` may need texts.
+    """
+    formulas = {name: formula for name, measure in measures.items() if (formula := added.formula(measure))}
     values: dict[str, Values] = {query: {} for query in qrels}
-    if qrels:
+    theirs = [measure for name, measure in measures.items() if name not in formulas]
+    if qrels and theirs:
+        # ir_measures' providers break ties between scores differently, so they get descending ranks instead of scores.
+        run = {query: {doc: float(-rank) for rank, doc in enumerate(docs)} for query, docs in rankings.items() if query in qrels and docs}
         names = {str(measure): name for name, measure in measures.items()}
-        for metric in ir_measures.evaluator(list(measures.values()), qrels).iter_calc(run):
+        for metric in ir_measures.evaluator(theirs, qrels).iter_calc(run):
             values[metric.query_id][names[str(metric.measure)]] = float(metric.value)
+    for name, formula in formulas.items():
+        for query, grades in qrels.items():
+            values[query][name] = formula(rankings.get(query, ()), grades)
     return values
 
 

@@ -11,19 +11,17 @@ from tasks.core.tables.schemas import QRELS
 
 
 def load_qrels(path: Path, split: str, relevance: int) -> Qrels:
-    """`read_qrels` for one split's file; empty if there is none.
+    """`read_qrels` for one split's file; empty if there is none, or if no grade is positive.
 
-    UserError if there are positive grades but none reaches `relevance`: the split would vanish, and without dev, test would choose
-    the models.
+    UserError if there are positive grades but none reaches `relevance`: binary measures would all be 0.
     """
     if not path.exists():
         return {}
     table = read_table(path, QRELS)
-    qrels = read_qrels(table, relevance)
     largest = pc.max(table["grade"]).as_py() or 0
-    if largest > 0 and not qrels:
+    if 0 < largest < relevance:
         raise UserError(
-            f"params.yaml: evaluate.relevance: found {relevance} for {split}, whose highest grade is {largest}, so no query would be left; "
+            f"params.yaml: evaluate.relevance: found {relevance} for {split}, whose highest grade is {largest}, so no document would be relevant; "
             f"expected at most {largest}; set a grade for each split, as in {{dev: 1, test: 2}}"
         )
-    return qrels
+    return read_qrels(table) if largest > 0 else {}

@@ -1,0 +1,64 @@
+"""Coverage (answer hits, top-k accuracy): does one of the best documents contain an answer? As DPR's evaluation matches strings.
+
+Karpukhin et al. 2020; dpr/data/qa_validation.py `has_answer` and dpr/utils/tokenizers.py `SimpleTokenizer`.
+"""
+
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import regex
+
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import read_batches, read_table
+from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+from tasks.core.tables.trec import read_run
+
+WORDS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # SimpleTokenizer: runs of letters, digits, and marks, or one other sign
+
+
+def words(text: str) -> list[str]:
+    """The tokens of `text` in NFD, in lower case."""
+    return [token.lower() for token in WORDS.findall(unicodedata.normalize("NFD", text))]
+
+
+def contains(text: Sequence[str], answer: Sequence[str]) -> bool:
+    """Whether the tokens `answer` stand in `text` one after another; never for an empty answer."""
+    size = len(answer)
+    return size > 0 and any(text[place] == answer[0] and text[place : place + size] == answer for place in range(len(text) - size + 1))
+
+
+def read_answers(path: Path, judged: Collection[str]) -> dict[str, list[list[str]]]:
+    """The answers of every judged query, as tokens. UserError for a judged query without one."""
+    table = read_table(path, QUERIES, ["id", "answers"])
+    answers: dict[str, list[list[str]]] = {}
+    for query, given in zip(table["id"].to_pylist(), table["answers"].to_pylist(), strict=True):
+        if query in judged:
+            answers[query] = [tokens for tokens in map(words, given or []) if tokens]
+            if not answers[query]:
+                raise UserError(
+                    f"{path}: query {query} has no answers, expected at least one for Coverage; add `answers` to the source's queries, "
+                    "or remove Coverage from evaluate.measures"
+                )
+    return answers
+
+
+def first_hits(run: Path, documents: Path, answers: Mapping[str, list[list[str]]], depth: int) -> dict[str, int]:
+    """The rank (from 1) of each query's first document among its `depth` best whose text contains an answer; without the others.
+
+    Only the texts of ranked documents are looked at, one batch of the corpus at a time; titles are not.
+    """
+    ranked: dict[str, list[tuple[str, int]]] = {}  # document -> the queries that it is ranked for, with its rank
+    for query, docs in read_run(run, depth):
+        if query in answers:
+            for rank, doc in enumerate(docs, 1):
+                ranked.setdefault(doc, []).append((query, rank))
+    hits: dict[str, int] = {}
+    for batch in read_batches(documents, DOCUMENTS, ["id", "text"]):
+        for doc, text in zip(batch["id"].to_pylist(), batch["text"], strict=True):
+            if asked := ranked.get(doc):
+                tokens = words(text.as_py())
+                for query, rank in asked:
+                    if rank < hits.get(query, rank + 1) and any(contains(tokens, answer) for answer in answers[query]):
+                        hits[query] = rank
+    return hits

@@ -1,0 +1,101 @@
+"""Coverage against DPR's code written out, on texts with accents, signs, and answers of many words."""
+
+import random
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from tasks.core.metrics.measures import parse
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+from tasks.evaluate.answers import contains, words
+from tasks.evaluate.split import evaluate_split
+
+
+def category_words(text: str) -> list[str]:
+    """SimpleTokenizer by unicode categories, a character at a time."""
+    found, last = [], False
+    for sign in unicodedata.normalize("NFD", text):
+        kind = unicodedata.category(sign)[0]
+        if kind in "LNM":
+            found[-1:] = [found[-1] + sign] if last else [*found[-1:], sign]
+        elif kind not in "ZC":
+            found.append(sign)
+        last = kind in "LNM"
+    return [word.lower() for word in found]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The U.S. won 3-1, in Zürich!", "naïve\u00a0café\tÉTÉ", "a_b", "日本 12½ ²", "Straße\u200bende", "", " . ", "नमस्ते दुनिया", "x\u0301y"],
+)
+def test_words_are_simple_tokenizers(text: str) -> None:
+    assert words(text) == category_words(text)
+
+
+def test_answers_are_whole_tokens_in_a_row() -> None:
+    text = words("In 1912, the New York Times wrote of the Titanic.")
+    for answer, found in (("new york", True), ("York New", False), ("Tita", False), ("1912,", True), ("1912 the", False), ("", False)):
+        assert contains(text, words(answer)) is found
+    assert contains(words("Zu\u0308rich"), words("Z\u00fcrich"))
+
+
+def corpus(folder: Path, documents: dict[str, str], answers: dict[str, list[str]]) -> None:
+    write_table(folder / "documents.parquet", DOCUMENTS, [_table(DOCUMENTS, [(doc, "Paris", text) for doc, text in documents.items()])])
+    rows = [(query, "what?", given) for query, given in answers.items()]
+    write_table(folder / "queries" / "test.parquet", QUERIES, [_table(QUERIES, rows)])
+
+
+def _table(schema: object, rows: list[tuple[object, ...]]) -> object:
+    import pyarrow as pa
+
+    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)
+
+
+def test_coverage_of_a_run_equals_a_plain_loop(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    vocabulary = [f"w{n}" for n in range(30)]
+    documents = {f"d{n}": " ".join(draw.choices(vocabulary, k=12)) + "." for n in range(60)}
+    answers = {f"q{n}": [" ".join(draw.choices(vocabulary, k=draw.choice([1, 2]))).upper() for _ in range(2)] for n in range(40)}
+    corpus(tmp_path, documents, answers)
+    lists = {query: draw.sample(sorted(documents), 12) for query in list(answers)[:35]}  # five queries have no list
+    lines = [f"{query} Q0 {doc} {rank} {1 / rank} x\n" for query, docs in lists.items() for rank, doc in enumerate(docs, 1)]
+    (tmp_path / "test.trec").write_text("".join(lines))
+    qrels = {query: {"d0": 1} for query in answers}
+    names = ["Coverage@1", "AP", "Coverage@5", "Coverage@12"]
+    means, count = evaluate_split(
+        tmp_path / "test.trec", qrels, parse(names, 1), corpus=tmp_path, split="test", values=tmp_path / "values.parquet"
+    )
+    assert list(means) == names
+    assert count == 40
+    for k in (1, 5, 12):
+        hits = sum(
+            any(re.search(rf"(?<!\w){answer.lower()}(?!\w)", documents[doc]) for doc in lists.get(query, [])[:k] for answer in given)
+            for query, given in answers.items()
+        )
+        assert means[f"Coverage@{k}"] == pytest.approx(hits / 40)
+    assert 0 < means["Coverage@1"] < means["Coverage@5"] < means["Coverage@12"] < 1
+
+
+def test_a_judged_query_without_answers_is_refused(tmp_path: Path) -> None:
+    corpus(tmp_path, {"d": "text"}, {"q": ["text"], "p": [" "]})
+    (tmp_path / "test.trec").write_text("q Q0 d 1 1.0 x\n")
+    with pytest.raises(UserError, match="query p has no answers, expected at least one for Coverage"):
+        evaluate_split(
+            tmp_path / "test.trec", {"p": {"d": 1}}, parse(["Coverage@5"], 1), corpus=tmp_path, split="test", values=tmp_path / "v.parquet"
+        )
+
+
+def test_documents_or_queries_twice_in_a_run_are_refused(tmp_path: Path) -> None:
+    for lines, told in (
+        (["q Q0 d 1 2 x", "q Q0 e 2 1 x", "q Q0 d 3 0 x"], "found document d for query q again"),
+        (["q Q0 d 1 2 x", "p Q0 d 1 1 x", "q Q0 e 2 1 x"], "found query q again after another one"),
+    ):
+        (tmp_path / "test.trec").write_text("\n".join(lines) + "\n")
+        with pytest.raises(UserError, match=told):
+            evaluate_split(
+                tmp_path / "test.trec", {"q": {"d": 1}}, parse(["AP"], 1), corpus=tmp_path, split="test", values=tmp_path / "v.parquet"
+            )
