@@ -12,11 +12,13 @@ from flows.repository.cache import cache_folder, listing, object_path
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
 from flows.team.lineage import ancestors
+from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import best_system, least_grade, metric_of
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.params import read_yaml
+from tasks.core.stage.params import read_yaml, validate
 from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.report.params import Report
 
 VALUES = Path("data/values")
 SOURCE = "data/source.json"
@@ -36,7 +38,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """A side against the first one, over the queries that both have. `better` and `worse` count queries."""
+    """A side against the first one, over the queries that both have. `better` and `worse` count queries.
+
+    `power`: the chance of a t-test to find a difference this large; `detectable` and `needed`: for 80 % power. None without variance.
+    """
 
     name: str
     queries: int
@@ -49,23 +54,32 @@ class Row:
     p_holm: float
     better: int
     worse: int
+    d: float | None
+    d_low: float | None
+    d_high: float | None
+    power: float | None
+    detectable: float | None
+    needed: int | None
+    warning: str
     differs: tuple[str, ...]
 
 
 def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int, as_json: bool) -> None:
-    """Print means, differences and paired t-tests of every system against the first, what differs in how they were made, and the
-    `shown` queries that gain and lose most. UserError where a system or its values cannot be found.
+    """Print means, differences and paired tests (report.test) of every system against the first, what differs in how they were made, and
+    the `shown` queries that gain and lose most. UserError where a system or its values cannot be found.
     """
     sections = read_yaml(Path(PARAMS))
     measure = measure or metric_of(sections)
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
-    found = rows(sides)
+    test = validate(Report, sections.get("report") or {}, PARAMS, section="report")
+    found = rows(sides, test, split=split, fewer=lower_is_better(measure))
     if as_json:
-        print(json.dumps({"split": split, "measure": measure, "first": names[0], "systems": list(map(asdict, found))}, indent=2))
+        told = {"split": split, "measure": measure, "first": names[0], "test": test.test, "systems": list(map(asdict, found))}
+        print(json.dumps(told, indent=2))
         return
-    print(text(sides, found, split=split, measure=measure))
+    print(text(sides, found, split=split, measure=measure, test=test))
     for side in sides[1:]:
-        for line in extremes(sides[0], side, shown, questions=_questions(split)):
+        for line in extremes(sides[0], side, shown, questions=_questions(split), fewer=lower_is_better(measure)):
             print(printable(line))
 
 
@@ -163,38 +177,53 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     return {query: row[measure] for query, row in per_query(measures, judged, ranked).items()}
 
 
-def rows(sides: Sequence[Side]) -> list[Row]:
-    """Every side but the first, against the first; p-values are Holm's over all of them."""
+def rows(sides: Sequence[Side], test: Report, *, split: str, fewer: bool = False) -> list[Row]:
+    """Every side but the first, against the first; p-values are Holm's over all of them. `fewer`: less of the measure is better."""
     import numpy as np
 
-    from tasks.core.metrics.paired_tests import holm, paired_t_test
+    from tasks.core.metrics.paired_tests import holm
 
     first, *others = sides
-    tested = []
+    pairs = []
     for side in others:
         common = sorted(side.values.keys() & first.values.keys())
         if not common:
             raise UserError(f"compare: {first.name} and {side.name} have no query in common; expected systems of one data set")
-        pair = [np.array([one.values[query] for query in common], dtype=np.float64) for one in (side, first)]
-        tested.append((side, pair, paired_t_test(pair[0], pair[1], ALPHA)))
-    corrected = holm([p for _, _, (p, _, _) in tested])
-    return [
-        Row(
-            name=side.name,
-            queries=len(new),
-            mean=float(new.mean()),
-            first_mean=float(old.mean()),
-            difference=float((new - old).mean()),
-            low=low,
-            high=high,
-            p=p,
-            p_holm=p_holm,
-            better=int((new > old).sum()),
-            worse=int((new < old).sum()),
-            differs=tuple(differences(first, side)),
-        )
-        for (side, (new, old), (p, low, high)), p_holm in zip(tested, corrected, strict=True)
-    ]
+        pairs.append([np.array([one.values[query] for query in common], dtype=np.float64) for one in (side, first)])
+    p_values = [test.p(*pair) for pair in pairs]
+    made = zip(others, pairs, p_values, holm(p_values), strict=True)
+    return [_row(first, side, pair, p=p, p_holm=p_holm, split=split, fewer=fewer) for side, pair, p, p_holm in made]
+
+
+def _row(first: Side, side: Side, pair: Sequence[Any], *, p: float, p_holm: float, split: str, fewer: bool) -> Row:
+    from tasks.core.metrics.paired_tests import paired_t_test
+    from tasks.core.metrics.power import effect, too_few
+
+    new, old = pair
+    gains = old - new if fewer else new - old
+    difference, size = float((new - old).mean()), effect(new - old, ALPHA)
+    _, low, high = paired_t_test(new, old, ALPHA)
+    return Row(
+        name=side.name,
+        queries=len(new),
+        mean=float(new.mean()),
+        first_mean=float(old.mean()),
+        difference=difference,
+        low=low,
+        high=high,
+        p=p,
+        p_holm=p_holm,
+        better=int((gains > 0).sum()),
+        worse=int((gains < 0).sum()),
+        d=size.d if size else None,
+        d_low=size.d_low if size else None,
+        d_high=size.d_high if size else None,
+        power=size.power if size else None,
+        detectable=size.detectable if size else None,
+        needed=size.needed if size else None,
+        warning="" if p_holm <= ALPHA else too_few(f"{split}, {side.name} against {first.name}", len(new), difference, size),
+        differs=tuple(differences(first, side)),
+    )
 
 
 def differences(first: Side, other: Side) -> Iterator[str]:
@@ -245,17 +274,23 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "not given"
 
 
-def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str) -> str:
-    """The table, and below it what differs."""
+def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Report) -> str:
+    """The table, and below it what differs and where queries are too few."""
     first = sides[0]
     mean = sum(first.values.values()) / len(first.values)
-    lines = [[first.name, str(len(first.values)), f"{mean:.4f}", "", "", "", "", ""]]
+    lines = [[first.name, str(len(first.values)), f"{mean:.4f}", *[""] * 7]]
     for row in found:
         interval = "" if row.low is None or row.high is None else f"{row.low:+.4f} to {row.high:+.4f}"
-        figures = [f"{row.mean:.4f}", f"{row.difference:+.4f}", interval, f"{row.p_holm:.2g}", str(row.better), str(row.worse)]
+        figures = [f"{row.mean:.4f}", f"{row.difference:+.4f}", interval, f"{row.p_holm:.2g}"]
+        figures += ["", ""] if row.d is None or row.detectable is None else [f"{row.d:+.2f}", f"{row.detectable:.4f}"]
+        figures += [str(row.better), str(row.worse)]
         lines.append([row.name, str(row.queries), *figures])
-    table = text_table(["system", "queries", measure, "difference", "95 % interval", "p (Holm)", "better", "worse"], lines)
-    told = [f"{split}, against {first.name}: paired two-sided t-tests over the queries in common", table]
+    table = text_table(
+        ["system", "queries", measure, "difference", "95 % interval", "p (Holm)", "d", "80 % power", "better", "worse"], lines
+    )
+    told = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
+    told.append("d: mean difference over its standard deviation; 80 % power: the least difference that a t-test finds so often")
+    told += [row.warning for row in found if row.warning]
     for row in found:
         told.append(f"{row.name}: {'; '.join(row.differs) or 'nothing recorded differs'}")
         if missing := len(first.values) - row.queries:
@@ -263,13 +298,14 @@ def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: st
     return printable("\n".join(told))
 
 
-def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str]) -> Iterator[str]:
+def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str], fewer: bool = False) -> Iterator[str]:
     """The `shown` queries that gain most over `first`, then those that lose most, with both values."""
     common = sorted(side.values.keys() & first.values.keys(), key=lambda query: (side.values[query] - first.values[query], query))
-    for word, queries in (("gains", common[::-1][:shown]), ("losses", common[:shown])):
+    best = common if fewer else common[::-1]
+    for word, queries in (("gains", best[:shown]), ("losses", best[::-1][:shown])):
         for query in queries:
             old, new = first.values[query], side.values[query]
-            if (new > old) if word == "gains" else (new < old):
+            if new != old and (new > old) == ((word == "gains") != fewer):
                 yield f"{side.name} {word}: {old:.3f} -> {new:.3f}  {query}  {questions.get(query, '')}".rstrip()
 
 

@@ -36,9 +36,9 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     check_moved(sections, where)
     check_names(sections, where)
     parameters = validate(Parameters, sections, where)
-    for section, parse in (("dataset", parse_dataset), ("articles", parse_articles)):
+    for section, parse_source in (("dataset", parse_dataset), ("articles", parse_articles)):
         try:
-            parse(getattr(parameters, section).source)
+            parse_source(getattr(parameters, section).source)
         except UserError as error:
             raise UserError(f"{where}: {section}.source: {error}") from None
     check_sources(sections, where)

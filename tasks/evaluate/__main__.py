@@ -37,7 +37,8 @@ def main() -> None:
             )
         if not metrics:
             raise UserError(
-                f"{given.corpus / 'qrels'}: found no relevant document in dev.parquet or test.parquet, expected at least one to evaluate on; add qrels"
+                f"{given.corpus / 'qrels'}: found no relevant document in dev.parquet or test.parquet, "
+                "expected at least one to evaluate on; add qrels"
             )
     write_json(given.metrics, metrics)
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from tasks.core.charts.curves import load_curves
+from tasks.core.metrics.power import WANTED
 from tasks.core.metrics.selection import least_grade
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, read_json, write_json, write_text
@@ -12,7 +13,7 @@ from tasks.core.text.document import Text
 from tasks.report.examples import load_examples
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
-from tasks.report.significance import compare
+from tasks.report.significance import PAPERS, compare, headline
 from tasks.report.systems import SPLITS, best, cut_short, in_common, load_systems, opponents, ordered, reported_split
 from tasks.report.table import build, caption, legend, letters, text, unjudged
 
@@ -23,8 +24,10 @@ def significance(contents: Contents) -> dict[str, Any]:
     return {
         "metric": params.metric,
         "alpha": params.alpha,
-        "test": "paired two-sided t-test over queries",
+        "test": f"{params.tests} over queries",
         "correction": "Holm over all pairs of a split",
+        "power": f"of a paired two-sided t-test at level {params.alpha:g} before correction; detectable and needed: for {WANTED:.0%} power",
+        "marked": PAPERS,
         "best": {"system": contents.best.name, "chosen_on": contents.chosen_on},
         "splits": {split: [dataclasses.asdict(pair) for pair in pairs] for split, pairs in contents.pairs.items()},
     }
@@ -45,7 +48,7 @@ def main() -> None:
     systems = load_systems(arguments.metrics, arguments.values, params.metric, sections)
     split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric, sections)
     lettered = letters(params.baselines, systems)
-    pairs = {name: compare(systems, params.baselines, name, params.alpha) for name in SPLITS if any(name in s.values for s in systems)}
+    pairs = {name: compare(systems, name, params) for name in SPLITS if any(name in s.values for s in systems)}
     duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
     shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # errors are studied on dev, not on test
     statistics = read_json(arguments.corpus / "stats.json")
@@ -77,8 +80,10 @@ def main() -> None:
     )
     queries = len(next(system.queries[split] for system in systems if split in system.queries))
     above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
-    short = "\n".join(filter(None, (contents.unjudged, contents.cut_short)))
-    table = text(contents.table, above, legend(params.metric, params.alpha, chosen_on, len(pairs[split]), short))
+    first = headline(pairs[split], duel)
+    short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, first.warning if first else "")))
+    tests = f"{params.tests} on {params.metric}, Holm over {len(pairs[split])} pairs, level {params.alpha:g}" if pairs[split] else ""
+    table = text(contents.table, above, legend(params.metric, chosen_on, tests, short))
     with new_folder(arguments.out) as out:
         write_json(out / "significance.json", significance(contents))
         write_text(out / "table.txt", f"{table}\n")

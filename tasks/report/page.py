@@ -12,11 +12,12 @@ from markupsafe import Markup
 from tasks.core.charts.curves import Curve
 from tasks.core.charts.svg import DARK, LIGHT, NARROW, WIDTH, both, line_chart, line_style, palette
 from tasks.core.metrics.paired_tests import mean_interval
+from tasks.core.metrics.power import WANTED
 from tasks.core.sources.datasets import FOLDER_KINDS
 from tasks.report import plots
 from tasks.report.examples import Examples
 from tasks.report.params import Report
-from tasks.report.significance import Pair
+from tasks.report.significance import PAPERS, Pair, headline
 from tasks.report.systems import Floats, System
 from tasks.report.table import Table
 
@@ -69,9 +70,10 @@ def render(contents: Contents) -> str:
         charts=[line_chart(metric, curves, order) for metric, curves in contents.curves.items()],
         legend=[(name, line_style(place)) for place, name in enumerate(order)],
         index_columns=list(dict.fromkeys(key for figures in contents.indexes.values() for key in figures)),
-        headline=next(
-            (p for p in contents.pairs[split] if contents.duel and {p.system, p.baseline} == {s.name for s in contents.duel}), None
-        ),
+        headline=headline(contents.pairs[split], contents.duel),
+        tests=contents.params.tests,
+        levels=PAPERS,
+        wanted=f"{WANTED:.0%}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Which differences are significant: paired two-sided t-tests, Holm-corrected.
+"""Which differences are significant: paired two-sided tests, Holm-corrected; how large they are, and what the split could have shown.
 
 One family per split: every tested pair of systems, each unordered pair once.
 """
@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.core.metrics.paired_tests import holm, paired_t_test
+from tasks.core.metrics.power import Effect, effect, too_few
+from tasks.report.params import Report
 from tasks.report.systems import System
+
+PAPERS = {"dev": 0.01, "test": 0.05}  # levels at which the ADORE and LTRe papers mark a difference, without correction
 
 
 @dataclass(frozen=True)
 class Pair:
-    """`system` against `baseline` on the same queries. Without an interval (one query, say) low and high are None."""
+    """`system` against `baseline` on the same queries. Without an interval (one query, say) low and high are None.
+
+    `marked`: p is below the papers' level for the split. `effect`: size and power at the report's alpha, before Holm's correction;
+    None without variance. `warning`: a sentence where the queries are too few for the difference shown, otherwise empty.
+    """
 
     system: str
     baseline: str
@@ -25,19 +33,21 @@ class Pair:
     p: float
     p_holm: float
     significant: bool
+    marked: bool
+    effect: Effect | None
+    warning: str
 
 
-def compare(systems: Sequence[System], baselines: Sequence[str], split: str, alpha: float) -> list[Pair]:
+def compare(systems: Sequence[System], split: str, params: Report) -> list[Pair]:
     """Every system against every baseline that is in the table, on `split`; two baselines are compared once, the later as the system."""
     present = {system.name: system for system in systems if split in system.values}
     order = list(present)
-    met = [name for name in order if name in baselines]
-    pairs = [(system, baseline) for system in order for baseline in met if _meets(system, baseline, met, order)]
-    tests = [paired_t_test(present[system].values[split], present[baseline].values[split], alpha) for system, baseline in pairs]
-    corrected = holm([p for p, _, _ in tests])
+    met = [name for name in order if name in params.baselines]
+    pairs = [(present[system], present[baseline]) for system in order for baseline in met if _meets(system, baseline, met, order)]
+    p_values = [params.p(system.values[split], baseline.values[split]) for system, baseline in pairs]
     return [
-        _pair(present[system], present[baseline], split, test, p_holm, alpha)
-        for (system, baseline), test, p_holm in zip(pairs, tests, corrected, strict=True)
+        _pair(system, baseline, split, p=p, p_holm=p_holm, alpha=params.alpha)
+        for (system, baseline), p, p_holm in zip(pairs, p_values, holm(p_values), strict=True)
     ]
 
 
@@ -45,10 +55,31 @@ def _meets(system: str, baseline: str, baselines: list[str], order: list[str]) -
     return order.index(system) > order.index(baseline) if system in baselines else True
 
 
-def _pair(
-    system: System, baseline: System, split: str, test: tuple[float, float | None, float | None], p_holm: float, alpha: float
-) -> Pair:
+def _pair(system: System, baseline: System, split: str, *, p: float, p_holm: float, alpha: float) -> Pair:
     first, second = system.values[split], baseline.values[split]
-    p, low, high = test
-    means = float(first.mean()), float(second.mean())
-    return Pair(system.name, baseline.name, len(first), *means, float((first - second).mean()), low, high, p, p_holm, p_holm <= alpha)
+    _, low, high = paired_t_test(first, second, alpha)
+    difference, size = float((first - second).mean()), effect(first - second, alpha)
+    significant = p_holm <= alpha
+    warning = "" if significant else too_few(f"{split}, {system.name} against {baseline.name}", len(first), difference, size)
+    return Pair(
+        system=system.name,
+        baseline=baseline.name,
+        queries=len(first),
+        mean=float(first.mean()),
+        baseline_mean=float(second.mean()),
+        difference=difference,
+        low=low,
+        high=high,
+        p=p,
+        p_holm=p_holm,
+        significant=significant,
+        marked=p < PAPERS[split],
+        effect=size,
+        warning=warning,
+    )
+
+
+def headline(pairs: Sequence[Pair], duel: tuple[System, System] | None) -> Pair | None:
+    """The pair of the best model and the system it is compared with, if it was tested."""
+    named = {system.name for system in duel or ()}
+    return next((pair for pair in pairs if {pair.system, pair.baseline} == named), None)

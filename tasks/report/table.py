@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.core.metrics.added import lower_is_better
 from tasks.report.significance import Pair
 from tasks.report.systems import System
 
@@ -31,7 +32,7 @@ class Table:
     columns: tuple[str, ...]
     chooser: str
     rows: tuple[Row, ...]
-    top: tuple[str, ...]  # the highest value in every column
+    top: tuple[str, ...]  # the best value in every column
 
 
 def letters(baselines: Sequence[str], systems: Sequence[System]) -> dict[str, str]:
@@ -49,8 +50,12 @@ def build(systems: Sequence[System], metric: str, split: str, chosen: str, pairs
     columns = (metric, *(name for name in measured if name != metric))
     with_dev = split != "dev" and any("dev" in system.metrics for system in systems)
     rows = tuple(_row(system, columns, metric, split, chosen, pairs, lettered) for system in systems)
-    top = tuple(max((row.cells[place] for row in rows if row.cells[place] != "-"), key=float) for place in range(len(columns)))
+    top = tuple(_top(column, [row.cells[place] for row in rows if row.cells[place] != "-"]) for place, column in enumerate(columns))
     return Table(split, columns, f"dev {metric}" if with_dev else "", rows, top)
+
+
+def _top(column: str, cells: Sequence[str]) -> str:
+    return (min if lower_is_better(column) else max)(cells, key=float)
 
 
 def _row(
@@ -124,10 +129,7 @@ def unjudged(statistics: Mapping[str, Any]) -> str:
     return told
 
 
-def legend(metric: str, alpha: float, chosen_on: str, pairs: int, short: str = "") -> str:
-    """How to read the marks; `short` names measures that a short run lowers."""
+def legend(metric: str, chosen_on: str, tests: str, short: str = "") -> str:
+    """How to read the marks; `tests` says what they are from, empty without any; `short` is lines on what limits the figures."""
     best = "\n".join([*([short] if short else []), f"*: best {metric} on {chosen_on}"])
-    if not pairs:
-        return best
-    tests = f"paired two-sided t-tests on {metric}, Holm over {pairs} pairs, level {alpha:g}"
-    return f"{best}\na letter: significantly above that system, -letter: below ({tests})"
+    return f"{best}\na letter: significantly above that system, -letter: below ({tests})" if tests else best

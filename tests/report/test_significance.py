@@ -4,8 +4,10 @@ import random
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tasks.core.metrics.paired_tests import holm
+from tasks.report.params import Report
 from tasks.report.significance import compare
 from tasks.report.systems import System
 
@@ -19,10 +21,60 @@ def system(name: str, values: list[float]) -> System:
 def test_every_pair_is_tested_once() -> None:
     draw = random.Random(0)
     systems = [system(name, [draw.random() for _ in range(9)]) for name in ("bm25", "init", "warm", "star")]
-    pairs = compare(systems, ("init", "bm25", "absent"), "test", 0.05)
+    pairs = compare(systems, "test", Report(baselines=("init", "bm25", "absent")))
     met = [(pair.system, pair.baseline) for pair in pairs]
     assert met == [("init", "bm25"), ("warm", "bm25"), ("warm", "init"), ("star", "bm25"), ("star", "init")]
     assert [pair.p_holm for pair in pairs] == holm([pair.p for pair in pairs])
     assert pairs[1].difference == pytest.approx(float((systems[2].values["test"] - systems[0].values["test"]).mean()))
-    assert compare(systems[:1], ("bm25",), "test", 0.05) == []
-    assert compare(systems, ("bm25",), "dev", 0.05) == []
+    assert compare(systems[:1], "test", Report(baselines=("bm25",))) == []
+    assert compare(systems, "dev", Report(baselines=("bm25",))) == []
+
+
+def test_size_power_and_warnings_of_a_pair() -> None:
+    """Against SciPy's noncentral t, with d and power worked out from the differences."""
+    draw = random.Random(4)
+    base = [draw.randrange(32) / 64 for _ in range(60)]
+    systems = [system("bm25", base), system("weak", [v + draw.gauss(0.0, 0.2) for v in base]), system("good", [v + 0.25 for v in base])]
+    systems.append(system("better", [v + draw.gauss(0.2, 0.1) for v in base]))
+    weak, good, better = compare(systems, "test", Report(baselines=("bm25",)))
+    differences = systems[1].values["test"] - systems[0].values["test"]
+    d = differences.mean() / differences.std(ddof=1)
+    assert weak.effect
+    assert weak.effect.d == pytest.approx(d)
+    critical, shift = stats.t.ppf(0.975, 59), abs(d) * 60**0.5
+    expected = float(stats.nct.sf(critical, 59, shift) + stats.nct.cdf(-critical, 59, shift))
+    assert weak.effect.power == pytest.approx(expected)
+    assert weak.warning.startswith(
+        f"test, weak against bm25: 60 queries show a difference of {abs(weak.difference):.4f} with {expected:.0%}"[:-1]
+    )
+    assert weak.warning.endswith("are needed for 80 %")
+    assert not weak.significant
+    assert (better.significant, better.marked, better.warning) == (True, True, "")
+    assert (good.effect, good.p, good.warning) == (None, 0.0, ""), "no spread"
+
+
+def test_papers_mark_dev_below_a_hundredth_and_test_below_a_twentieth() -> None:
+    draw = random.Random(8)
+    base = [draw.random() for _ in range(40)]
+    new = [value + draw.gauss(0.05, 0.14) for value in base]
+    pairs = {}
+    for split in ("dev", "test"):
+        two = [
+            System(name, "", {split: {"AP": 0.0}}, {split: []}, {split: np.array(values)})
+            for name, values in (("bm25", base), ("new", new))
+        ]
+        (pairs[split],) = compare(two, split, Report(baselines=("bm25",)))
+    assert 0.01 < pairs["dev"].p < 0.05
+    assert (pairs["dev"].marked, pairs["test"].marked) == (False, True)
+
+
+def test_the_permutation_test_decides_where_it_is_asked_for() -> None:
+    """Nine queries, of which the new system loses none: 2 of 2^9 sign flips are as far from 0."""
+    draw = random.Random(2)
+    base = [draw.random() * 0.5 for _ in range(9)]
+    systems = [system("bm25", base), system("new", [value + draw.choice([0.001, 0.4]) for value in base])]
+    (by_flips,) = compare(systems, "test", Report(baselines=("bm25",), test="permutation"))
+    (by_t,) = compare(systems, "test", Report(baselines=("bm25",)))
+    assert by_flips.p == by_flips.p_holm == 2 / 2**9
+    assert by_t.p == pytest.approx(float(stats.ttest_rel(systems[1].values["test"], systems[0].values["test"]).pvalue))
+    assert (by_flips.low, by_flips.high, by_flips.effect) == (by_t.low, by_t.high, by_t.effect)

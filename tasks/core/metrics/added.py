@@ -95,7 +95,10 @@ def rank_biased_precision(ranking: Sequence[str], grades: Grades, p: float, *, l
 
 
 def expected_reciprocal_rank(ranking: Sequence[str], grades: Grades, cutoff: int | None) -> float:
-    """ERR (Chapelle et al. 2009, equation 5) with stopping probabilities (2^grade - 1) / 2^MOST, as gdeval.pl; grades above MOST count MOST."""
+    """ERR (Chapelle et al. 2009, equation 5) with stopping probabilities (2^grade - 1) / 2^MOST, as gdeval.pl.
+
+    Grades above MOST count MOST.
+    """
     total, reached = 0.0, 1.0
     for rank, doc in enumerate(ranking[:cutoff], 1):
         stops = (2.0 ** min(max(grades.get(doc, 0), 0), MOST) - 1) / 2**MOST

@@ -34,8 +34,8 @@ def read_trec_run(path: Path) -> dict[str, list[str]]:
         last[query] = here
         if before and (here[0] - before[0]) * (here[1] - before[1]) > 0:
             raise UserError(
-                f"{path}:{number}: found rank {rank} with score {score} after rank {before[0]:g} with {before[1]:g}, expected higher scores "
-                "at lower ranks; runs are ordered by score, so negate distances, or fix the ranks"
+                f"{path}:{number}: found rank {rank} with score {score} after rank {before[0]:g} with {before[1]:g}, expected "
+                "higher scores at lower ranks; runs are ordered by score, so negate distances, or fix the ranks"
             )
     return {query: sorted(ranked, key=lambda doc: (ranked[doc], doc), reverse=True) for query, ranked in scored.items()}
 
@@ -49,8 +49,8 @@ def refuse_strangers(run: Path, ranked: Mapping[str, object], qrels: Path, judge
     if not ranked.keys() & judged.keys():
         example, other = next(iter(ranked), "none"), next(iter(judged), "none")
         raise UserError(
-            f"{run}: none of its {len(ranked):,} queries ({example}, ...) is one of the {len(judged):,} in {qrels} ({other}, ...), expected "
-            "the same ids; name the qrels of this run's queries"
+            f"{run}: none of its {len(ranked):,} queries ({example}, ...) is one of the {len(judged):,} in {qrels} ({other}, ...), "
+            "expected the same ids; name the qrels of this run's queries"
         )
 
 

@@ -21,7 +21,7 @@ def load_qrels(path: Path, split: str, relevance: int) -> Qrels:
     largest = pc.max(table["grade"]).as_py() or 0
     if 0 < largest < relevance:
         raise UserError(
-            f"params.yaml: evaluate.relevance: found {relevance} for {split}, whose highest grade is {largest}, so no document would be relevant; "
-            f"expected at most {largest}; set a grade for each split, as in {{dev: 1, test: 2}}"
+            f"params.yaml: evaluate.relevance: found {relevance} for {split}, whose highest grade is {largest}, so no document would "
+            f"be relevant; expected at most {largest}; set a grade for each split, as in {{dev: 1, test: 2}}"
         )
     return read_qrels(table) if largest > 0 else {}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,57 @@ def test_p_values_are_holms_over_all(project: Project, capsys: pytest.CaptureFix
     assert sorted((one["p_holm"], other["p_holm"])) == [pytest.approx(min(1, 2 * smaller)), pytest.approx(max(larger, min(1, 2 * smaller)))]
     compare(["star", "warmup"], "dev", None, shown=1, as_json=False)
     assert "what is \\x1b[2Jq" in capsys.readouterr().out
+
+
+def test_size_power_and_too_few_queries(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = drawn(1), drawn(2)
+    project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["systems"]
+    differences = [new[query] - old[query] for query in QUERIES_OF]
+    d = statistics.mean(differences) / statistics.stdev(differences)
+    critical = stats.t.ppf(0.975, 39)
+    assert row["d"] == pytest.approx(d)
+    assert row["power"] == pytest.approx(
+        float(stats.nct.sf(critical, 39, abs(d) * 40**0.5) + stats.nct.cdf(-critical, 39, abs(d) * 40**0.5))
+    )
+    assert row["power"] < 0.8 and row["needed"] > 40
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
+    shown = capsys.readouterr().out
+    assert row["warning"] and f"{row['warning']}\n" in shown
+    assert f" {row['detectable']:.4f} " in shown
+    assert "paired two-sided t-tests over the queries in common" in shown
+
+
+def test_the_projects_test_is_used(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    old = drawn(1)
+    new = {query: value + (0.01 if place < 8 else 0) for place, (query, value) in enumerate(old.items())}  # 8 of 40 differ, all for it
+    project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
+    params = project.folder / "params.yaml"
+    params.write_text(params.read_text().replace("metric: RR@10", "metric: RR@10\n  test: permutation"))
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["test"], told["systems"][0]["p"]) == ("permutation", 2 / 2**8)
+    params.write_text(params.read_text().replace("permutation", "wilcoxon"))
+    with pytest.raises(UserError, match=r"params.yaml: report.test: found 'wilcoxon'"):
+        compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
+
+
+def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.commit({"star": (1.0, "c", drawn(1))})
+    lines = {"one": "q1 Q0 a 1 2 x\nq1 Q0 b 2 1 x\nq2 Q0 b 1 2 x\n", "two": "q1 Q0 b 1 2 x\nq1 Q0 a 2 1 x\nq2 Q0 b 1 2 x\n"}
+    for name, run in lines.items():
+        (project.folder / name).write_text(run)
+    table = pa.table([["q1", "q2"], ["b", "b"], [1, 1]], schema=QRELS)
+    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [table])
+    compare(["one", "two"], "dev", "PairwiseErrors@5", shown=1, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["systems"]
+    assert (row["first_mean"], row["mean"], row["better"], row["worse"]) == (0.5, 0.0, 1, 0)
+    compare(["one", "two"], "dev", "PairwiseErrors@5", shown=1, as_json=False)
+    shown = capsys.readouterr().out
+    assert "two gains: 1.000 -> 0.000  q1" in shown and "two losses" not in shown
+    with pytest.raises(UserError, match=r"--measure: found Coverage@5, which reads documents"):
+        compare(["one", "two"], "dev", "Coverage@5", shown=1, as_json=True)
 
 
 @pytest.mark.parametrize(

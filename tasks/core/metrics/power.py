@@ -1,0 +1,121 @@
+"""How large a difference is, and how large it must be for a paired t-test to see it: Cohen's d and power by the noncentral t.
+
+Cohen 1988, chapter 2; Cumming and Finch 2001 for the interval. d is the mean of the paired differences over their standard deviation.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, stats
+
+from tasks.core.metrics.paired_tests import SAME, Floats
+
+WANTED = 0.8  # power
+MOST = 10**9  # queries that are looked at
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(256)
+REACH = 9.0  # standard deviations of Z that are integrated over
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A paired difference of means over Q queries, and what the two-sided t-test at level alpha can say of it.
+
+    d with its 1 - alpha interval; `power`: the chance to find a difference this large significant; `detectable`: the least difference
+    found with WANTED power; `needed`: queries for WANTED power, None beyond MOST.
+    """
+
+    d: float
+    d_low: float
+    d_high: float
+    power: float
+    detectable: float
+    needed: int | None
+
+
+def effect(differences: Floats, alpha: float) -> Effect | None:
+    """The effect in `differences` [Q]; None if they have no variance but rounding."""
+    queries = len(differences)
+    if queries < 2 or np.ptp(differences) <= SAME * np.abs(differences).max():
+        return None
+    deviation = float(differences.std(ddof=1))
+    d = float(differences.mean()) / deviation
+    low, high = d_interval(d, queries, alpha)
+    return Effect(d, low, high, power(d, queries, alpha), detectable(queries, alpha) * deviation, queries_needed(d, alpha))
+
+
+def power(d: float, queries: int, alpha: float) -> float:
+    """The chance that a paired two-sided t-test over `queries` at level `alpha` rejects, if the true effect is `d`."""
+    critical, shift = float(stats.t.ppf(1 - alpha / 2, queries - 1)), abs(d) * math.sqrt(queries)
+    return min(1.0, noncentral_t(-critical, queries - 1, shift) + noncentral_t(-critical, queries - 1, -shift))
+
+
+def detectable(queries: int, alpha: float, wanted: float = WANTED) -> float:
+    """The least d that `power` finds with the chance `wanted`."""
+    return _root(lambda d: power(d, queries, alpha) - wanted)
+
+
+def queries_needed(d: float, alpha: float, wanted: float = WANTED) -> int | None:
+    """The least number of queries for which `power` of `d` is `wanted`; None if more than MOST."""
+    high = 2
+    while power(d, high, alpha) < wanted:
+        high *= 2
+        if high > MOST:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if middle >= 2 and power(d, middle, alpha) >= wanted else (middle, high)
+    return high
+
+
+def d_interval(d: float, queries: int, alpha: float) -> tuple[float, float]:
+    """The 1 - alpha interval of `d`: effects under which a t this far out, on either side, has the chance alpha / 2."""
+    t, freedom = d * math.sqrt(queries), queries - 1
+    reach = 8 + 8 * abs(t) / math.sqrt(2 * freedom) if freedom > 1 else 8 + 20 * abs(t)
+    low, high = (
+        float(optimize.brentq(lambda shift, share=share: noncentral_t(t, freedom, shift) - share, t - reach, t + reach))
+        for share in (1 - alpha / 2, alpha / 2)
+    )
+    return low / math.sqrt(queries), high / math.sqrt(queries)
+
+
+def noncentral_t(t: float, freedom: int, shift: float) -> float:
+    """P(T <= t) for T = (Z + shift) / S, Z standard normal, S^2 chi-squared over its `freedom`; by Gauss-Legendre quadrature.
+
+    scipy.stats.nct is NaN for many large `shift`. The integral is over S where P(Z <= t S - shift) is smooth in S, else over Z.
+    """
+    return _upper(-t, freedom, -shift) if t < 0 else 1.0 - _upper(t, freedom, shift)
+
+
+def _upper(t: float, freedom: int, shift: float) -> float:
+    """P(T > t) for t >= 0."""
+    if t <= math.sqrt(2 * freedom):
+        low, high = (float(stats.chi.ppf(1e-15, freedom)), float(stats.chi.isf(1e-15, freedom)))
+        at = low + (NODES + 1) / 2 * (high - low)
+        values = stats.norm.sf(t * at / math.sqrt(freedom) - shift) * stats.chi.pdf(at, freedom)
+        return float(WEIGHTS @ values) * (high - low) / 2
+    low, high = max(-REACH, min(-shift, REACH)), REACH  # below -shift, T is negative
+    at = low + (NODES + 1) / 2 * (high - low)
+    values = stats.chi.cdf((at + shift) * math.sqrt(freedom) / t, freedom) * stats.norm.pdf(at)
+    return float(WEIGHTS @ values) * (high - low) / 2
+
+
+def _root(rising: Callable[[float], float]) -> float:
+    """Where `rising`, negative at 0, is 0."""
+    high = 1.0
+    while rising(high) < 0:
+        high *= 2
+    return float(optimize.brentq(rising, 0.0, high))
+
+
+def too_few(where: str, queries: int, difference: float, found: Effect | None) -> str:
+    """One sentence if the difference shown is too small for the number of queries; empty otherwise."""
+    if not found or difference == 0 or found.power >= WANTED:
+        return ""
+    needed = "more than can be had are" if found.needed is None else f"{found.needed:,} are"
+    return (
+        f"{where}: {queries:,} queries show a difference of {abs(difference):.4f} with {found.power:.0%} power; {needed} needed for "
+        f"{WANTED:.0%}"
+    ).replace("%", " %")
