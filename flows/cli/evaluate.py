@@ -73,6 +73,9 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the metrics to this JSON file.")] = None,
+    mteb: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write them to this JSON file, as MTEB writes the result of a task.")
+    ] = None,
 ) -> int:
     """Evaluate any model folder on any dataset, zero-shot; data/ stays as it is."""
     from flows.experiments.evaluate import Settings, evaluate
@@ -85,7 +88,7 @@ def evaluate(
         either("ignore-identical-ids", ignore_identical_ids, no_ignore_identical_ids),
         relevance or None,
     )
-    return evaluate(model, data, out, settings)
+    return evaluate(model, data, settings, out=out, mteb=mteb)
 
 
 def either(name: str, yes: bool, no: bool) -> bool | None:

@@ -14,11 +14,11 @@ from flows.results.generations import lock_here, outdated
 from flows.team.lineage import ancestors
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import best_system, least_grade, metric_of
+from tasks.core.metrics.tested import Tested
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import read_yaml, validate
 from tasks.core.stage.safe_yaml import parse_yaml
-from tasks.report.params import Report
 
 VALUES = Path("data/values")
 SOURCE = "data/source.json"
@@ -71,7 +71,8 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
     sections = read_yaml(Path(PARAMS))
     measure = measure or metric_of(sections)
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
-    test = validate(Report, sections.get("report") or {}, PARAMS, section="report")
+    given = sections.get("report") or {}
+    test = validate(Tested, {key: given[key] for key in Tested.model_fields if key in given}, PARAMS, section="report")
     found = rows(sides, test, split=split, fewer=lower_is_better(measure))
     if as_json:
         told = {"split": split, "measure": measure, "first": names[0], "test": test.test, "systems": list(map(asdict, found))}
@@ -177,7 +178,7 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     return {query: row[measure] for query, row in per_query(measures, judged, ranked).items()}
 
 
-def rows(sides: Sequence[Side], test: Report, *, split: str, fewer: bool = False) -> list[Row]:
+def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False) -> list[Row]:
     """Every side but the first, against the first; p-values are Holm's over all of them. `fewer`: less of the measure is better."""
     import numpy as np
 
@@ -274,7 +275,7 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "not given"
 
 
-def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Report) -> str:
+def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Tested) -> str:
     """The table, and below it what differs and where queries are too few."""
     first = sides[0]
     mean = sum(first.values.values()) / len(first.values)

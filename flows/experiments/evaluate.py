@@ -23,6 +23,7 @@ from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_wo
 from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
+from tasks.core.metrics.mteb import MAIN, task_result
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.errors import Problem, UserError
@@ -75,8 +76,8 @@ class Plan:
     notes: Sequence[str]  # what its user should know
 
 
-def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int:
-    """Print the metrics of `model` on dataset `data`, per split; also to `out`. Returns the exit status.
+def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = None, mteb: Path | None = None) -> int:
+    """Print the metrics of `model` on dataset `data`, per split; also to `out`, and to `mteb` in MTEB's form. Returns the exit status.
 
     `model` is an encoder, whose pooling, head and similarity are its own, or an entry of `fuse`: BM25 is built over the data, and the
     weight (or k) is the one that was chosen on the project's own dev.
@@ -86,6 +87,8 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
         if length is not None and length < SHORTEST:
             raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
     shown, sections = decided(settings, data), read_yaml(Path("params.yaml"))
+    if mteb and MAIN not in (measures := check_file().evaluate.measures):
+        raise UserError(f"--mteb {mteb}: found {', '.join(measures)} in evaluate.measures, expected {MAIN}, MTEB's score; add it there")
     list_dataset(data)  # a UserError names the path as it was given
     plan = make_plan(model, data, sections, settings=settings, shown=shown)
     commit, processes, display = commit_of("HEAD"), Processes(), Display()
@@ -107,6 +110,7 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
                 return problem.status
             shutil.copy(project / LOCK, lock)
         measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), _texts(project / "data", shown)
+        revision = str(read_json(project / SOURCE)["dataset"]["digest"])
     finally:
         remove_worktree(tree)
     fused = made_from(model, sections)[1] if model in fusions(sections) else []
@@ -114,6 +118,8 @@ def evaluate(model: str, data: str, out: Path | None, settings: Settings) -> int
     display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{told}")
     if out:
         write_json(out, measured)
+    if mteb:
+        write_json(mteb, task_result(data, revision, measured, shown.relevance))
     return 0
 
 

@@ -1,9 +1,11 @@
 """Report the metrics and runs of all systems: one table, significance tests, and one page."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from tasks.core.charts.curves import load_curves
+from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.power import WANTED
 from tasks.core.metrics.selection import least_grade
 from tasks.core.stage.entry import parser, stage
@@ -33,6 +35,17 @@ def significance(contents: Contents) -> dict[str, Any]:
     }
 
 
+def write_mteb(folder: Path, contents: Contents, revision: str) -> None:
+    """A task result of MTEB for each system that has one."""
+    sections = read_parameters()
+    relevance = {split: least_grade(split, sections) for split in SPLITS}
+    folder.mkdir()
+    for system in contents.systems:
+        result = task_result(contents.dataset, revision, system.metrics, relevance)
+        if result["scores"]:
+            write_json(folder / f"{system.name}.json", result)
+
+
 def main() -> None:
     arguments = parser(
         __doc__ or "",
@@ -42,7 +55,8 @@ def main() -> None:
         index_metrics="folder of the indexes' metrics",
         curves="folder of the rounds' training curves",
         corpus="corpus folder",
-        out="folder to write: report.html, table.txt, significance.json",
+        source="source.json, for the digest of the data set",
+        out="folder to write: report.html, table.txt, significance.json, mteb/SYSTEM.json",
     ).parse_args()
     params, settings, sections = load(Report, "report"), load(Text, "text"), read_parameters()
     systems = load_systems(arguments.metrics, arguments.values, params.metric, sections)
@@ -87,6 +101,7 @@ def main() -> None:
     with new_folder(arguments.out) as out:
         write_json(out / "significance.json", significance(contents))
         write_text(out / "table.txt", f"{table}\n")
+        write_mteb(out / "mteb", contents, str(read_json(arguments.source).get("dataset", {}).get("digest", "")))
         write_text(out / "report.html", render(contents))
     print(table)
     if absent := [name for name in params.baselines if name not in {system.name for system in systems}]:

@@ -1,41 +1,15 @@
 """Parameters of report."""
 
-from typing import TYPE_CHECKING, Literal
-
 from pydantic import Field
 
 from tasks.core.metrics.selection import METRIC
-from tasks.core.stage.params import Params
-
-if TYPE_CHECKING:
-    from tasks.core.metrics.paired_tests import Floats
+from tasks.core.metrics.tested import Tested
 
 
-class Report(Params):
+class Report(Tested):
     """What the report compares."""
 
     metric: str = Field(METRIC, description="measure that chooses the best model on dev and is tested for significance")
     baselines: tuple[str, ...] = Field(
         ("bm25", "init", "warmup"), description="systems in the table that every other system is tested against"
     )
-    alpha: float = Field(0.05, gt=0, lt=1, description="family-wise error rate of the paired tests, with Holm's correction")
-    test: Literal["t", "permutation"] = Field(
-        "t", description="paired two-sided test: Student's t, or random sign flips (Smucker et al. 2007), drawn by seed"
-    )
-    permutations: int = Field(100_000, ge=1000, description="sign flips of test: permutation; all of them are used where they are fewer")
-    seed: int = Field(42, ge=0, description="seed for the sample of queries shown and for the permutation test")
-
-    def p(self, first: "Floats", second: "Floats") -> float:
-        """Two-sided p of the mean of first - second, both [Q], before correction."""
-        from tasks.core.metrics.paired_tests import paired_t_test, permutation_test  # scipy: not with every command
-
-        if self.test == "permutation":
-            return permutation_test(first, second, permutations=self.permutations, seed=self.seed)
-        return paired_t_test(first, second, self.alpha)[0]
-
-    @property
-    def tests(self) -> str:
-        """`paired two-sided t-tests`."""
-        if self.test == "t":
-            return "paired two-sided t-tests"
-        return f"paired two-sided permutation tests ({self.permutations:,} sign flips, seed {self.seed})"

@@ -81,7 +81,8 @@ def report(monkeypatch: pytest.MonkeyPatch, out: str = "report") -> str:
         for name in ("metrics", "values", "runs", "index-metrics", "curves", "corpus")
         for part in (f"--{name}", name.replace("-", "_"))
     ]
-    monkeypatch.setattr("sys.argv", ["report", *arguments, "--out", out])
+    write_json(Path("source.json"), {"dataset": {"digest": "d1g"}})
+    monkeypatch.setattr("sys.argv", ["report", *arguments, "--source", "source.json", "--out", out])
     freeze_parameters()
     main()
     return Path(out, "report.html").read_text()

@@ -138,14 +138,14 @@ def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
 def test_arguments_of_evaluate(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     got: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(evaluate, "evaluate", lambda *given: got.append(given) or 7)
+    monkeypatch.setattr(evaluate, "evaluate", lambda *given, **files: got.append((*given, files)) or 7)
     assert cli.main(["evaluate", "--model", "m", "--data", "demo"]) == 7
     nothing: dict[str, Any] = {"query": None, "document": None}
-    assert got.pop() == ("m", "demo", None, evaluate.Settings(nothing, nothing, None, False, None, None))
-    more = "--query-prefix q: --document-length 9 --no-titles --drop --ignore-identical-ids --relevance 1 2 --out found.json"
+    assert got.pop() == ("m", "demo", evaluate.Settings(nothing, nothing, None, False, None, None), {"out": None, "mteb": None})
+    more = "--query-prefix q: --document-length 9 --no-titles --drop --ignore-identical-ids --relevance 1 2 --out a.json --mteb b.json"
     assert cli.main(["evaluate", "--model", "m", "--data", "demo", *more.split()]) == 7
     settings = evaluate.Settings({"query": "q:", "document": None}, {"query": None, "document": 9}, False, True, True, [1, 2])
-    assert got.pop() == ("m", "demo", Path("found.json"), settings)
+    assert got.pop() == ("m", "demo", settings, {"out": Path("a.json"), "mteb": Path("b.json")})
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""Means as MTEB writes a task's result, so that its leaderboards and tables can read them (mteb 2, mteb/results/task_result.py)."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.core.sources.datasets import FOLDER_KINDS
+
+NAMES = {"nDCG": "ndcg", "AP": "map", "R": "recall", "P": "precision", "RR": "mrr"}
+LANGUAGE = "und-Zyyy"  # ISO 639-3 and 15924 for undetermined; with none, TaskResult.get_score has nothing to average
+MAIN = "nDCG@10"  # MTEB's score of retrieval
+NAMED = re.compile(r"(nDCG|AP|R|P|RR)@(\d+)")
+
+
+def task_result(dataset: str, revision: str, metrics: Mapping[str, Mapping[str, float]], relevance: Mapping[str, int]) -> dict[str, Any]:
+    """The JSON object of one model on `dataset` (a SPEC), from {split: {measure: mean}}; splits without MAIN are left out.
+
+    MTEB counts every grade above 0 as relevant, so binary measures are left out where `relevance` of the split is higher. The
+    language is not known here; `mteb_version` and `evaluation_time` are null, because MTEB did not run.
+    """
+    return {
+        "dataset_revision": revision,
+        "task_name": task_name(dataset),
+        "mteb_version": None,
+        "scores": {
+            split: [_scores(means, relevance.get(split, 1)) | {"main_score": means[MAIN], "hf_subset": "default", "languages": [LANGUAGE]}]
+            for split, means in metrics.items()
+            if MAIN in means
+        },
+        "evaluation_time": None,
+        "kg_co2_emissions": None,
+    }
+
+
+def task_name(dataset: str) -> str:
+    """`scifact` of beir:PATH/scifact, `beir/scifact` of irds:beir/scifact, `demo`."""
+    kind, _, place = dataset.partition(":")
+    return (place.rstrip("/").rpartition("/")[2] if kind in FOLDER_KINDS else place) or kind
+
+
+def _scores(means: Mapping[str, float], relevance: int) -> dict[str, float]:
+    named = {name: found for name in means if (found := NAMED.fullmatch(name)) and (found[1] == "nDCG" or relevance == 1)}
+    return {f"{NAMES[found[1]]}_at_{found[2]}": means[name] for name, found in named.items()}
