@@ -310,9 +310,13 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
     assert (status, err.count("\n")) == (2, 1)
     assert "beir: found 1 as the largest grade of test, expected 2 at least, the least that is relevant; set evaluate.relevance" in err
     assert not list(small.folder.glob(".retemper/evaluate/*/shards/*")), "it was refused before anything was encoded"
-    status, out, err = call("--out", str(small.folder.parent / "found.json"))
+    status, out, err = call("--out", str(small.folder.parent / "found.json"), "--mteb", str(small.folder.parent / "mteb.json"))
     assert (status, err) == (0, ""), out + err
     assert json.loads((small.folder.parent / "found.json").read_text()) == own
+    told = json.loads((small.folder.parent / "mteb.json").read_text())
+    assert told["task_name"] == "beir"
+    assert told["dataset_revision"] == json.loads(small.read("data/source.json"))["dataset"]["digest"]
+    assert {split: scores[0]["main_score"] for split, scores in told["scores"].items()} == {name: own[name]["nDCG@10"] for name in own}
     assert "evaluate@warmup | warmup: dev, 10 queries" in out and "summary" not in out
     assert out.splitlines()[-1].endswith("titles off") and f"{own['test']['nDCG@10']:.4f}" in out
     assert list(small.folder.glob(".retemper/evaluate/*/shards/*.npy")), "finished shards survive the tree"
