@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
 from tasks.core.charts.curves import POINTS, read_tsv, thinned
 from tasks.core.charts.svg import NARROW, ticks
@@ -158,45 +157,6 @@ def test_whole_report(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert pair["difference"] == pytest.approx(means["alpha"]["test"]["AP"] - means["bm25"]["test"]["AP"])
     report(monkeypatch, "again")
     assert folder_digest(project / "report") == folder_digest(project / "again")
-
-
-def test_significance_power_and_mteb(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    params = (
-        PARAMS.replace("AP, baselines", "nDCG@10, test: permutation, permutations: 5000, baselines") + "evaluate: {relevance: {test: 2}}\n"
-    )
-    (project / "params.yaml").write_text(params)
-    for name, level in (("bm25", 0.5), ("init", 0.2), ("zeta", 0.525)):
-        make_system(project, name, level, ("dev", "test"))
-    for path in [*project.glob("values/*/*.parquet"), *project.glob("metrics/*.json")]:  # AP under another name
-        if path.suffix == ".json":
-            path.write_text(path.read_text().replace('"AP"', '"nDCG@10"'))
-        else:
-            found = pq.read_table(path)
-            pq.write_table(found.rename_columns(["query", "nDCG@10", "RR@10"]).cast(_renamed(found.schema)), path)
-    page = report(monkeypatch)
-    self_contained(page)
-    told = json.loads((project / "report" / "significance.json").read_text())
-    assert told["test"] == "paired two-sided permutation tests (5,000 sign flips, seed 42) over queries"
-    assert told["marked"] == {"dev": 0.01, "test": 0.05}
-    pair = next(pair for pair in told["splits"]["test"] if (pair["system"], pair["baseline"]) == ("zeta", "bm25"))
-    first, second = (pq.read_table(project / "values" / name / "test.parquet")["nDCG@10"].to_numpy() for name in ("zeta", "bm25"))
-    differences = first - second
-    assert pair["effect"]["d"] == pytest.approx(differences.mean() / differences.std(ddof=1))
-    assert pair["p"] == pytest.approx(float(stats.ttest_rel(first, second).pvalue), abs=0.03)
-    assert not pair["significant"] and pair["warning"].startswith("test, zeta against bm25: 40 queries show a difference of 0.0")
-    printed = capsys.readouterr().out
-    assert pair["warning"] in page and f"{pair['effect']['detectable']:.4f}" in page and f"{pair['effect']['needed']:,}" in page
-    assert f"{pair['warning']}\n" in printed, "the best model against the first baseline"
-    assert "Paired two-sided permutation tests (5,000 sign flips, seed 42) on nDCG@10" in page
-    means = json.loads((project / "metrics" / "zeta.json").read_text())
-    result = json.loads((project / "report" / "mteb" / "zeta.json").read_text())
-    assert (result["task_name"], result["dataset_revision"]) == ("i>", "d1g")  # of beir:<i>here</i>
-    assert result["scores"]["test"][0]["main_score"] == means["test"]["nDCG@10"]
-    assert "mrr_at_10" in result["scores"]["dev"][0] and "mrr_at_10" not in result["scores"]["test"][0], "relevant from grade 2"
-
-
-def _renamed(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([schema.field(0), schema.field(1).with_name("nDCG@10"), schema.field(2)])
 
 
 def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
