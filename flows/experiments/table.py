@@ -11,6 +11,7 @@ from pydantic import Field
 from flows.experiments.store import Experiment
 from flows.process.display import text_table
 from flows.results import charts
+from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import SYSTEMS, best_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params, validate
@@ -96,7 +97,7 @@ def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
     repeated = max(runs, default=0) > 1
     order = {setting: ("" not in dict(setting), place) for place, setting in enumerate(cells)}
     means = {column: {setting: layout.middle(row[column]) for setting, row in cells.items() if column in row} for column in columns}
-    best = {column: best_of(found, order.__getitem__) for column, found in means.items() if found}
+    best = {column: best_of(_risen(found, column[1]), order.__getitem__) for column, found in means.items() if found}
     header = [*keys, *(["runs"] if repeated else []), *(measure if len(layout.models) == 1 else f"{m} {measure}" for m, measure in columns)]
     body = []
     for (setting, row), count in zip(cells.items(), runs, strict=True):
@@ -106,6 +107,11 @@ def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
         figures_ = [cell(row.get(column, []), layout, setting == best.get(column)) for column in columns]
         body.append([*labels, *(["" if is_reference else str(count)] if repeated else []), *figures_])
     return header, body
+
+
+def _risen(means: Mapping[Setting, float], measure: str) -> Mapping[Setting, float]:
+    """`means`, negated where less of `measure` is better."""
+    return {setting: -value for setting, value in means.items()} if lower_is_better(measure) else means
 
 
 def cell(values: Sequence[float], layout: Layout, best: bool = False) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.results.fusions import fusions, is_served
+from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import best_system
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -30,7 +31,8 @@ def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
     body = []
     for split in order:
         there = [(model, splits[split]) for model, splits in metrics.items() if split in splits]
-        for model, values in sorted(there, key=lambda pair: float(pair[1].get(measures[0], 0)) if measures else 0):
+        sign = -1 if measures and lower_is_better(measures[0]) else 1
+        for model, values in sorted(there, key=lambda pair: sign * float(pair[1].get(measures[0], 0)) if measures else 0):
             body.append([model, split, *(f"{values[name]:.4f}" if isinstance(values.get(name), (int, float)) else "" for name in measures)])
     return ["model", "split", *measures], body
 

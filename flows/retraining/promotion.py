@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from tasks.core.metrics.added import lower_is_better
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params, read_yaml, validate
 
@@ -107,4 +108,8 @@ def measure_of(rule: Promotion, sections: Mapping[str, Any]) -> str:
     known = (sections.get("evaluate") or {}).get("measures")
     if known and measure not in known:
         raise UserError(f"{FILE}: promotion.metric: found {measure!r}, expected one of evaluate.measures: {', '.join(known)}")
+    if lower_is_better(measure):
+        raise UserError(
+            f"{FILE}: promotion.metric: found {measure!r}, which counts mistakes, expected a measure that is higher for a better model"
+        )
     return measure

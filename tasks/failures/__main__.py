@@ -31,9 +31,9 @@ def questions(corpus: Path, split: str) -> dict[str, str]:
 
 
 def relevant_of(qrels: Qrels, queries: Sequence[str], least: int) -> dict[str, list[str]]:
-    """Documents of grade >= `least` of each of `queries`, highest grade first, then by id."""
+    """Documents of grade >= `least` of each of `queries` that has one, highest grade first, then by id."""
     graded = {query: sorted((-grade, doc) for doc, grade in qrels[query].items() if grade >= least) for query in queries}
-    return {query: [doc for _, doc in rows] for query, rows in graded.items()}
+    return {query: [doc for _, doc in rows] for query, rows in graded.items() if rows}
 
 
 def worst(
@@ -102,7 +102,8 @@ def main() -> None:
             runs = {name: given.runs / name / f"{split}.trec" for name in means if split in means[name]}
             if not lost:  # errors are studied on dev, not on test
                 print("\n".join(told(found, model, against, metric, split, params.alpha)))
-                relevant = relevant_of(qrels, losers(values, params.worst), least)
+                relevant = relevant_of(qrels, values.queries, least)
+                relevant = {query: relevant[query] for query in losers(values, params.worst, relevant)}
                 entries = worst(values, texts, relevant, found_by({name: runs[name] for name in names}, relevant), documents, words)
                 lost = {"split": split, "queries": entries}
             searched = {name: path for name, path in runs.items() if name not in made}

@@ -1,6 +1,6 @@
 """The queries that lose most, with what each system found and the words that BM25 matched in it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ Found = Mapping[str, Mapping[str, tuple[str | None, int | None]]]  # system, que
 NOTHING = 1e-9  # differences up to this are rounding
 
 
-def losers(values: Values, most: int) -> list[str]:
-    """The `most` queries with the lowest difference below 0, ascending, equal ones by id; without an other system,
+def losers(values: Values, most: int, among: Container[str]) -> list[str]:
+    """The `most` queries of `among` with the lowest difference below 0, ascending, equal ones by id; without an other system,
     of those with the lowest values."""
     limit = -NOTHING if values.against is not None else 1 - NOTHING
-    places = [place for place, value in enumerate(values.difference) if value < limit]
+    places = [place for place, value in enumerate(values.difference) if value < limit and values.queries[place] in among]
     order = sorted(places, key=lambda place: (values.difference[place], values.queries[place]))
     return [values.queries[place] for place in order[:most]]
 

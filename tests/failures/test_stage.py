@@ -167,3 +167,8 @@ def test_systems_with_other_queries_are_refused(monkeypatch: pytest.MonkeyPatch)
     rows(Path("values/bm25/dev.parquet"), pa.schema([("query", pa.string()), ("RR", pa.float64())]), [("q1", 1.0)])
     with pytest.raises(UserError, match="have different dev queries, expected the same; run evaluate again"):
         run(monkeypatch, model="star")
+
+
+def test_queries_without_a_relevant_document_are_nobodys_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows(Path("corpus/qrels/dev.parquet"), QRELS, [(query, doc, int(query != "q1")) for query, docs in RELEVANT.items() for doc in docs])
+    assert [entry["query"] for entry in run(monkeypatch, model="star")["worst"]["queries"]] == ["q2"]

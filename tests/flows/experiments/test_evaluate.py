@@ -126,7 +126,7 @@ def test_lengths_that_the_model_does_not_take(small: Any, planned: Any) -> None:
 
 def test_the_command_line_hands_them_over(small: Any, planned: Any, monkeypatch: Any) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(evaluate, "evaluate", lambda *arguments: given.append(arguments[3]) or 0)
+    monkeypatch.setattr(evaluate, "evaluate", lambda *arguments, **_: given.append(arguments[2]) or 0)
     flags = ["--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids", "--relevance", "2", "3"]
     done = small.retemper("evaluate", "--model", "m", "--data", "demo", *flags)
     assert done.status == 0, done

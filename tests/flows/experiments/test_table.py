@@ -56,6 +56,14 @@ def test_a_row_for_each_setting_with_mean_and_deviation() -> None:
     assert table.rows(table.collect(FOUND, LAYOUT, "test"), LAYOUT)[1][0][2:] == ["", ""], "no test figures, none shown"
 
 
+def test_the_fewest_mistakes_are_the_best() -> None:
+    layout = table.Layout(caption="", models=("m",), measures=("Hole@10",))
+    found = [
+        ((("setting", str(value)),), Experiment("", "", "", "", {}, {"m": {"dev": {"Hole@10": value}}})) for value in (0.25, 0.125, 0.5)
+    ]
+    assert table.rows(table.collect(found, layout, "dev"), layout)[1] == [["0.25", "0.2500 "], ["0.125", "0.1250*"], ["0.5", "0.5000 "]]
+
+
 def test_a_median_is_not_moved_by_one_seed_that_fails() -> None:
     found = [((("objective", name), ("n", "1")), one(rr=value)) for name, value in [("a", 0.5), ("a", 0.01), ("a", 0.6), ("b", 0.4)]]
     for average, first, second in (("median", "0.5000 (0.0100 to 0.6000)*", "0.4000 "), ("mean", "0.3700 ± 0.3158 ", "0.4000*")):

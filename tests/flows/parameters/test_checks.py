@@ -221,6 +221,12 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("pretrain.costa.temperature", 0, "pretrain.costa.temperature: found 0; input should be greater than 0"),
         ("articles.source", "zim:wiki", "articles.source: articles 'zim:wiki': unknown kind 'zim'"),
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
+        (
+            "evaluate.measures",
+            ["nDCG@10", "PairwiseErrors@2000"],
+            "retrieve.depth: found 1000, expected at least 2000 for PairwiseErrors@2000 in evaluate.measures",
+        ),
+        ("report.test", "wilcoxon", "report.test: found 'wilcoxon'"),
         ("retrieve.depth", 50, "retrieve.depth: found 50, expected at least 100 for R@100 in evaluate.measures"),
         ("bm25.run_depth", 99, "bm25.run_depth: found 99, expected at least 100 for R@100 in evaluate.measures"),
         (
@@ -391,3 +397,22 @@ def test_a_mixture_ends_with_the_shorter_of_its_sources(sections: dict[str, Any]
     sections["rounds"]["star"]["hard_negatives"] = most + 1
     with pytest.raises(UserError, match=r"hard_negatives"):
         check(sections)
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("Hole@10", "report.metric: found 'Hole@10', which counts mistakes, expected a measure that is higher for a better system"),
+        ("Coverage@20", "report.metric: found 'Coverage@20', which reads documents, expected a measure of the runs alone, by which fuse."),
+    ],
+)
+def test_what_chooses_systems_is_higher_for_better_ones(full_params: dict[str, Any], metric: str, told: str) -> None:
+    full_params["evaluate"]["measures"] = ["nDCG@10", metric]
+    full_params["report"]["metric"] = metric
+    full_params["fuse"] = {"hybrid": {"first": "bm25", "second": "star", "method": "linear"}}
+    with pytest.raises(UserError) as refused:
+        check(full_params)
+    assert told in str(refused.value)
+    if metric == "Coverage@20":
+        full_params["fuse"]["hybrid"]["weight"] = 0.5
+        check(full_params)

@@ -63,6 +63,11 @@ def test_the_table_has_test_last_and_the_best_at_the_bottom() -> None:
     ]
 
 
+def test_of_mistakes_the_fewest_are_at_the_bottom() -> None:
+    _, body = rows({"many": {"dev": {"Hole@10": 0.9}}, "few": {"dev": {"Hole@10": 0.1}}})
+    assert [line[0] for line in body] == ["many", "few"]
+
+
 def test_tables() -> None:
     assert text_table(["a", "n"], [["x", "1.5"], ["yy", "10.0"]]) == "a      n\nx    1.5\nyy  10.0"
     assert markdown_table(["a", "n"], [["x", "1"]]) == "| a | n |\n| --- | ---: |\n| x | 1 |"

@@ -58,6 +58,8 @@ def test_refusals(tmp_path: Path) -> None:
     assert measure_of(Promotion(metric="RR@10"), sections) == "RR@10"
     with pytest.raises(UserError, match=r"promotion.metric: found 'P@7', expected one of evaluate.measures: AP, RR@10"):
         measure_of(Promotion(metric="P@7"), sections)
+    with pytest.raises(UserError, match=r"promotion.metric: found 'Hole@10', which counts mistakes"):
+        measure_of(Promotion(metric="Hole@10"), {"evaluate": {"measures": ["AP", "Hole@10"]}})
     file = tmp_path / "retraining.yaml"
     assert read_retraining(file).promotion == Promotion()
     for text, key in (
