@@ -31,7 +31,7 @@ def main() -> None:
             run, values = given.runs / f"{split}.trec", folder / f"{split}.parquet"
             metrics[split], queries = evaluate_split(run, qrels, measures, corpus=given.corpus, split=split, values=values)
             if empty := sum(max(grades.values()) < params.relevance[split] for grades in qrels.values()):
-                print(f"{given.name}: {split}, {empty:,} judged queries have no relevant document and count 0 where one is needed")
+                print(f"{given.name}: {split}, queries without a relevant document, which count 0: {empty:,}")
             print(
                 f"{given.name}: {split}, {queries:,} queries: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())
             )

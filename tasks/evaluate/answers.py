@@ -1,6 +1,6 @@
 """Coverage (answer hits, top-k accuracy): does one of the best documents contain an answer? As DPR's evaluation matches strings.
 
-Karpukhin et al. 2020; dpr/data/qa_validation.py `has_answer` and dpr/utils/tokenizers.py `SimpleTokenizer`.
+DPR (arXiv:2004.04906); its dpr/data/qa_validation.py `has_answer`, and dpr/utils/tokenizers.py `SimpleTokenizer`.
 """
 
 import unicodedata

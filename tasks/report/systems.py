@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import SYSTEMS, best_system
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -75,7 +76,7 @@ def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
         entry = next((found for part in ("rerank", "rescore") if (found := (sections.get(part) or {}).get(system.name))), None)
         depth = entry.get("depth", DEPTH) if entry else sys.maxsize
         names = list(dict.fromkeys(name for measured in system.metrics.values() for name in measured))
-        deeper = [name for name in names if (at := CUTOFF.search(name)) and int(at[1]) > depth]
+        deeper = [name for name in names if (at := CUTOFF.search(name)) and int(at[1]) > depth and not lower_is_better(name)]
         told += [f"{system.name} has only {depth} ranks, which lowers its {', '.join(deeper)}"] if deeper else []
     return "; ".join(told)
 

@@ -1,16 +1,22 @@
 """Coverage against DPR's code written out, on texts with accents, signs, and answers of many words."""
 
+import json
 import random
 import re
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tasks.core.metrics.measures import parse
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.parquet import write_table
-from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tasks.evaluate.answers import contains, words
 from tasks.evaluate.split import evaluate_split
 
@@ -49,9 +55,7 @@ def corpus(folder: Path, documents: dict[str, str], answers: dict[str, list[str]
     write_table(folder / "queries" / "test.parquet", QUERIES, [_table(QUERIES, rows)])
 
 
-def _table(schema: object, rows: list[tuple[object, ...]]) -> object:
-    import pyarrow as pa
-
+def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
     return pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)
 
 
@@ -99,3 +103,24 @@ def test_documents_or_queries_twice_in_a_run_are_refused(tmp_path: Path) -> None
             evaluate_split(
                 tmp_path / "test.trec", {"q": {"d": 1}}, parse(["AP"], 1), corpus=tmp_path, split="test", values=tmp_path / "v.parquet"
             )
+
+
+def test_the_stage_measures_coverage_where_it_is_asked_for(tmp_path: Path) -> None:
+    corpus(tmp_path, {"d": "Paris, France", "e": "Rome"}, {"q": ["paris"], "p": ["Oslo"], "r": ["Rome"]})
+    for split, rows in (("dev", []), ("test", [("q", "d", 1), ("p", "d", 1), ("r", "d", 0)])):
+        write_table(tmp_path / "qrels" / f"{split}.parquet", QRELS, [_table(QRELS, rows)] if rows else [])
+    (tmp_path / "test.trec").write_text("q Q0 e 1 2.0 x\nq Q0 d 2 1.0 x\np Q0 e 1 1.0 x\nr Q0 e 1 1.0 x\n")
+    (tmp_path / "params.yaml").write_text("evaluate: {measures: [Coverage@1, AP, Coverage@2]}\n")
+    freeze_parameters(tmp_path)
+    command = [sys.executable, "-m", "tasks.evaluate", "--name", "bm25"]
+    command += ["--runs", ".", "--corpus", ".", "--values", "values", "--metrics", "metrics.json"]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "bm25: test, queries without a relevant document, which count 0: 1\n" in done.stdout
+    expected = {"Coverage@1": 1 / 3, "AP": 0.5 / 3, "Coverage@2": 2 / 3}
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {"test": pytest.approx(expected)}
+    (tmp_path / "documents.parquet").unlink()
+    (tmp_path / "params.yaml").write_text("evaluate: {measures: [AP]}\n")
+    freeze_parameters(tmp_path)
+    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True).returncode == 0, "no text is read"

@@ -76,8 +76,8 @@ def hole_rate(ranking: Sequence[str], grades: Grades, cutoff: int) -> float:
 def pairwise_errors(ranking: Sequence[str], grades: Grades, cutoff: int, *, least: int) -> int:
     """Top-K pairwise errors, K = `cutoff`: for each document of grade >= `least`, the number of others above it, at most K; summed.
 
-    arXiv:2104.08051, equation 6. A relevant document that the ranking lacks counts K. That is exact if K documents below `least`
-    are ranked, otherwise the most it can be. The total (equation 5) needs a ranking of the whole corpus; with K the size of the
+    ADORE (arXiv:2104.08051), Eq. 6. A relevant document that the ranking lacks counts K. That is exact if K documents below `least`
+    are ranked, otherwise the most it can be. The total (Eq. 5) needs a ranking of the whole corpus; with K the size of the
     corpus this is the same.
     """
     errors, above, found = 0, 0, 0

@@ -48,7 +48,7 @@ def test_added_measures_of_an_empty_list() -> None:
 @pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_pairwise_errors_are_pairs_in_the_wrong_order(seed: int, least: int) -> None:
-    """A plain loop over all (relevant, other) pairs of the whole corpus, of which the run may end early; equations 5 and 6."""
+    """A plain loop over all (relevant, other) pairs of the whole corpus, of which the run may end early; ADORE, Eq. 5 and 6."""
     qrels, _ = drawn(seed)
     draw, corpus = random.Random(seed), [f"d{n}" for n in range(40)]
     whole = {query: draw.sample(corpus, len(corpus)) for query in qrels}
