@@ -10,6 +10,7 @@ from tasks.core.metrics.paired_tests import holm
 from tasks.report.params import Report
 from tasks.report.significance import compare
 from tasks.report.systems import System
+from tasks.report.table import build
 
 
 def system(name: str, values: list[float]) -> System:
@@ -78,3 +79,11 @@ def test_the_permutation_test_decides_where_it_is_asked_for() -> None:
     assert by_flips.p == by_flips.p_holm == 2 / 2**9
     assert by_t.p == pytest.approx(float(stats.ttest_rel(systems[1].values["test"], systems[0].values["test"]).pvalue))
     assert (by_flips.low, by_flips.high, by_flips.effect) == (by_t.low, by_t.high, by_t.effect)
+
+
+def test_the_best_value_of_a_column_is_the_lowest_where_mistakes_are_counted() -> None:
+    systems = [
+        System(name, "", {"test": {"AP": ap, "Hole@5": hole}}, {"test": ["q"]}, {"test": np.array([ap])})
+        for name, ap, hole in (("bm25", 0.25, 0.5), ("star", 0.75, 0.125))
+    ]
+    assert build(systems, "AP", "test", "star", [], {}).top == ("0.7500", "0.1250")
