@@ -397,22 +397,3 @@ def test_a_mixture_ends_with_the_shorter_of_its_sources(sections: dict[str, Any]
     sections["rounds"]["star"]["hard_negatives"] = most + 1
     with pytest.raises(UserError, match=r"hard_negatives"):
         check(sections)
-
-
-@pytest.mark.parametrize(
-    ("metric", "told"),
-    [
-        ("Hole@10", "report.metric: found 'Hole@10', which counts mistakes, expected a measure that is higher for a better system"),
-        ("Coverage@20", "report.metric: found 'Coverage@20', which reads documents, expected a measure of the runs alone, by which fuse."),
-    ],
-)
-def test_what_chooses_systems_is_higher_for_better_ones(full_params: dict[str, Any], metric: str, told: str) -> None:
-    full_params["evaluate"]["measures"] = ["nDCG@10", metric]
-    full_params["report"]["metric"] = metric
-    full_params["fuse"] = {"hybrid": {"first": "bm25", "second": "star", "method": "linear"}}
-    with pytest.raises(UserError) as refused:
-        check(full_params)
-    assert told in str(refused.value)
-    if metric == "Coverage@20":
-        full_params["fuse"]["hybrid"]["weight"] = 0.5
-        check(full_params)
