@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from flows.cli import champion, compare, evaluate, gc, judgments, lineage, merge, remote, retrain, rounds, run, search, sweep
+from flows.cli import browse, champion, compare, evaluate, gc, judgments, lineage, merge, remote, retrain, rounds, run, search, sweep
 from flows.cli.command import Check
 from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable
@@ -32,6 +32,7 @@ EXAMPLES = (  # a command, and what it does
     ('retemper search "capital of France"', "the best model's top ten"),
     ("retemper evaluate --model data/encoders/star --data beir:../nfcorpus", "any model on any dataset, zero-shot"),
     ("retemper compare star HEAD~1:star", "two systems query by query, and what differs in how they were made"),
+    ("retemper browse star bm25", "two systems side by side on a local page; judge what they find"),
     ("retemper remote add team s3://bucket/path", "share what is computed, and fetch what others have computed"),
     ("retemper merge", "after a git merge with conflicts: both sides' params.yaml and dvc.lock"),
     ("retemper sweep grid.yaml", "the points of a grid as DVC experiments"),
@@ -75,7 +76,7 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for group in (run, rounds, search, evaluate, compare, retrain, champion, remote):
+    for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, remote):
         app.add_typer(group.app)
     for more in (remote.cache, merge.app, judgments.app, gc.app, lineage.app, sweep.app):
         app.add_typer(more)

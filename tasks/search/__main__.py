@@ -1,7 +1,7 @@
 """Search a corpus from the shell, using the indexes that would be served."""
 
 import textwrap
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError, escaped
 from tasks.core.tables.ids import ordinals
-from tasks.search.lists import dense_list, fused_list, lexical_list
+from tasks.search.lists import DenseSystem, LexicalSystem, Systems
 
 WIDTH = 110  # columns of printed text
 
@@ -46,15 +46,30 @@ def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
 
 def arguments() -> ArgumentParser:
     """The command line: one --model, or the systems of a fusion and the fusions over them; the last one is searched with."""
-    known = parser(__doc__ or "", documents="documents.parquet of the corpus", tokens="token folder")
+    known = system_arguments(parser(__doc__ or "", documents="documents.parquet of the corpus", tokens="token folder"))
     known.add_argument("--query", required=True, help="what to search for")
     known.add_argument("--k", type=int, default=10, help="documents to show")
+    return known
+
+
+def system_arguments(known: ArgumentParser) -> ArgumentParser:
+    """Adds the systems that are searched to a command line."""
     known.add_argument("--model", nargs=3, action="append", default=[], metavar=("NAME", "ENCODER", "INDEX"), help="a model's folders")
     known.add_argument("--lexical", type=Path, metavar="INDEX", help="folder of BM25's index, for the system bm25")
     known.add_argument("--fusion", nargs=2, action="append", default=[], metavar=("NAME", "RECORD"), help="fusion.json; after its parts")
     known.add_argument("--depth", type=int, default=1000, help="ranks of a model's list that are fused")
     known.add_argument("--lexical-depth", type=int, default=1000, help="ranks of BM25's list that are fused")
     return known
+
+
+def open_systems(given: Namespace, *, resident: bool = False) -> Systems:
+    """The systems of `system_arguments`."""
+    dense = {
+        name: DenseSystem(given.tokens, encoder=Path(encoder), index=Path(index), resident=resident) for name, encoder, index in given.model
+    }
+    lexical = {"bm25": LexicalSystem(given.lexical)} if given.lexical else {}
+    fusions = {name: Path(record) for name, record in given.fusion}
+    return Systems({**dense, **lexical}, fusions, depth=given.depth, lexical_depth=given.lexical_depth)
 
 
 def main() -> None:
@@ -67,14 +82,8 @@ def main() -> None:
         raise UserError("the query is empty; enter some words")
     if args.k < 1:
         raise UserError(f"--k {args.k}: expected at least 1")
-    depth = args.depth if args.fusion else args.k
-    lists = {name: dense_list(query, args.tokens, depth, encoder=Path(encoder), index=Path(index)) for name, encoder, index in args.model}
-    if args.lexical:
-        lists["bm25"] = lexical_list(query, args.lexical, args.lexical_depth)
-    last = args.fusion[-1][0] if args.fusion else args.model[0][0]
-    for name, record in args.fusion:
-        lists[name] = fused_list(lists, Path(record), args.k if name == last else args.depth)
-    found = lists[last]
+    name = args.fusion[-1][0] if args.fusion else args.model[0][0]
+    found = open_systems(args).search(query, name, args.k)
     texts = texts_of(args.documents, pa.chunked_array([pa.array(found.documents, pa.string())]))
     for rank, (doc, score) in enumerate(zip(found.documents, found.scores, strict=True), 1):
         title, text = texts[doc]

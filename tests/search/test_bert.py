@@ -132,12 +132,12 @@ def test_weights_that_are_not_finite_are_left_to_torch(tiny_encoder: Path, tmp_p
 
 
 def test_another_architecture_is_searched_with_by_torch(tiny_encoder: Path, tmp_path: Path) -> None:
-    from tasks.search.lists import vector_by_torch
+    from tasks.search.lists import resident_tower
 
     config = DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=48, vocab_size=40_000)
     folder = saved(DistilBertModel(config), SHAPES["cls, dot"], tiny_encoder, tmp_path / "m")
     assert query_vector(folder, "text", 16) is None
-    assert vector_by_torch(folder, "text", 16).shape == (1, 32)
+    assert resident_tower(folder, 16)("text").shape == (1, 32)
 
 
 def test_neither_torch_nor_transformers_is_imported(tiny_encoder: Path, tmp_path: Path) -> None:

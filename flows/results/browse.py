@@ -1,0 +1,57 @@
+"""Opens the page on which two systems are compared query by query. Searching is a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.parameters.checks import PARAMS, check_file
+from flows.process.processes import environment
+from flows.repository.lock import corpus_of
+from flows.results.fusions import BM25, fusions, made_from, record_of
+from flows.results.generations import lock_here, refuse_unfit
+from flows.results.metrics import INDEXES, best_model, read_metrics
+from flows.results.search import refuse_unindexed, served_index
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+
+
+def browse(first: str | None, second: str | None, *, split: str, port: int, batch: Path) -> int:
+    """Serve the page until it is stopped; returns the exit status. Defaults: the best on dev, and BM25."""
+    parameters, sections = check_file(), read_yaml(PARAMS)
+    metrics = read_metrics()
+    judged = "dev" if any("dev" in splits for splits in metrics.values()) else "test"
+
+    def best(names: Mapping[str, Any]) -> str:
+        return best_model(names, parameters.report.metric, sections, split=judged, fused=True)
+
+    first = first or best(metrics)
+    second = second or (BM25 if first != BM25 else best({name: splits for name, splits in metrics.items() if name != BM25}))
+    lock, here = lock_here(), fusions(sections)
+    asked: dict[str, None] = {}
+    fused: dict[str, None] = {}
+    for name in (first, second):
+        parts, over = made_from(name, sections) if name in here else ([name], [])
+        asked |= dict.fromkeys(parts)
+        fused |= dict.fromkeys(over)
+        refuse_unfit(lock, name, "dvc.lock")
+    systems = []
+    for name in asked:
+        if name != BM25:
+            refuse_unindexed(name, here)
+            systems += ["--model", name, f"data/encoders/{name}", str(served_index(name, INDEXES))]
+    systems += [word for name in fused for word in ("--fusion", name, str(record_of(name, sections)))]
+    if not Path("data/bm25").exists():
+        raise UserError("data/bm25: no index of BM25, whose analysis marks what matches; run retemper run")
+    corpus = corpus_of(lock)
+    given = [
+        *systems, "--lexical", "data/bm25", "--depth", str(parameters.retrieve.depth), "--lexical-depth", str(parameters.bm25.run_depth),
+        "--documents", f"{corpus}/documents.parquet", "--tokens", "data/tokens", "--corpus", corpus, "--values", "data/values",
+        "--batch", str(batch), "--split", split, "--metric", parameters.report.metric, "--port", str(port), "--chosen", first, second,
+    ]  # fmt: skip
+    try:
+        return subprocess.run([sys.executable, "-m", "tasks.search.browse", *given], env=environment(), check=False).returncode
+    except KeyboardInterrupt:  # how it is ended
+        print()
+        return 0

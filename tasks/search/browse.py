@@ -1,0 +1,215 @@
+"""A local page to compare two systems query by query, and to judge what they find. `python -m tasks.search.browse`.
+
+It listens on this machine only, and answers no request that names another host or comes from another page: what a browser
+shows elsewhere can neither read the corpus nor write a judgment.
+"""
+
+import csv
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel, Field
+
+from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json, write_text
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
+from tasks.core.text.analysis import WORD
+from tasks.search.__main__ import open_systems, system_arguments, texts_of
+from tasks.search.lists import LexicalSystem, Systems
+
+HOST = "127.0.0.1"
+SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+MOST = 100  # documents of an answer
+TYPED = "browse-"  # begins the ids of queries that are typed in the page
+
+
+class Judgment(BaseModel):
+    """What a person clicked. Without `query`, the id of a query of the corpus, the query was typed in."""
+
+    query: str | None = None
+    text: str = Field(min_length=1, max_length=2000)
+    doc: str = Field(min_length=1)
+    grade: int = Field(ge=0, le=3)
+
+
+class Corpus:
+    """Documents, and the queries of a split with their judgments and the systems' values."""
+
+    def __init__(self, given: Namespace) -> None:
+        self.documents, self.split = given.documents, given.split
+        self.queries = _queries(given.corpus / "queries" / f"{given.split}.parquet")
+        self.qrels: dict[str, dict[str, int]] = {}
+        judged = read_table(given.corpus / "qrels" / f"{given.split}.parquet", QRELS)
+        for query, doc, grade in zip(*(judged[name].to_pylist() for name in QRELS.names), strict=True):
+            self.qrels.setdefault(query, {})[doc] = grade
+        self.metric, self.chosen = given.metric, given.chosen
+        self.values = {name: _values(given.values / name / f"{given.split}.parquet", given.metric) for name in given.systems}
+
+    def difference(self, first: str, second: str) -> list[dict[str, Any]]:
+        """Every query with both systems' values, those that `first` loses most first."""
+        one, other = self.values.get(first, {}), self.values.get(second, {})
+        rows = [
+            {"query": query, "text": self.queries[query], "first": one[query], "second": other[query]}
+            for query in one
+            if query in other and query in self.queries
+        ]
+        return sorted(rows, key=lambda row: (row["first"] - row["second"], row["query"]))
+
+
+class Judgments:
+    """The judgments of this session, as a batch for the inbox: qrels/SPLIT.tsv, and queries.jsonl for queries that were typed in."""
+
+    def __init__(self, batch: Path, split: str) -> None:
+        self._qrels, self._queries = batch / "qrels" / f"{split}.tsv", batch / "queries.jsonl"
+        self._lock = Lock()
+        self.grades: dict[tuple[str, str], int] = {}
+        self._typed: dict[str, str] = {}
+        if self._qrels.exists():  # a session before this one
+            with self._qrels.open(encoding="utf-8", newline="") as handle:
+                for row in csv.DictReader(handle, delimiter="\t"):
+                    self.grades[row["query-id"], row["corpus-id"]] = int(row["score"])
+        if self._queries.exists():
+            records = map(json.loads, self._queries.read_text(encoding="utf-8").splitlines())
+            self._typed = {record["_id"]: record["text"] for record in records}
+
+    def add(self, judgment: Judgment) -> str:
+        """Keep one, written to disk before this returns; the id of its query."""
+        query = judgment.query or TYPED + blake2b(judgment.text.encode(), digest_size=8).hexdigest()
+        if any(mark in query + judgment.doc for mark in "\t\n\r"):
+            raise HTTPException(400, "an id with a tab or a line end cannot be written as qrels")
+        with self._lock:
+            self.grades[query, judgment.doc] = judgment.grade
+            if judgment.query is None:
+                self._typed[query] = judgment.text
+                lines = [json.dumps({"_id": name, "text": text}, ensure_ascii=False) + "\n" for name, text in self._typed.items()]
+                write_text(self._queries, "".join(lines))
+            rows = [f"{name}\t{doc}\t{grade}\n" for (name, doc), grade in self.grades.items()]
+            write_text(self._qrels, "query-id\tcorpus-id\tscore\n" + "".join(rows))
+        return query
+
+
+def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, terms: Callable[[str], list[str]]) -> FastAPI:
+    """The page and what it asks for. `terms` is BM25's analysis, which says what matches."""
+    app = FastAPI(title="retemper browse", docs_url=None, redoc_url=None, openapi_url=None)
+    page = files("tasks.search").joinpath("browse.html").read_text(encoding="utf-8")
+    searching = Lock()  # one at a time: the index and the encoder use all threads already
+
+    @app.middleware("http")
+    async def same_origin(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        host = request.headers.get("host", "").rsplit(":", 1)[0]
+        origin = request.headers.get("origin")
+        if host not in (HOST, "localhost", "testserver") or (origin is not None and origin.split("://")[-1] != request.headers.get("host")):
+            return JSONResponse({"detail": "this page answers only to itself"}, status_code=403)
+        response = await answer(request)
+        response.headers["Content-Security-Policy"] = SOURCES
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    @app.get("/", response_class=HTMLResponse)
+    def index() -> str:
+        return page
+
+    @app.get("/api/systems")
+    def list_systems() -> dict[str, Any]:
+        return {"systems": systems.names, "chosen": corpus.chosen, "split": corpus.split, "metric": corpus.metric}
+
+    @app.get("/api/queries")
+    def list_queries(first: str, second: str) -> list[dict[str, Any]]:
+        return corpus.difference(first, second)
+
+    @app.get("/api/search")
+    def search(system: str, text: str, k: int = 10, query: str | None = None) -> dict[str, Any]:
+        if system not in systems.names:
+            raise HTTPException(404, f"no system {system}, expected one of {', '.join(systems.names)}")
+        if not text.strip():
+            raise HTTPException(400, "the query is empty; enter some words")
+        with searching:
+            found = systems.search(text, system, min(max(k, 1), MOST))
+        texts = texts_of(corpus.documents, pa.chunked_array([pa.array(found.documents, pa.string())])) if len(found.documents) else {}
+        asked = query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
+        known = corpus.qrels.get(asked, {}) | {doc: grade for (name, doc), grade in judgments.grades.items() if name == asked}
+        wanted = set(terms(text))
+        hits = []
+        for doc, score in zip(found.documents, found.scores, strict=True):
+            title, body = texts[doc]
+            hit = {"id": doc, "score": float(score), "title": title, "text": body, "grade": known.get(doc)}
+            hits.append(hit | {"matched": sorted({word for word in WORD.findall(body) if wanted.intersection(terms(word))})})
+        return {"hits": hits, "relevant": sum(grade > 0 for grade in known.values())}
+
+    @app.post("/api/judge")
+    def judge(judgment: Judgment) -> dict[str, str]:
+        if judgment.query is not None and judgment.query not in corpus.queries and not judgment.query.startswith(TYPED):
+            raise HTTPException(404, f"no query {judgment.query} in {corpus.split}")
+        return {"query": judgments.add(judgment)}
+
+    return app
+
+
+def _queries(path: Path) -> dict[str, str]:
+    table = read_table(path, QUERIES, ["id", "text"])
+    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+
+
+def _values(path: Path, metric: str) -> Mapping[str, float]:
+    """A system's values by query; empty where it was not measured."""
+    metrics = path.parent.parent.parent / "metrics" / f"{path.parent.name}.json"
+    if not path.exists() or not metrics.exists():
+        return {}
+    measured = read_json(metrics)[path.stem]
+    if metric not in measured:
+        raise UserError(f"params.yaml: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measured)}")
+    table = read_table(path, pa.schema([("query", pa.string()), *((name, pa.float64()) for name in measured)]), ["query", metric])
+    return dict(zip(table["query"].to_pylist(), table[metric].to_pylist(), strict=True))
+
+
+def arguments() -> ArgumentParser:
+    """The command line."""
+    known = system_arguments(
+        parser(
+            __doc__ or "",
+            documents="documents.parquet of the corpus",
+            tokens="token folder",
+            corpus="corpus folder",
+            values="folder of the systems' measures for every query",
+            batch="folder to write judgments to",
+        )
+    )
+    known.add_argument("--split", choices=MEASURED, default=MEASURED[0], help="queries that are stepped through")
+    known.add_argument("--chosen", nargs=2, required=True, metavar="SYSTEM", help="the two that are shown first")
+    known.add_argument("--metric", required=True, help="measure of the values")
+    known.add_argument("--port", type=int, default=0, help="port to listen on; 0: any that is free")
+    return known
+
+
+def main() -> None:
+    import socket
+
+    import uvicorn
+
+    given = arguments().parse_args()
+    systems = open_systems(given, resident=True)
+    given.systems = systems.names
+    app = create_app(systems, Corpus(given), Judgments(given.batch, given.split), LexicalSystem(given.lexical).terms)
+    with socket.socket() as listener:
+        try:
+            listener.bind((HOST, given.port))
+        except OSError:
+            raise UserError(f"--port {given.port}: is taken, expected a free one; choose another, or 0") from None
+        print(f"http://{HOST}:{listener.getsockname()[1]}/  (Ctrl+C ends it; judgments are written to {given.batch})", flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

@@ -1,0 +1,60 @@
+"""Which systems the page is opened with, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flows.results import browse
+from tasks.core.stage.errors import UserError
+from tasks.search.browse import arguments
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Commands that would run, in a project with a hybrid of bm25 and star_adore that is the best on dev."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parents[3] / "params.yaml", tmp_path)
+    for name, value in {"bm25": 0.6, "star": 0.7, "star_adore": 0.8, "hybrid": 0.9}.items():
+        Path("data/metrics").mkdir(parents=True, exist_ok=True)
+        Path(f"data/metrics/{name}.json").write_text(json.dumps({"dev": {"nDCG@10": value}}))
+    for folder in ("data/indexes/star", "data/indexes/star_adore", "data/bm25", "data/runs/hybrid"):
+        Path(folder).mkdir(parents=True)
+    Path("data/indexes/star_adore/index.json").write_text('{"round": "star"}')
+    Path("data/runs/hybrid/fusion.json").write_text('{"first": "bm25", "second": "star_adore", "method": "linear"}')
+    commands: list[list[str]] = []
+    monkeypatch.setattr(browse.subprocess, "run", lambda command, **_: commands.append(command) or SimpleNamespace(returncode=0))
+    return commands
+
+
+def test_the_best_on_dev_against_bm25(opened: list[list[str]]) -> None:
+    assert browse.browse(None, None, split="dev", port=0, batch=Path("judged")) == 0
+    given = arguments().parse_args(opened[0][3:])
+    assert opened[0][2] == "tasks.search.browse"
+    assert given.model == [["star_adore", "data/encoders/star_adore", "data/indexes/star"]]
+    assert given.fusion == [["hybrid", "data/runs/hybrid/fusion.json"]]
+    assert (given.chosen, given.metric, given.corpus) == (["hybrid", "bm25"], "nDCG@10", Path("data/corpus"))
+
+
+def test_bm25_against_the_best_other_system(opened: list[list[str]]) -> None:
+    browse.browse("bm25", None, split="test", port=7, batch=Path("judged"))
+    given = arguments().parse_args(opened[0][3:])
+    assert (given.chosen, given.split, given.port) == (["bm25", "hybrid"], "test", 7)
+
+
+def test_two_named_systems(opened: list[list[str]]) -> None:
+    browse.browse("star", "star_adore", split="dev", port=0, batch=Path("judged"))
+    given = arguments().parse_args(opened[0][3:])
+    assert [model[0] for model in given.model] == ["star", "star_adore"]
+    assert given.fusion == []
+
+
+def test_what_cannot_be_searched_is_refused(opened: list[list[str]]) -> None:
+    with pytest.raises(UserError, match="no index of model nobody, expected one of star, star_adore"):
+        browse.browse("nobody", None, split="dev", port=0, batch=Path("judged"))
+    Path("data/bm25").rmdir()
+    with pytest.raises(UserError, match="data/bm25: no index of BM25"):
+        browse.browse("star", "star_adore", split="dev", port=0, batch=Path("judged"))
+    assert opened == []

@@ -1,0 +1,164 @@
+"""`python -m tasks.search.browse`: what the page asks for, judgments on disk, and what is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from fastapi.testclient import TestClient
+
+from tasks.core.stage.errors import UserError
+from tasks.search.__main__ import open_systems
+from tasks.search.browse import TYPED, Corpus, Judgments, arguments, create_app, main
+from tasks.search.lists import LexicalSystem
+
+SYSTEMS = ["--model", "tower", "data/encoders/tower", "data/indexes/warmup", "--lexical", "data/bm25"]
+SYSTEMS += ["--fusion", "hybrid", "data/runs/hybrid/fusion.json", "--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
+GIVEN = [*SYSTEMS, "--corpus", "data/corpus", "--values", "data/values", "--batch", "inbox/judged", "--chosen", "tower", "bm25"]
+GIVEN += ["--metric", "nDCG@10"]
+
+
+@pytest.fixture
+def asked(small: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """The page over a finished project, as main makes it."""
+    monkeypatch.chdir(small.folder)
+    return client(GIVEN)
+
+
+def client(given: list[str]) -> TestClient:
+    known = arguments().parse_args(given)
+    systems = open_systems(known, resident=True)
+    known.systems = systems.names
+    judgments = Judgments(known.batch, known.split)
+    return TestClient(create_app(systems, Corpus(known), judgments, LexicalSystem(known.lexical).terms))
+
+
+def values(name: str) -> dict[str, float]:
+    table = pq.read_table(f"data/values/{name}/dev.parquet")
+    return dict(zip(table["query"].to_pylist(), table["nDCG@10"].to_pylist(), strict=True))
+
+
+def test_systems_queries_and_results(asked: TestClient, small: Any) -> None:
+    told = asked.get("/api/systems").json()
+    assert told == {"systems": ["tower", "bm25", "hybrid"], "chosen": ["tower", "bm25"], "split": "dev", "metric": "nDCG@10"}
+    first, second = values("tower"), values("bm25")
+    rows = asked.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()
+    assert {row["query"]: (row["first"], row["second"]) for row in rows} == {query: (first[query], second[query]) for query in first}
+    assert [row["first"] - row["second"] for row in rows] == sorted(first[query] - second[query] for query in first)
+
+    row = rows[0]
+    for name in told["systems"]:
+        shown = asked.get("/api/search", params={"system": name, "text": row["text"], "k": 5, "query": row["query"]}).json()
+        runs = [line.split() for line in (small.folder / f"data/runs/{name}/dev.trec").read_text().splitlines()]
+        assert [hit["id"] for hit in shown["hits"]] == [line[2] for line in runs if line[0] == row["query"]][:5], "as in the run"
+        assert shown["relevant"] >= 1
+        graded = {hit["id"]: hit["grade"] for hit in shown["hits"]}
+        judged = {
+            qrel["doc"]: qrel["grade"]
+            for qrel in pq.read_table("data/corpus/qrels/dev.parquet").to_pylist()
+            if qrel["query"] == row["query"]
+        }
+        assert graded == {doc: judged.get(doc) for doc in graded}
+
+
+def test_matched_words_are_bm25s(asked: TestClient) -> None:
+    documents = pq.read_table("data/corpus/documents.parquet").to_pylist()
+    text = " ".join(documents[0]["text"].split()[:6])
+    hit = asked.get("/api/search", params={"system": "bm25", "text": text, "k": 1}).json()["hits"][0]
+    terms = LexicalSystem(Path("data/bm25")).terms
+    words = {word.strip(".,()\"'") for word in hit["text"].split()}
+    expected = {word for word in words if set(terms(word)) & set(terms(text))}
+    assert hit["matched"]
+    assert set(hit["matched"]) >= {word for word in expected if word.isalnum() and len(word) > 1}
+
+
+def test_judgments_are_a_batch_that_survives_the_session(asked: TestClient, small: Any) -> None:
+    query = asked.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()[0]
+    assert asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d1", "grade": 1}).json() == {
+        "query": query["query"]
+    }
+    asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d1", "grade": 0})
+    typed = asked.post("/api/judge", json={"text": "läuft", "doc": "d2", "grade": 2}).json()["query"]
+    assert typed.startswith(TYPED)
+    qrels = small.folder / "inbox/judged/qrels/dev.tsv"
+    assert qrels.read_text() == f"query-id\tcorpus-id\tscore\n{query['query']}\td1\t0\n{typed}\td2\t2\n"
+    lines = (small.folder / "inbox/judged/queries.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"_id": typed, "text": "läuft"}]
+
+    again = client(GIVEN)
+    again.post("/api/judge", json={"text": "more", "doc": "d3", "grade": 1})
+    assert len(qrels.read_text().splitlines()) == 4, "what an earlier session judged is kept"
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "status", "told"),
+    [
+        ("/api/search", {"system": "sun", "text": "x"}, 404, "no system sun, expected one of tower, bm25, hybrid"),
+        ("/api/search", {"system": "bm25", "text": "  "}, 400, "the query is empty; enter some words"),
+    ],
+)
+def test_wrong_requests(asked: TestClient, path: str, params: dict[str, str], status: int, told: str) -> None:
+    answer = asked.get(path, params=params)
+    assert (answer.status_code, answer.json()["detail"]) == (status, told)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": "x", "doc": "a\tb", "grade": 1},
+        {"text": "x", "doc": "a", "grade": 9},
+        {"text": "", "doc": "a", "grade": 1},
+        {"query": "nobody", "text": "x", "doc": "a", "grade": 1},
+    ],
+)
+def test_wrong_judgments_write_nothing(asked: TestClient, small: Any, wrong: dict[str, Any]) -> None:
+    assert asked.post("/api/judge", json=wrong).status_code in (400, 404, 422)
+    assert not (small.folder / "inbox").exists()
+
+
+@pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"origin": "null"}])
+def test_other_pages_get_no_answer(asked: TestClient, small: Any, headers: dict[str, str]) -> None:
+    assert asked.get("/api/systems", headers=headers).status_code == 403
+    assert asked.post("/api/judge", json={"text": "x", "doc": "a", "grade": 1}, headers=headers).status_code == 403
+    assert not (small.folder / "inbox").exists()
+
+
+def test_a_port_that_is_taken_is_one_line(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.chdir(small.folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(sys, "argv", ["browse", *GIVEN, "--port", str(port)])
+        with pytest.raises(UserError, match=f"--port {port}: is taken, expected a free one"):
+            main()
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium")
+def test_the_page_lists_queries_in_a_browser(small: Any, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tasks.search.browse", *GIVEN], cwd=small.folder, stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout
+            address = server.stdout.readline().split()[0]
+            command = [
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                f"--user-data-dir={tmp_path}",
+                "--virtual-time-budget=20000",
+            ]
+            page = subprocess.run([*command, "--dump-dom", address], stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
+        finally:
+            server.terminate()
+    first, second = (json.loads((small.folder / f"data/metrics/{name}.json").read_text()) for name in ("tower", "bm25"))
+    assert first["dev"]["nDCG@10"] != second["dev"]["nDCG@10"]
+    assert 'aria-pressed="true">lost' in page
+    assert '<option value="hybrid">hybrid</option>' in page
+    assert " lost of " in page
