@@ -92,11 +92,12 @@ def execute(
                     env = env | _watched(stages[name])
                     env |= {**python, **frozen, **display.environment, **environments.begin(name)}
                     outcome = run_stage(name, processes, tell, plan.reached, env)
-                    outcome = replace(outcome, work=environments.seconds(name))
+                    spent = environments.cost(name)
+                    outcome = replace(outcome, work=spent.get("seconds"))
                     device = timing.device_name(env, stages[name].slot)
                     state: timing.State = "Stopped" if processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
                     span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)
-                    clock.ended(span, environments.taken(name) if state == "Ran" else None)
+                    clock.ended(span, *((environments.taken(name), spent) if state == "Ran" else ()))
             except Stopped:
                 return Failed(message="stopped")
             except OSError as error:

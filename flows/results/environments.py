@@ -31,12 +31,13 @@ def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
     return {name: str(note.absolute()) for name, note in notes.items()}
 
 
-def seconds(stage: str, folder: Path = FOLDER) -> float | None:
-    """How long a finished stage's own work took; None where it has not recorded that."""
+def cost(stage: str, folder: Path = FOLDER) -> dict[str, float]:
+    """What a finished stage cost, as it recorded it: seconds of its own work, peak_mib, and more; empty where it has not."""
     try:
-        return float((folder / f"{stage}.seconds").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+        noted = json.loads((folder / f"{stage}.seconds").read_text(encoding="utf-8"))
+        return {str(name): float(value) for name, value in noted.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
@@ -48,13 +49,13 @@ def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
     return {**(noted if isinstance(noted, dict) else {}), "processor": _processor(), "python": platform.python_version(), **_versions()}
 
 
-def of_artifacts(lock: Lock, log: Path = LOG) -> dict[str, dict[str, Any]]:
-    """From the log, what each stage ran with whose entry in `lock` was made on this machine; others are absent."""
+def of_artifacts(lock: Lock, log: Path = LOG, what: str = "environment") -> dict[str, dict[str, Any]]:
+    """From the log, what each stage ran with (or its cost) whose entry in `lock` was made on this machine; others are absent."""
     made: dict[str, dict[str, Any]] = {}
     waiting: dict[str, dict[str, Any]] = {}
     for line in read(log):
-        if line.get("state") == "Ran" and isinstance(line.get("environment"), dict):
-            waiting[str(line.get("ended"))] = line["environment"]
+        if line.get("state") == "Ran" and isinstance(line.get(what), dict):
+            waiting[str(line.get("ended"))] = line[what]
         elif (stage := line.get("made")) and stage in waiting:
             made[str(line.get("digest"))] = waiting.pop(stage)
     made |= {entry_digest(lock[stage]): environment for stage, environment in waiting.items() if stage in lock}

@@ -15,7 +15,7 @@ from flows.process.display import clock
 from flows.repository.graph import Graph
 from flows.repository.lock import read_lock
 from flows.results import charts as figures
-from flows.results import metrics, quality, timing
+from flows.results import environments, metrics, quality, timing
 from tasks.core.charts.curves import load_curves
 from tasks.core.charts.svg import line_chart, line_style
 from tasks.core.stage.files import read_json, write_text
@@ -27,6 +27,15 @@ TIMELINE = Path(".retemper/logs/timeline.html")
 LATENCY = Path("data/latency")
 PRETRAINED = Path("data/pretrain_curves")
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)  # of a time axis, seconds
+COSTLY = ("train", "adore", "encode", "index")  # stages of a model
+FIGURES = {  # of a row of costs, and their formats
+    "encode_ms": ".2f",
+    "bytes": ".1f",
+    "recall": ".4f",
+    "search_p50_ms": ".2f",
+    "search_p99_ms": ".2f",
+    "search_batched_ms": ".3f",
+}
 PLACE = "<!-- measured -->"  # its place in the report's page
 
 
@@ -43,7 +52,8 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
     dev = {model: float(splits["dev"][metric]) for model, splits in found.items() if metric in splits.get("dev", {})}
     upstream = {name: stage.upstream for name, stage in graph.stages.items()}
     races = quality.races(sections, upstream, timing.measured(read_lock()), dev)
-    section = "".join([*(race_section(race, metric) for race in races), latency_section(latencies(graph)), curves_section(graph)])
+    parts = [cost_section(costs(graph, environments.of_artifacts(read_lock(), what="cost"))), latency_section(latencies(graph))]
+    section = "".join([*(race_section(race, metric) for race in races), *parts, curves_section(graph)])
     if not section:
         PAGE.unlink(missing_ok=True)
         return
@@ -79,6 +89,58 @@ def race_section(race: quality.Race, metric: str) -> str:
         f"{html.escape(race.start)}'s training until a model could be served: training, encoding, indexing and mining, as if every stage "
         "began as soon as its inputs were ready. A stage is timed from its start until its outs are cached. Evaluation does not count."
         f"{missing}</p></section>"
+    )
+
+
+def costs(graph: Graph, measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """What each model of the graph cost on this machine, as its stages recorded it, and the size and recall of its index."""
+    found: dict[str, dict[str, float]] = {}
+    for stage in graph.stages:
+        kind, _, name = stage.partition("@")
+        if kind in COSTLY and (figures := measured.get(stage)):
+            row = found.setdefault(name, {})
+            row |= {f"{kind}_{key}": value for key, value in figures.items() if not key.startswith("search_")}
+            row |= {key: value for key, value in figures.items() if key.startswith("search_")}
+    for name, row in found.items():
+        manifest, index = Path("data/embeddings", name, "manifest.json"), Path("data/index_metrics", f"{name}.json")
+        passages = int(read_json(manifest)["rows"]) if manifest.is_file() else 0
+        if passages and "encode_seconds" in row:
+            row["encode_ms"] = 1000 * row["encode_seconds"] / passages
+        if index.is_file():
+            told = read_json(index)
+            row["bytes"] = float(told["bytes_per_vector"])
+            row |= {"recall": float(value) for key, value in told.items() if key.startswith("recall@")}
+    return found
+
+
+def cost_section(found: Mapping[str, Mapping[str, float]]) -> str:
+    """What models cost, as a section of the page."""
+    if not found:
+        return ""
+    rows = []
+    for name, row in found.items():
+        trained = row.get("train_seconds", row.get("adore_seconds"))
+        peaks = [value for key, value in row.items() if key.endswith("_peak_mib")]
+        cells = [clock(trained) if trained is not None else "", clock(row["encode_seconds"]) if "encode_seconds" in row else ""]
+        cells += [f"{row[key]:,{form}}" if key in row else "" for key, form in FIGURES.items()]
+        rows.append([name, *cells, f"{max(peaks):,.0f}" if peaks else ""])
+    header = [
+        "model",
+        "training",
+        "encoding",
+        "ms a passage",
+        "bytes a passage",
+        "recall",
+        "search ms, median",
+        "99 %",
+        "all at once",
+        "peak MiB",
+    ]
+    return (
+        f"<section><h2>Cost</h2>{figures.table(header, rows)}"
+        '<p class="note">As its stages recorded it on this machine. Encoding is of all passages, less where some were taken over. '
+        "Search is of the index, without encoding the query: dev queries one at a time, and all at once. Recall is that of the index "
+        "against exact search. Peak memory is that of the largest of its stages, imports included.</p></section>"
     )
 
 

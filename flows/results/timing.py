@@ -57,12 +57,12 @@ class Clock:
     def began(self, stage: str) -> None:
         self.write({"began": stage, "at": time.time(), "params": self._params})
 
-    def ended(self, span: Span, environment: Mapping[str, Any] | None = None) -> None:
-        """`environment`: what the stage ran with (flows.results.environments)."""
+    def ended(self, span: Span, environment: Mapping[str, Any] | None = None, cost: Mapping[str, float] | None = None) -> None:
+        """`environment`: what the stage ran with, `cost`: what it recorded of that (flows.results.environments)."""
         with self._guard:
             self.spans.append(span)
         line = {"ended": span.stage, "state": span.state, "seconds": span.end - span.start}
-        self.write(line | ({"environment": environment} if environment else {}))
+        self.write(line | ({"environment": environment} if environment else {}) | ({"cost": cost} if cost else {}))
 
     def keep(self) -> None:
         """Log which entries of dvc.lock the times belong to that this run, or a killed one, left without an entry.

@@ -1,19 +1,38 @@
 """Document vectors to a faiss index, measured against exact search with the dev queries."""
 
+import time
+from typing import Any
+
 import faiss
+import numpy as np
 
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.faiss_build import build, recall
 from tasks.core.retrieval.faiss_search import search_index
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
+from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import choose_device, read_runtime
-from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.entry import note, parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.text.tokens import open_tokens
 from tasks.index.params import Index
 
+TIMED = 200  # of them searched for one at a time
 SAMPLE = 1000  # number of dev queries to measure recall with, from the first
+
+
+def latencies(index: Any, queries_QD: Floats, k: int) -> dict[str, float]:
+    """Milliseconds per query of a search for the top `k`: one query at a time (median, 99th percentile), and all at once."""
+    taken = []
+    for query_1D in np.split(queries_QD[:TIMED], min(TIMED, len(queries_QD))):
+        began = time.perf_counter()
+        search_index(index, query_1D, k)
+        taken.append(1000 * (time.perf_counter() - began))
+    began = time.perf_counter()
+    search_index(index, queries_QD, k)
+    together = 1000 * (time.perf_counter() - began) / len(queries_QD)
+    return {"search_p50_ms": float(np.median(taken)), "search_p99_ms": float(np.quantile(taken, 0.99)), "search_batched_ms": together}
 
 
 def main() -> None:
@@ -44,6 +63,7 @@ def main() -> None:
         k = min(params.recall_at, len(embeddings))
         scores, rows = search_embeddings(queries, embeddings, k, device)
         figures[f"recall@{k}"] = round(recall(search_index(index, queries, k)[1], scores, rows, k), 6)
+        note(**latencies(index, queries, k))
     write_json(arguments.metrics, figures)
 
 

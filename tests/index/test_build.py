@@ -282,3 +282,14 @@ def test_a_warning_of_faiss_is_shown_once(tmp_path: Path, capfd: pytest.CaptureF
     build(write_embeddings(tmp_path / "e", draw(300), [300]), Index(factory="PQ4"))
     warnings = [line for line in capfd.readouterr().err.splitlines() if "WARNING clustering" in line]
     assert warnings == ["faiss: WARNING clustering 300 points to 256 centroids: please provide at least 9984 training points"]
+
+
+def test_latencies_are_of_every_query_alone_and_of_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = import_module("tasks.index.__main__")
+    asked: list[int] = []
+    now = iter(range(10_000))
+    monkeypatch.setattr(stage, "search_index", lambda _index, queries, _k: asked.append(len(queries)))
+    monkeypatch.setattr(stage.time, "perf_counter", lambda: float(next(now)))
+    found = stage.latencies(None, np.zeros((5, 4), dtype=np.float32), 3)
+    assert asked == [1, 1, 1, 1, 1, 5]
+    assert found == {"search_p50_ms": 1000.0, "search_p99_ms": 1000.0, "search_batched_ms": 200.0}

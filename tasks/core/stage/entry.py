@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from tasks.core.stage.code import PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
 from tasks.core.stage.errors import UserError, one_line_errors
-from tasks.core.stage.files import file_stamp, read_json
+from tasks.core.stage.files import file_stamp, read_json, write_json
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import FROZEN
 from tasks.core.stage.progress import leave
@@ -21,7 +22,7 @@ from tasks.core.stage.progress import leave
 PR_SET_PDEATHSIG = 1
 STAGE = "DVC_STAGE"  # set by DVC: the name of the stage it runs
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
-SECONDS = "RETEMPER_SECONDS"  # names a file: how long the stage's own work took, without startup and caching
+SECONDS = "RETEMPER_SECONDS"  # names a file: what the stage cost; `seconds` of its own work, without startup and caching, among others
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 
@@ -45,7 +46,7 @@ def stage() -> Iterator[None]:
                 yield
             finally:
                 leave()
-            _note_seconds(time.monotonic() - began)
+            note(seconds=time.monotonic() - began, peak_mib=_peak_mib())
             changed = [str(path) for path, stamp in read.items() if _stamp(path) != stamp]
             changed += [str(path) for path, stamp in sources.items() if not path.exists() or file_stamp(path) != stamp]
             if changed:
@@ -55,10 +56,23 @@ def stage() -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def _note_seconds(seconds: float) -> None:
-    if place := os.environ.get(SECONDS):
-        with suppress(OSError):  # a full disk costs this figure, not the stage
-            Path(place).write_text(f"{seconds:.3f}\n", encoding="utf-8")
+def note(**figures: float) -> None:
+    """Add figures to what this stage cost, in the file that SECONDS names: no digest covers it, and no stage reads it."""
+    if not (place := os.environ.get(SECONDS)):
+        return
+    path = Path(place)
+    with suppress(OSError, ValueError):  # a full disk costs these figures, not the stage
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        write_json(path, known | {name: round(value, 3) for name, value in figures.items()})
+
+
+def _peak_mib() -> float:
+    """The most memory that this process held, its imports included. 0 where the system does not say."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def read_sources(path: str | None) -> dict[Path, list[int]]:

@@ -12,6 +12,7 @@ from flows.experiments.reproduce import compare, explain
 from flows.results import environments, timing
 from tasks.core.stage import devices
 from tasks.core.stage.devices import Runtime, choose_device
+from tasks.core.stage.entry import SECONDS, note
 
 
 def entry(digest: str) -> dict[str, Any]:
@@ -38,7 +39,9 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest:
         torch.use_deterministic_algorithms(False)
     clock = timing.Clock()
     clock.began("train@a")
-    clock.ended(timing.Span("train@a", 0, 0, 1, "0", "Ran"), environments.taken("train@a"))
+    note(seconds=1.5)
+    note(peak_mib=300, search_p50_ms=0.25)
+    clock.ended(timing.Span("train@a", 0, 0, 1, "0", "Ran"), environments.taken("train@a"), environments.cost("train@a"))
     clock.write({"made": "train@a", "digest": timing.entry_digest(entry(digest)["train@a"])})
 
 
@@ -70,6 +73,19 @@ def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: p
     devices.record(torch.device("cpu"))
     assert [path.name for path in (folder / ".retemper").rglob("*.json")] == ["train@a.json"]
     assert json.loads((folder / environments.FOLDER / "train@a.json").read_text())["threads"] == 1
+
+
+def test_costs_belong_to_artifacts_made_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(folder, monkeypatch, threads=1, digest="11")
+    costs = environments.of_artifacts(entry("11"), what="cost")
+    assert costs == {"train@a": {"seconds": 1.5, "peak_mib": 300, "search_p50_ms": 0.25}}
+    assert environments.of_artifacts(entry("33"), what="cost") == {}
+    assert environments.cost("never") == {}
+    (folder / environments.FOLDER / "train@a.seconds").write_text("1.5\n")
+    assert environments.cost("train@a") == {}, "as an older version wrote it"
+    monkeypatch.delenv(SECONDS)
+    note(seconds=2)
+    assert (folder / environments.FOLDER / "train@a.seconds").read_text() == "1.5\n", "only where the flow asks"
 
 
 def test_stages_with_the_same_difference_share_a_line() -> None:

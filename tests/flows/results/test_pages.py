@@ -66,6 +66,32 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     ]
 
 
+def test_costs_are_those_of_the_models_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path, told in {
+        "data/embeddings/w/manifest.json": {"rows": 5000},
+        "data/index_metrics/w.json": {"bytes_per_vector": 1536.1, "recall@100": 0.9987},
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(json.dumps(told))
+    measured = {
+        "train@w": {"seconds": 75.0, "peak_mib": 1234.4},
+        "encode@w": {"seconds": 10.0, "peak_mib": 900.0},
+        "rerank@r": {"seconds": 3.0, "peak_mib": 5000.0},
+        "adore@q": {"seconds": 30.0, "peak_mib": 800.0, "search_p50_ms": 0.5},
+    }
+    found = pages.costs(GRAPH, measured)
+    assert found["w"]["encode_ms"] == 2.0
+    assert "r" not in found, "what reorders a run has a table of its own"
+    rows = re.findall(r"<tr><td class=\"name\">.*?</tr>", pages.cost_section(found))
+    cells = [[re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
+    assert cells == [
+        ["w", "1m15s", "10.0 s", "2.00", "1,536.1", "0.9987", "", "", "", "1,234"],
+        ["q", "30.0 s", "", "", "", "", "0.50", "", "", "800"],
+    ]
+    assert pages.cost_section({}) == ""
+
+
 def test_the_page_has_the_curves_of_the_graphs_pretrainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for file, text in {"params.yaml": "report: {metric: M}\n", "data/report/report.html": f"<style></style>{pages.PLACE}"}.items():
