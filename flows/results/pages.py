@@ -109,7 +109,8 @@ def costs(graph: Graph, measured: Mapping[str, Mapping[str, float]]) -> dict[str
         if index.is_file():
             told = read_json(index)
             row["bytes"] = float(told["bytes_per_vector"])
-            row |= {"recall": float(value) for key, value in told.items() if key.startswith("recall@")}
+            recall = next((value for key, value in told.items() if key.startswith("recall@")), None)
+            row |= {} if recall is None else {"recall": float(recall)}
     return found
 
 

@@ -112,6 +112,18 @@ def test_recipes_stand_in_for_sections_that_name_other_rounds(recipe: str, full_
     check(full_params | read_yaml(ROOT / f"docs/recipes/{recipe}.yaml"))
 
 
+def test_the_sweep_of_start_shares_is_sound(full_params: dict[str, Any]) -> None:
+    file = ROOT / "docs/recipes/cocktail/share.yaml"
+    points, layout = read_points(file, []), read_layout(file)
+    assert layout is not None and list(read_targets(file)) == ["evaluate@warmup"]
+    shares = []
+    for point in points:
+        made = assigned(full_params, point.assignments)
+        check(made)
+        shares.append(made["rounds"]["warmup"].pop("start_share"))
+    assert shares == [0, 0.1, 0.25, 0.5, 0.75]
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/recipes/costa-ablation").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: dict[str, Any], checkout: Path) -> None:
     """Every point passes the checks that a run makes, has what the file says and no other change; targets make the table's models."""
