@@ -37,7 +37,20 @@ LENT = ("shards", "scratch")  # finished pieces of an encode, and unfinished wor
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
 SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
 AS_IT_IS = {"init": "base", "negatives": "none", "steps": 0}  # a round
-EMPTY = ("encoders", "pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study")  # sections
+EMPTY = (
+    "encoders",
+    "pretrain",
+    "mine",
+    "mix",
+    "rerankers",
+    "teacher",
+    "rerank",
+    "rescore",
+    "adore",
+    "fuse",
+    "study",
+    "analyses",
+)  # sections
 
 
 @dataclass(frozen=True)

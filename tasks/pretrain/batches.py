@@ -12,12 +12,13 @@ from tasks.core.stage.draws import draw_seed, epoch_order
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
+from tasks.pretrain.decoder import visible
 from tasks.pretrain.masking import hide
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.spans import draw_spans
 from tasks.pretrain.words import Bools, Vocabulary
 
-SPANS, CLOZE, MASKS = 2, 3, 4  # streams of draws; 1 is epoch_order's
+SPANS, CLOZE, MASKS, DECODED = 2, 3, 4, 14  # streams of draws; 1 is epoch_order's
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Batch:
     seen: list[Ints]  # as masked
     hidden: list[Bools]  # the places to predict
     spans: Ints | None  # [K, S, 2], COSTA only
+    visible: list[Bools]  # [L, L] of each text, RetroMAE only
+    told: list[Bools]  # the places that the decoder predicts, RetroMAE only
 
     @property
     def lengths(self) -> Ints:
@@ -88,7 +91,12 @@ def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretr
         hide(ids, vocabulary, params.mask_share, np.random.default_rng(draw_seed(params.seed, MASKS, epoch, place, number)))
         for number, ids in enumerate(clean if params.masked else [])
     ]
-    return Batch(clean, [seen for seen, _ in masked], [hidden for _, hidden in masked], spans)
+    shown, told = list[Bools](), list[Bools]()
+    if params.objective == "retromae":
+        rngs = [np.random.default_rng(draw_seed(params.seed, DECODED, epoch, row)) for row in chosen]
+        shown = [visible(ids, vocabulary, params.decoder_mask_share, rng) for ids, rng in zip(clean, rngs, strict=True)]
+        told = [~vocabulary.special[ids] for ids in clean]
+    return Batch(clean, [seen for seen, _ in masked], [hidden for _, hidden in masked], spans, shown, told)
 
 
 def take_out(ids: Ints, bounds: Ints, number: int) -> tuple[Ints, Ints]:

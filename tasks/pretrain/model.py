@@ -18,19 +18,23 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokenizer import longest_text
+from tasks.pretrain.decoder import Decoder, positions
 from tasks.pretrain.params import Pretrain, Scratch
 
-WEIGHTS, HEAD = 11, 12  # streams of draws
+WEIGHTS, HEAD, DECODER = 11, 12, 13  # streams of draws
 
 
 class Pretrainer(nn.Module):
-    """Encoder, MLM head, and projector as one module, for the optimizer and the checkpoint.
+    """Encoder, MLM head, projector, and RetroMAE's decoder as one module, for the optimizer and the checkpoint.
 
     Only the transformer of the encoder is trained; a head over its vectors (base.head linear_norm) is unchanged.
     """
 
-    def __init__(self, encoder: Encoder, head: MLMHead | None, projector: Head | None, pooling: str) -> None:
+    def __init__(
+        self, encoder: Encoder, head: MLMHead | None, projector: Head | None, pooling: str, decoder: Decoder | None = None
+    ) -> None:
         super().__init__()
+        self.decoder = decoder
         self.encoder, self.head, self.projector, self.pooling = encoder, head, projector, pooling
 
     def hidden(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
@@ -118,7 +122,12 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
     encoder = towers.document
     kind = params.projector if params.objective == "costa" else "none"
     pooling = encoder.shape.pooling if params.pooling == "encoder" else params.pooling
-    return Pretrainer(encoder, head, make_projector(kind, encoder.width, params.seed), pooling)
+    decoder = None
+    if params.objective == "retromae":
+        positions(encoder.transformer, 1)
+        decoder = Decoder(encoder.transformer.config)
+        decoder.draw(torch.Generator().manual_seed(draw_seed(params.seed, DECODER)))
+    return Pretrainer(encoder, head, make_projector(kind, encoder.width, params.seed), pooling, decoder)
 
 
 def check_length(chunks: Chunks, transformer: Any) -> None:

@@ -27,14 +27,19 @@ class Scratch(Params):
 
 
 class Pretrain(Params):
-    """One pre-training on the chunks of articles: total loss = contrastive_weight x contrastive + mlm_weight x MLM (Eq. 10)."""
+    """One pre-training on the chunks of articles: total loss = contrastive_weight x contrastive + mlm_weight x MLM (Eq. 10).
+
+    RetroMAE's is mlm_weight x MLM + the decoder's (its Eq. 9).
+    """
 
     init: str = Field(
         description="the encoder to start from, with its MLM head if it has one: base, or an entry of pretrain, rounds, or adore"
     )
     scratch: Scratch | None = Field(None, description="random weights of this size; null: the weights of init")
-    objective: Literal["costa", "ict", "mlm"] = Field(
-        "costa", description="costa: contrastive span prediction + MLM; ict: inverse cloze task + MLM; mlm: MLM only"
+    objective: Literal["costa", "ict", "retromae", "mlm"] = Field(
+        "costa",
+        description="costa: contrastive span prediction + MLM; ict: inverse cloze task + MLM; retromae: MLM + a one-layer decoder that "
+        "rebuilds the text from its vector (RetroMAE, arXiv:2205.12035); mlm: MLM only",
     )
     steps: int | None = Field(None, ge=1, description="optimizer steps; null: derived from `epochs`")
     epochs: float = Field(6.0, gt=0, description="passes over the chunks if steps is null (ablations: 3)")
@@ -78,7 +83,13 @@ class Pretrain(Params):
         description="over the step's masked tokens (Eq. 9: sum, so that lambda weights N texts against about 0.15 x N x length tokens)",
     )
     mask_share: float = Field(
-        0.15, gt=0, lt=1, description="fraction of tokens to predict: 80% become [MASK], 10% a random token, 10% stay"
+        0.15,
+        gt=0,
+        lt=1,
+        description="fraction of tokens to predict: 80% become [MASK], 10% a random token, 10% stay (RetroMAE: 0.3)",
+    )
+    decoder_mask_share: float = Field(
+        0.5, gt=0, lt=1, description="retromae: fraction of the tokens that the decoder does not see at a position (RetroMAE: 0.5 to 0.7)"
     )
     optimizer: Literal["adamw", "lamb"] = Field(
         "adamw", description="update rule: AdamW, or LAMB (layer-wise scaled steps, for large batches)"
@@ -109,6 +120,8 @@ class Pretrain(Params):
             raise ValueError("granularities: one is listed twice; list each once")
         if self.objective == "mlm" and not self.mlm_weight:
             raise ValueError("objective mlm with mlm_weight 0 has no loss; set mlm_weight above 0")
+        if self.objective == "retromae" and not self.mlm_weight:
+            raise ValueError("objective retromae with mlm_weight 0 masks nothing, so the decoder only copies; set mlm_weight above 0")
         return self
 
     @property
@@ -119,7 +132,7 @@ class Pretrain(Params):
     @property
     def contrastive(self) -> bool:
         """Whether there is a contrastive loss in addition to the MLM loss."""
-        return self.objective != "mlm"
+        return self.objective in ("costa", "ict")
 
     @property
     def masked(self) -> bool:

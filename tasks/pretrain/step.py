@@ -18,6 +18,7 @@ from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokens import cut_by_budget
 from tasks.core.training.loop import Metrics
 from tasks.pretrain.batches import Batch, draw_batch
+from tasks.pretrain.decoder import streams
 from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
 from tasks.pretrain.model import Pretrainer, similar, span_means
 from tasks.pretrain.params import Pretrain
@@ -133,6 +134,28 @@ class Step:
         share = losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, self.masked_count)
         return share, int((logits_MV.detach().argmax(1) == truth_M).sum())
 
+    def decode(self, number: int, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """Cut `number`'s share of the decoder's loss: every token from the text's vector and what each position sees (RetroMAE, Eq. 9)."""
+        module = self.module
+        assert module.decoder is not None and module.head is not None
+        cut = self.cuts[number].tolist()
+        length = hidden_BLH.shape[1]
+        visible_BLL = np.zeros((len(cut), length, length), dtype=np.bool_)
+        visible_BLL[:, :, 0] = True  # padding asks too, and must see something
+        told_BL = np.zeros((len(cut), length), dtype=np.bool_)
+        for place, text in enumerate(cut):
+            size = len(self.batch.clean[text])
+            visible_BLL[place, :size, :size], told_BL[place, :size] = self.batch.visible[text], self.batch.told[text]
+        ids_BL = padded([self.batch.clean[text] for text in cut], self.work.pad)[0].to(self.work.device)
+        told = torch.from_numpy(told_BL).to(self.work.device)
+        with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
+            asking_BLH, context_BLH = streams(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
+            decoded_BLH = module.decoder(asking_BLH, context_BLH, torch.from_numpy(visible_BLL).to(self.work.device))
+            logits_MV = module.head(decoded_BLH[told], module.embeddings()).float()
+        losses_M = masked_tokens(logits_MV, ids_BL[told])
+        count = sum(int(one.sum()) for one in self.batch.told)
+        return losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, count)
+
     def gathered(self, parts: list[Vectors]) -> Vectors:
         """The vectors of all cuts, in the order of the batch."""
         order = torch.from_numpy(np.argsort(np.concatenate(self.cuts))).to(self.work.device)
@@ -170,7 +193,7 @@ class Step:
         kept = [params.contrastive and sum(sizes[number:]) <= self.work.graph_tokens for number in range(len(self.cuts))]
         leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, Metrics())
         parts: list[Vectors] = []
-        mlm, found = 0.0, 0
+        mlm, decoded, found = 0.0, 0.0, 0
         for number in reversed(range(len(self.cuts))):  # the kept graphs first, to free them
             terms: list[torch.Tensor] = []
             encoded: Encoded | None = None
@@ -185,12 +208,17 @@ class Step:
                 share, right = self.predict(number, encoded[0])
                 terms.append(params.mlm_weight * share)
                 mlm, found = mlm + float(share.detach()), found + right
+                if params.objective == "retromae":
+                    terms.append(self.decode(number, *encoded))
+                    decoded += float(terms[-1].detach())
             if leaves is None and encoded is not None:
                 parts.append(self.vectors(number, *encoded).detached())
             torch.autograd.backward(torch.stack(terms).sum())
         if params.masked:
             metrics |= {"mlm_loss": mlm, "token_accuracy": found / max(1, self.masked_count)}
-        loss = params.contrastive_weight * metrics.get("contrastive_loss", 0.0) + params.mlm_weight * mlm
+        if params.objective == "retromae":
+            metrics |= {"decoder_loss": decoded}
+        loss = params.contrastive_weight * metrics.get("contrastive_loss", 0.0) + params.mlm_weight * mlm + decoded
         with torch.no_grad():
             shown = self.gathered(parts[::-1]) if leaves is None else leaves.detached()
             return {"loss": loss, **metrics, **geometry(shown, params)}

@@ -18,7 +18,7 @@ from tasks.core.models.mlm_head import MLMHead
 from tasks.core.stage.errors import UserError
 from tasks.core.text.chunks import Chunks, open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.pretrain.batches import draw_batch, steps_of, usable_rows
+from tasks.pretrain.batches import Batch, draw_batch, steps_of, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
 from tasks.pretrain.step import Step, Vectors, Work, geometry
@@ -98,7 +98,35 @@ def plain_loss(module: Pretrainer, params: Pretrain, chunks: Chunks, vocabulary:
             mlm, number = mlm - torch.log_softmax(logits, 0)[ids[place]], number + 1
     if params.mlm_reduction == "mean":
         mlm = mlm / max(1, number)
-    return params.contrastive_weight * contrast * (params.objective != "mlm") + params.mlm_weight * mlm
+    decoded = plain_decoder_loss(module, params, batch, texts) if params.objective == "retromae" else torch.zeros(())
+    return params.contrastive_weight * contrast * (params.objective in ("costa", "ict")) + params.mlm_weight * mlm + decoded
+
+
+def plain_decoder_loss(module: Pretrainer, params: Pretrain, batch: Batch, texts: list[torch.Tensor]) -> torch.Tensor:
+    """RetroMAE, Eq. 5 to 9, a text, a position, and a head at a time."""
+    decoder, embeddings = module.decoder, module.encoder.transformer.embeddings
+    assert decoder is not None and module.head is not None
+    losses = []
+    for ids, text, visible, told in zip(batch.clean, texts, batch.visible, batch.told, strict=True):
+        embedded = embeddings(input_ids=torch.from_numpy(ids)[None])[0]
+        context = [text, *embedded[1:]]
+        for place in np.flatnonzero(told):
+            asking = text + embeddings.position_embeddings.weight[place]
+            query = decoder.query(asking).chunk(decoder.heads)
+            heads = []
+            for head in range(decoder.heads):
+                seen = [context[j] for j in range(len(ids)) if visible[place, j]]
+                keys, values = ([part(vector).chunk(decoder.heads)[head] for vector in seen] for part in (decoder.key, decoder.value))
+                weights = torch.softmax(torch.stack([query[head] @ key / math.sqrt(len(key)) for key in keys]), 0)
+                heads.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
+            state = F.layer_norm(
+                asking + decoder.out(torch.cat(heads)), (len(text),), decoder.attended.weight, decoder.attended.bias, 1e-12
+            )
+            state = F.layer_norm(
+                state + decoder.down(F.gelu(decoder.up(state))), (len(text),), decoder.finished.weight, decoder.finished.bias, 1e-12
+            )
+            losses.append(-torch.log_softmax(module.head(state[None], module.embeddings())[0], 0)[ids[place]])
+    return torch.stack(losses).sum() / (len(losses) if params.mlm_reduction == "mean" else 1)
 
 
 CASES: list[dict[str, Any]] = [
@@ -107,6 +135,8 @@ CASES: list[dict[str, Any]] = [
     {"mlm_weight": 0, "similarity": "cosine", "projector": "none", "granularities": ["word", "phrase"]},
     {"mlm_reduction": "sum", "temperature": 1.0},
     {"objective": "mlm"},
+    {"objective": "retromae"},
+    {"objective": "retromae", "mlm_reduction": "sum", "pooling": "mean", "decoder_mask_share": 0.7},
     {"objective": "ict", "temperature": 1.0},
     {"objective": "ict", "temperature": 1.0, "contrastive_input": "clean", "pooling": "mean"},
 ]

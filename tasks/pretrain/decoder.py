@@ -1,0 +1,88 @@
+"""RetroMAE's decoder (Xiao, Liu, Shao, Cao: EMNLP 2022, arXiv:2205.12035, section 3.2), with enhanced decoding.
+
+One Transformer layer of two streams. Every position asks with the text's vector and its place (H1, Eq. 5), and sees the text's vector
+and a random sample of the tokens (H2, Eq. 6; the mask of Eq. 7), never the token that it predicts. What the vector does not carry, the
+sample does not give either, so the vector learns to carry it. Thrown away after the pre-training.
+
+B texts, L tokens, H width, A heads.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.activations import ACT2FN
+
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
+from tasks.pretrain.words import Bools, Vocabulary
+
+
+def visible(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Bools:
+    """Eq. 7 as a mask [L, L]: which places position i sees. Special tokens are seen, the first (the text's vector) from everywhere;
+    of the others each is hidden with probability `share`, for each position on its own, and a position's own token always.
+    """
+    seen: Bools = (rng.random((len(ids), len(ids))) >= share) | vocabulary.special[ids]
+    np.fill_diagonal(seen, False)
+    seen[:, 0] = True
+    return seen
+
+
+class Decoder(nn.Module):
+    """The layer: attention from H1 to H2, added to H1 (Eq. 8), and a feed-forward layer, each with a layer norm as in BERT."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
+        self.heads = config.num_attention_heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.attended, self.finished = (nn.LayerNorm(width, eps=config.layer_norm_eps) for _ in range(2))
+        self.activation = ACT2FN[config.hidden_act]
+        self.dropout = config.hidden_dropout_prob
+        self.spread = config.initializer_range
+
+    def draw(self, generator: torch.Generator) -> None:
+        """New weights, as BERT's: N(0, initializer_range), biases 0."""
+        for part in (self.query, self.key, self.value, self.out, self.up, self.down):
+            nn.init.normal_(part.weight, std=self.spread, generator=generator)
+            nn.init.zeros_(part.bias)
+
+    def forward(self, asking_BLH: torch.Tensor, context_BLH: torch.Tensor, visible_BLL: torch.Tensor) -> torch.Tensor:
+        """Outputs [B, L, H] from H1, H2, and the mask."""
+
+        def split(states_BLH: torch.Tensor) -> torch.Tensor:
+            return states_BLH.view(*states_BLH.shape[:2], self.heads, -1).transpose(1, 2)
+
+        mixed_BALE = F.scaled_dot_product_attention(
+            split(self.query(asking_BLH)), split(self.key(context_BLH)), split(self.value(context_BLH)), visible_BLL.unsqueeze(1)
+        )
+        mixed_BLH = F.dropout(self.out(mixed_BALE.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        attended_BLH = self.attended(asking_BLH + mixed_BLH)
+        inner_BLH = F.dropout(self.down(self.activation(self.up(attended_BLH))), self.dropout, self.training)
+        finished_BLH: torch.Tensor = self.finished(attended_BLH + inner_BLH)
+        return finished_BLH
+
+
+def streams(transformer: Any, ids_BL: torch.Tensor, text_BH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """H1: the text's vector plus each position's embedding (Eq. 5). H2: the vector, then the embedded tokens with positions (Eq. 6).
+
+    As released, H2 is the encoder's own embedding layer, with its layer norm, and H1 has none.
+    """
+    places_L = positions(transformer, ids_BL.shape[1]).to(ids_BL.device)
+    asking_BLH = text_BH.unsqueeze(1) + transformer.embeddings.position_embeddings(places_L)
+    embedded_BLH = transformer.embeddings(input_ids=ids_BL)
+    return asking_BLH, torch.cat([text_BH.unsqueeze(1).to(embedded_BLH.dtype), embedded_BLH[:, 1:]], dim=1)
+
+
+def positions(transformer: Any, length: int) -> torch.Tensor:
+    """Numbers of the first `length` positions: from 0, or (RoBERTa) behind the padding's id. UserError without such embeddings."""
+    embeddings = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
+    if embeddings is None:
+        raise UserError(
+            f"objective retromae: a {transformer.config.model_type} model has no table of positions; expected one like BERT or RoBERTa"
+        )
+    first = 0 if embeddings.padding_idx is None else embeddings.padding_idx + 1
+    return torch.arange(first, first + length)

@@ -1,0 +1,87 @@
+"""What RetroMAE's decoder sees, and that its loss reaches the text's vector."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+from tasks.core.stage.errors import UserError
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.pretrain.decoder import Decoder, positions, streams, visible
+from tasks.pretrain.params import Pretrain
+from tasks.pretrain.words import Vocabulary, read_vocabulary
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny_encoder: Path) -> Vocabulary:
+    return read_vocabulary(load_tokenizer(tiny_encoder), "tiny")
+
+
+def test_a_position_sees_the_vector_the_special_tokens_and_a_share_of_the_others_but_never_itself(vocabulary: Vocabulary) -> None:
+    plain = np.flatnonzero(~vocabulary.special)[:80]
+    special = np.flatnonzero(vocabulary.special)[:1]
+    ids = np.concatenate([special, plain, special])
+    seen = [visible(ids, vocabulary, 0.7, np.random.default_rng(seed)) for seed in range(40)]
+    for one in seen:
+        assert one[:, 0].all()
+        assert not one.diagonal()[1:].any()
+        assert one[1:-1, -1].all(), "special tokens say nothing of the text"
+    inner = np.stack([one[1:-1, 1:-1] for one in seen])
+    others = ~np.eye(80, dtype=bool)
+    assert inner[:, others].mean() == pytest.approx(0.3, abs=0.01)
+    assert len({row.tobytes() for row in inner[0]}) == 80, "each position has a sample of its own"
+    assert np.array_equal(seen[0], visible(ids, vocabulary, 0.7, np.random.default_rng(0)))
+
+
+def layer(tiny_encoder: Path) -> tuple[Any, Decoder]:
+    config = AutoConfig.for_model(**json.loads((tiny_encoder / "config.json").read_text()))
+    torch.manual_seed(0)
+    transformer = AutoModel.from_config(config).eval()
+    decoder = Decoder(config).eval()
+    decoder.draw(torch.Generator().manual_seed(1))
+    return transformer, decoder
+
+
+def test_what_is_not_visible_changes_nothing_and_the_vector_changes_every_position(tiny_encoder: Path) -> None:
+    transformer, decoder = layer(tiny_encoder)
+    ids = torch.arange(5, 15)[None]
+    text = torch.randn(1, transformer.config.hidden_size, requires_grad=True)
+    seen = torch.zeros(1, 10, 10, dtype=torch.bool)
+    seen[:, :, 0] = True
+    seen[0, 3, 7] = True
+
+    def decoded(changed: torch.Tensor) -> torch.Tensor:
+        return decoder(*streams(transformer, changed, text), seen)
+
+    other = ids.clone()
+    other[0, 7] = 99
+    difference = (decoded(ids) - decoded(other)).abs().sum(-1)[0]
+    assert difference[3] > 1e-4
+    assert difference[[0, 1, 2, 4, 5, 6, 7, 8, 9]].max() == 0, "only position 3 sees position 7"
+    for place in range(10):
+        (gradient,) = torch.autograd.grad(decoded(ids)[0, place, 0], text)
+        assert gradient.abs().sum() > 0
+
+
+def test_positions_begin_behind_the_padding_of_roberta() -> None:
+    config = AutoConfig.for_model("roberta", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)
+    assert positions(AutoModel.from_config(config), 3).tolist() == [2, 3, 4]
+    config = AutoConfig.for_model("bert", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)
+    assert positions(AutoModel.from_config(config), 3).tolist() == [0, 1, 2]
+
+
+def test_an_encoder_without_a_table_of_positions_is_refused() -> None:
+    config = AutoConfig.for_model(
+        "modernbert", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20, pad_token_id=0
+    )
+    with pytest.raises(UserError, match="objective retromae: a modernbert model has no table of positions"):
+        positions(AutoModel.from_config(config), 3)
+
+
+def test_without_masks_there_is_nothing_to_learn() -> None:
+    with pytest.raises(ValueError, match="the decoder only copies; set mlm_weight above 0"):
+        Pretrain(init="base", objective="retromae", mlm_weight=0)
