@@ -120,7 +120,7 @@ def by_dvc_parameter(copy: Copy, way: tuple[str, ...]) -> set[str]:
     if way[0] in ("rounds", "mine") and way[-1] in others:
         node[way[-1]] = next(name for name in [*others[way[-1]], *sections["rounds"]] if name not in (node[way[-1]], way[1]))
     else:
-        node[way[-1]] = "pseudo" if way == ("queries",) else another(node[way[-1]])
+        node[way[-1]] = {"queries": "pseudo", "chunk.texts": "corpus"}.get(".".join(way)) or another(node[way[-1]])
     try:
         write(copy.folder / "params.yaml", sections)
         return copy.rerun()
@@ -146,7 +146,7 @@ def entries() -> Mapping[str, Mapping[str, Any]]:
 
 def fill(value: Any, key: str, item: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
-        value = value.replace("${key}", key).replace("${queries}", parameters()["queries"])
+        value = value.replace("${key}", key).replace("${queries}", "corpus").replace("${chunk.texts}", "articles")
         return re.sub(r"\$\{item\.(\w+)\}", lambda found: str(item[found[1]]), value)
     if isinstance(value, list):
         return [fill(one, key, item) for one in value]
@@ -185,7 +185,7 @@ def by_graph(way: tuple[str, ...]) -> set[str]:
         if any(f"{dotted}.".startswith(f"{key}.") for entry in stage["params"] for key in entry.get("data/params.json", []))
     }
     for name, stage in read(ROOT / "dvc.yaml")["stages"].items():
-        if way == ("queries",) and "${queries}" in str(stage):
+        if f"${{{dotted}}}" in str(stage):
             found |= {one for one in entries() if one.split("@")[0] == name}
         if stage.get("foreach") == f"${{{way[0]}}}" and len(way) == 3 and f"${{item.{way[2]}}}" in str(stage["do"]):
             found.add(f"{name}@{way[1]}")

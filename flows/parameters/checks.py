@@ -41,6 +41,8 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
             parse_source(getattr(parameters, section).source)
         except UserError as error:
             raise UserError(f"{where}: {section}.source: {error}") from None
+    if "texts" not in sections["chunk"]:
+        raise UserError(f"{where}: chunk.texts: missing, and dvc.yaml reads it; add texts: articles (or corpus) to chunk")
     check_sources(sections, where)
     check_references(sections, where)
     check_official(parameters, where)

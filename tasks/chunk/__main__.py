@@ -1,4 +1,4 @@
-"""Articles in, chunks out."""
+"""Articles, or the documents of the corpus, in; chunks out."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,8 @@ from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.tokenizer import load_tokenizer
 
+NAMES = {"articles": "articles.parquet", "corpus": "documents.parquet"}
+
 
 def articles(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts, a batch at a time."""
@@ -25,20 +27,22 @@ def articles(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def main() -> None:
-    arguments = parser(__doc__ or "", articles="folder of articles", tokenizer="tokenizer folder", out="folder to write").parse_args()
+    arguments = parser(
+        __doc__ or "", texts="folder of articles, or the corpus", tokenizer="tokenizer folder", out="folder to write"
+    ).parse_args()
     params, tokenizer = load(Chunk, "chunk"), load_tokenizer(arguments.tokenizer)
     if params.length > tokenizer.model_max_length:
         raise UserError(
             f"params.yaml: chunk.length: found {params.length}, expected at most {tokenizer.model_max_length}, the "
             "model's limit; decrease it"
         )
-    path, digest = arguments.articles / "articles.parquet", folder_digest(arguments.tokenizer)
+    path, digest = arguments.texts / NAMES[params.texts], folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         stats = write_chunks(out, articles(path), tokenizer, digest, params, pq.read_metadata(path).num_rows)
         if not stats["chunks"]:
             raise UserError(
-                f"{path}: {stats['articles']} articles yield no chunk of {params.least} tokens; decrease chunk.least or "
-                "articles.least_words"
+                f"{path}: {stats['articles']} {params.texts if params.texts == 'articles' else 'documents'} yield no chunk of "
+                f"{params.least} tokens; decrease chunk.least" + (" or articles.least_words" if params.texts == "articles" else "")
             )
     print(", ".join(f"{count:,} {name}" for name, count in stats.items()))
 

@@ -62,7 +62,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
     (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
     run_here(folder, "articles", "--out", "articles")
-    run_here(folder, "chunk", "--articles", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
+    run_here(folder, "chunk", "--texts", "articles", "--tokenizer", "tokenizer", "--out", "chunks")
     run_here(folder, "pretrain", *pretrain("costa", "base", "whole"))
     return folder
 
@@ -154,6 +154,17 @@ def test_a_user_mistake_is_one_line(project: Path, end_here: Any) -> None:
 def test_chunks_longer_than_the_model_are_refused(project: Path, end_here: Any) -> None:
     (project / "long").mkdir()
     (project / "long/params.yaml").write_text("chunk: {length: 1024}")
-    done = end_here(project / "long", "chunk", "--articles", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
+    done = end_here(project / "long", "chunk", "--texts", "../articles", "--tokenizer", "../tokenizer", "--out", "chunks")
     assert "params.yaml: chunk.length: found 1024, expected at most 512" in done.err
     assert done.status == 2
+
+
+def test_chunks_of_the_corpus_itself(project: Path, tmp_path: Path, tiny_corpus: Any, run_here: Any) -> None:
+    """Documents in place of articles: the same chunks as of articles with their ids and texts."""
+    (tmp_path / "params.yaml").write_text("chunk: {length: 64, texts: corpus}\n")
+    run_here(tmp_path, "chunk", "--texts", str(tiny_corpus.records), "--tokenizer", str(project / "tokenizer"), "--out", "own")
+    (tmp_path / "as_articles").mkdir()
+    shutil.copy(tiny_corpus.records / "documents.parquet", tmp_path / "as_articles/articles.parquet")
+    (tmp_path / "params.yaml").write_text("chunk: {length: 64, texts: articles}\n")
+    run_here(tmp_path, "chunk", "--texts", "as_articles", "--tokenizer", str(project / "tokenizer"), "--out", "other")
+    assert folder_digest(tmp_path / "own") == folder_digest(tmp_path / "other")
