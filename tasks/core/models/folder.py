@@ -12,7 +12,8 @@ from typing import Any
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 
-MODULE = "sentence_transformers.models."
+PACKAGE = "sentence_transformers."
+MODULE = f"{PACKAGE}models."
 ROUTER = "router_config.json"  # present in a folder of two towers
 TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
 ACTIVATIONS = {  # of a Dense, by the head it belongs to
@@ -51,6 +52,8 @@ def read_shape(folder: Path) -> Shape:
     if not (folder / "modules.json").exists():
         return Shape()
     modules = read_json(folder / "modules.json")
+    if foreign := next((module["type"] for module in modules if not module["type"].startswith(PACKAGE)), None):
+        raise UserError(f"{folder / 'modules.json'}: found {foreign}, expected modules of sentence-transformers: no other code is run")
     chain = [module["type"].rsplit(".", 1)[-1] for module in modules]
     if chain not in CHAINS:
         raise UserError(f"{folder / 'modules.json'}: found {', '.join(chain)}; expected one of " + " | ".join(", ".join(c) for c in CHAINS))
@@ -58,9 +61,14 @@ def read_shape(folder: Path) -> Shape:
     max_length = read_json(texts).get("max_seq_length") if texts.exists() else None
     general = folder / "config_sentence_transformers.json"
     described = read_json(general) if general.exists() else {}
+    if described.get("truncate_dim"):
+        raise UserError(f"{general}: found truncate_dim {described['truncate_dim']}, expected none: vectors keep their width; remove it")
     query_prefix, document_prefix = read_prompts(described)
+    pooling = folder / modules[1]["path"] / "config.json"
+    if (query_prefix or document_prefix) and not read_json(pooling).get("include_prompt", True):
+        raise UserError(f"{pooling}: found include_prompt false, expected true: vectors are pooled over the prompt's tokens too")
     return Shape(
-        pooling=_pooling(folder / modules[1]["path"] / "config.json"),
+        pooling=_pooling(pooling),
         head=_head(folder, modules, chain),
         similarity="cosine" if "Normalize" in chain or described.get("similarity_fn_name") == "cosine" else "dot",
         max_length=max_length,

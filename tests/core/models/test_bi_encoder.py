@@ -211,13 +211,29 @@ def halved(name: str) -> Callable[[Path], None]:
 
 def chain(*kinds: str) -> Callable[[Path], None]:
     def act(folder: Path) -> None:
-        modules = [{"idx": n, "name": str(n), "path": f"{n}_{k}" if n else "", "type": f"x.{k}"} for n, k in enumerate(kinds)]
+        modules = [
+            {"idx": n, "name": str(n), "path": f"{n}_{k}" if n else "", "type": f"sentence_transformers.models.{k}"}
+            for n, k in enumerate(kinds)
+        ]
         (folder / "modules.json").write_text(json.dumps(modules))
 
     return act
 
 
 MODES = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False}
+
+
+def foreign(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "elsewhere.Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def unpooled_prompts(folder: Path) -> None:
+    config("config_sentence_transformers.json", prompts={"query": "query: "})(folder)
+    config("1_Pooling/config.json", include_prompt=False)(folder)
+
+
 HARM = {
     "no weights": (without("model.safetensors"), "model.safetensors"),
     "half the weights": (halved("model.safetensors"), "cannot be loaded"),
@@ -238,6 +254,9 @@ HARM = {
     "max pooling, the new form": (config("1_Pooling/config.json", pooling_mode="max"), "found pooling max"),
     "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not found"),
     "a module we have not": (chain("Transformer", "Pooling", "Dropout"), "found Transformer, Pooling, Dropout; expected one of"),
+    "a module of another package": (foreign, "found elsewhere.Pooling, expected modules of sentence-transformers: no other code is run"),
+    "a Matryoshka width": (config("config_sentence_transformers.json", truncate_dim=64), "found truncate_dim 64, expected none"),
+    "prompts that are not pooled": (unpooled_prompts, "found include_prompt false, expected true"),
     "a LayerNorm alone": (chain("Transformer", "Pooling", "LayerNorm"), "found Transformer, Pooling, LayerNorm; expected one of"),
     "an activation": (config("2_Dense/config.json", activation_function="torch.nn.modules.activation.Tanh"), "found activation .*Tanh"),
     "a narrowing Dense": (config("2_Dense/config.json", out_features=64), "expected in_features and out_features 128"),
