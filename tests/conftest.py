@@ -622,6 +622,28 @@ class Paper(StringIO):
         return [line.rstrip() for line in rows]
 
 
+@pytest.fixture(scope="session")
+def charts_of() -> Callable[[str], list[tuple[str, dict[str, Any]]]]:
+    """The charts of a page: what each is called, and its specification."""
+    found = re.compile(
+        r'<figure class="plot"><script type="application/json">(.*?)</script><figcaption>(.*?)</figcaption></figure>', re.DOTALL
+    )
+    return lambda page: [(m[2], json.loads(m[1])) for m in found.finditer(page)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window; skips where there is none. Of one module: Playwright's event loop would be in others' way."""
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not path:
+        pytest.skip("no Chromium; install it, or name it in CHROMIUM")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
 @pytest.fixture
 def paper(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Paper]:
     """Puts a terminal on paper in place of `stdout` or `stderr`; to be asked for in the test itself: pytest changes them before."""

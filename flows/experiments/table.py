@@ -1,16 +1,17 @@
 """What a sweep prints: a row for each setting, means or medians over its repetitions, and curves over one key."""
 
-import html
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from markupsafe import Markup
 from pydantic import Field
 
 from flows.experiments.store import Experiment
 from flows.process.display import text_table
-from flows.results import charts
+from tasks.core.charts.page import page, table
+from tasks.core.charts.vega import Line, Point, figure, legend, lines
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import SYSTEMS, best_of
 from tasks.core.stage.errors import UserError
@@ -133,36 +134,36 @@ def write(cells: Mapping[str, Cells], layout: Layout, path: Path) -> None:
     """The same as a page, with the figure: `cells` by split."""
     from tasks.core.stage.files import write_text
 
-    parts = []
+    parts: list[Markup] = []
     for split, found in cells.items():
-        parts.append(f'<p class="note">{html.escape(split)}</p>{charts.table(*rows(found, layout))}')
+        parts.append(Markup('<p class="note">{}</p>{}').format(split, table(*rows(found, layout))))
         if layout.curve:
             parts += [curves(found, layout, model, measure, split) for model in layout.models for measure in layout.measures]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, charts.page(layout.caption, "".join(parts)))
+    write_text(path, page(layout.caption, Markup("").join(parts)))
 
 
-def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -> str:
+def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -> Markup:
     """A line for each setting of the other keys, over the values of `curve` in the sweep's order; bars are standard deviations."""
     key = (layout.curve or "").rpartition(".")[2]
     axis = list(dict.fromkeys(value for setting in cells for name, value in setting if name in (key, layout.curve)))
-    lines: dict[str, list[charts.Point]] = {}
-    levels: list[charts.Line] = []
+    points: dict[str, list[Point]] = {}
+    levels: list[Line] = []
     for setting, row in cells.items():
         values = row.get((model, measure), [])
         if not values:
             continue
         mean = layout.middle(values)
         if setting[0][0] == "":
-            levels.append(charts.Line(setting[0][1], [charts.Point(0, mean), charts.Point(len(axis) - 1, mean)], dotted=True))
+            levels.append(Line(setting[0][1], [Point(place, mean) for place in axis], level=True))
             continue
-        place = next((axis.index(value) for name, value in setting if name in (key, layout.curve)), None)
+        place = next((value for name, value in setting if name in (key, layout.curve)), None)
         if place is not None:
             name = ", ".join(value for other, value in setting if other not in (key, layout.curve)) or model
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            note = f"{name}, {key} {axis[place]}: {cell(values, layout).strip()}"
-            lines.setdefault(name, []).append(charts.Point(place, mean, spread, note))
-    drawn = [charts.Line(name, points) for name, points in lines.items()]
-    if not drawn:
-        return ""
-    return charts.scrolling(charts.chart(f"{measure} on {split}", [*drawn, *levels], key.replace("_", " "), axis))
+            points.setdefault(name, []).append(Point(place, mean, spread, cell(values, layout).strip()))
+    drawn = [*(Line(name, found) for name, found in points.items()), *levels]
+    if not points:
+        return Markup("")
+    heading = f"{measure} of {model} on {split}"
+    return legend([line.name for line in drawn]) + figure(lines(drawn, key.replace("_", " "), measure, height=260, dots=True), heading)

@@ -81,7 +81,7 @@ def main() -> None:
     names = [name for name in (model, against) if name]
     words, documents = Words(given.index), given.corpus / "documents.parquet"
     made = {name for section in MADE for name in sections.get(section) or {}}
-    compared = {"metric": metric, "model": model, "against": against}
+    compared = {"metric": metric, "model": model, "against": against, "alpha": params.alpha}
     groups: dict[str, list[dict[str, Any]]] = {}
     lost: dict[str, Any] = {}
     with new_folder(given.out) as out:

@@ -18,6 +18,7 @@ from tasks.report.params import Report
 from tasks.report.significance import PAPERS, compare, headline
 from tasks.report.systems import SPLITS, best, cut_short, in_common, load_systems, opponents, ordered, reported_split
 from tasks.report.table import build, caption, legend, letters, text, unjudged
+from tasks.report.weaknesses import load_weaknesses
 
 
 def significance(contents: Contents) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def main() -> None:
         values="folder of their measures for every query",
         runs="folder of their runs",
         index_metrics="folder of the indexes' metrics",
+        failures="folder of failures: groups, worst queries, suspects",
         curves="folder of the rounds' training curves",
         corpus="corpus folder",
         source="source.json, for the digest of the data set",
@@ -74,6 +76,7 @@ def main() -> None:
         unjudged=unjudged(statistics),
         titles=settings.titles,
         statistics=statistics,
+        sections=sections,
         params=params,
         systems=systems,
         best=chosen,
@@ -88,6 +91,7 @@ def main() -> None:
             for name in ordered({p.stem for p in arguments.index_metrics.glob("*.json")}, sections)
         },
         fusions={name: read_json(path) for name in sections.get("fuse") or {} if (path := arguments.runs / name / "fusion.json").exists()},
+        weaknesses=load_weaknesses(arguments.failures),
         examples=load_examples(*duel, shown, params.seed, arguments.runs, arguments.corpus, settings, least_grade(shown, sections))
         if duel
         else None,

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 from markupsafe import Markup
 
 from tasks.core.charts.curves import Curve
-from tasks.core.charts.svg import DARK, LIGHT, NARROW, WIDTH, both, line_chart, line_style, palette
+from tasks.core.charts.page import head, scripts, table
+from tasks.core.charts.vega import Interval, Line, Point, curve_lines, figure, intervals, legend, lines
 from tasks.core.metrics.paired_tests import mean_interval
 from tasks.core.metrics.power import WANTED
 from tasks.core.sources.datasets import FOLDER_KINDS
-from tasks.report import plots
+from tasks.report import summary, weaknesses
+from tasks.report.duel import compare
 from tasks.report.examples import Examples
 from tasks.report.params import Report
 from tasks.report.significance import PAPERS, Pair, headline
-from tasks.report.systems import Floats, System
+from tasks.report.systems import System
 from tasks.report.table import Table
 
 
@@ -33,6 +34,7 @@ class Contents:
     unjudged: str  # what no human judged
     titles: bool
     statistics: Mapping[str, Any]
+    sections: Mapping[str, Any]  # of params.yaml
     params: Report
     systems: Sequence[System]
     best: System
@@ -44,6 +46,7 @@ class Contents:
     curves: Mapping[str, Sequence[Curve]]
     indexes: Mapping[str, Mapping[str, Any]]
     fusions: Mapping[str, Mapping[str, Any]]  # what each fusion chose on dev, and from which grid: fusion.json next to its runs
+    weaknesses: weaknesses.Weaknesses | None
     examples: Examples | None
 
 
@@ -56,20 +59,34 @@ def render(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"p": p_value, "figure": figure, "signed": lambda value: f"{value:+.4f}", "source": source}
+    environment.filters |= {"p": p_value, "figure": number, "signed": lambda value: f"{value:+.4f}", "source": source}
     split, names = contents.table.split, [curve.name for curves in contents.curves.values() for curve in curves]
-    order = list(dict.fromkeys(names))
+    order, found = list(dict.fromkeys(names)), contents.weaknesses
+    fought = contents.duel and all(split in system.values for system in contents.duel)
     return environment.get_template("page.html").render(
         c=contents,
+        head=head(f"Retemper: {contents.dataset}"),
+        scripts=scripts(),
+        summary=summary.rows(
+            contents.sections,
+            contents.statistics,
+            encoder=contents.encoder,
+            best=contents.best,
+            pairs=contents.pairs[split],
+            indexes=contents.indexes,
+            weaknesses=found,
+            p_value=p_value,
+        ),
         confidence=f"{1 - contents.params.alpha:.0%}",
         queries={name: len(next(s.queries[name] for s in contents.systems if name in s.queries)) for name in contents.pairs},
-        dots=dots(contents, split),
-        duel=_duel(contents, split),
-        light=palette(LIGHT),
-        dark=palette(DARK),
-        charts=[line_chart(metric, curves, order) for metric, curves in contents.curves.items()],
-        legend=[(name, line_style(place)) for place, name in enumerate(order)],
-        index_columns=list(dict.fromkeys(key for figures in contents.indexes.values() for key in figures)),
+        means=means(contents, split),
+        duel=compare(*contents.duel, split) if contents.duel and fought else None,
+        groups=weaknesses.chart(found) if found else None,
+        losing=found.losing() if found else [],
+        curves=[figure(curve_lines(curves, metric, order), f"{metric} over steps") for metric, curves in contents.curves.items()],
+        legend=legend(order),
+        indexes=indexes(contents.indexes),
+        fusions={name: fusion(name, told) for name, told in contents.fusions.items()},
         headline=headline(contents.pairs[split], contents.duel),
         tests=contents.params.tests,
         levels=PAPERS,
@@ -77,35 +94,38 @@ def render(contents: Contents) -> str:
     )
 
 
-def dots(contents: Contents, split: str) -> Any:
+def means(contents: Contents, split: str) -> Markup:
     """A chart of the means of the report's metric, with intervals."""
     metric, alpha = contents.params.metric, contents.params.alpha
-    shown = [system for system in contents.systems if split in system.values]
-    drawn = [
-        plots.Dot(s.name, s.metrics[split][metric], *mean_interval(s.values[split], alpha), s.name == contents.best.name) for s in shown
+    rows = [
+        Interval(
+            s.name, s.metrics[split][metric], *mean_interval(s.values[split], alpha), "best" if s.name == contents.best.name else "plain"
+        )
+        for s in contents.systems
+        if split in s.values
     ]
     confidence = f"{1 - alpha:.0%}"
-    return both(plots.dot_plot(drawn, metric, confidence), plots.dot_plot(drawn, metric, confidence, narrow=True))
+    return figure(intervals(rows, metric, unit=f"{confidence} interval"), f"{metric} of each system with {confidence} intervals")
 
 
-def _duel(contents: Contents, split: str) -> dict[str, Any] | None:
-    if not contents.duel or any(split not in system.values for system in contents.duel):
-        return None
-    model, reference = contents.duel
-    differences = model.values[split] - reference.values[split]
-    won, lost = int((differences > 1e-9).sum()), int((differences < -1e-9).sum())
-    return {
-        "won": won,
-        "lost": lost,
-        "tied": len(differences) - won - lost,
-        "median": float(np.median(np.abs(differences[np.abs(differences) > 1e-9]))) if won + lost else 0.0,
-        "charts": both(*(_duel_charts(differences, won, lost, (model.name, reference.name), whole=width) for width in (WIDTH, NARROW))),
-    }
+def indexes(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:
+    """A table of the indexes' figures."""
+    columns = list(dict.fromkeys(key for figures in found.values() for key in figures))
+    rows = [[name, *(number(figures[key]) if key in figures else "-" for key in columns)] for name, figures in found.items()]
+    return table(["round", *(column.replace("_", " ") for column in columns)], rows) if rows else None
 
 
-def _duel_charts(differences: Floats, won: int, lost: int, names: tuple[str, str], *, whole: float) -> Markup:
-    bar = plots.share_bar(won, len(differences) - won - lost, lost, whole=whole)
-    return bar + plots.difference_curve(differences, names, whole=whole)
+def fusion(name: str, found: Mapping[str, Any]) -> Markup:
+    """The grid that a fusion's weight was chosen from, as a chart and a table; empty without a grid."""
+    what = "k" if found["method"] == "rrf" else "weight"
+    grid = found["grid"]
+    if not grid:
+        return Markup("")
+    measured = f"{found['chosen_on']} {found['measure']}"
+    told = [Point(row[what], row[found["measure"]], note=f"{row[found['measure']]:.4f}") for row in grid]
+    chart = figure(lines([Line(name, told)], what, measured, height=120, dots=True), f"{measured} of {name} by {what}")
+    rows = table([what, measured], [[f"{row[what]:g}", f"{row[found['measure']]:.4f}"] for row in grid])
+    return (chart if len(grid) > 1 else Markup("")) + Markup("<details><summary>{} values</summary>{}</details>").format(len(grid), rows)
 
 
 def p_value(p: float) -> str:
@@ -119,7 +139,7 @@ def source(spec: str) -> str:
     return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if kind in FOLDER_KINDS else spec
 
 
-def figure(value: object) -> str:
+def number(value: object) -> str:
     """A number or text of a JSON file, for a table cell."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)

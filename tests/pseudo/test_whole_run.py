@@ -35,7 +35,7 @@ def test_documents_alone_give_a_measured_retriever(small: Any) -> None:
     small.commands = commands
     for folder in ("runs", "metrics", "values", "curves", "index_metrics"):
         shutil.rmtree(small.folder / "data" / folder)
-    for name in [*needed, "index@warmup", "report"]:
+    for name in [*needed, "index@warmup", "failures", "report"]:
         done = small.stage(name)
         assert done.status == 0, (name, done)
     assert "no human judged the training queries" in done.out and "used no human judgment" in done.out

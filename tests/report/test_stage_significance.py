@@ -40,6 +40,8 @@ def make_project(folder: Path) -> None:
         write(folder / f"corpus/qrels/{split}.parquet", pa.table([queries, ["d1"] * 40, [2] * 40], schema=QRELS))
     write_json(folder / "corpus/stats.json", {"documents": {"count": 1}, "splits": {}})
     write_json(folder / "source.json", {"dataset": {"digest": "d1g"}})
+    write_json(folder / "failures/groups.json", {"splits": {}, "alpha": 0.05})
+    write_json(folder / "failures/worst.json", {})
     for name, level in (("bm25", 0.5), ("init", 0.2), ("zeta", 0.525)):
         draw, metrics = random.Random(name), {}
         for split in splits:
@@ -53,7 +55,7 @@ def make_project(folder: Path) -> None:
 
 def report(monkeypatch: pytest.MonkeyPatch) -> str:
     """The page of the project in this folder."""
-    names = ("metrics", "values", "runs", "index-metrics", "curves", "corpus")
+    names = ("metrics", "values", "runs", "index-metrics", "curves", "failures", "corpus")
     arguments = [part for name in names for part in (f"--{name}", name.replace("-", "_"))]
     monkeypatch.setattr("sys.argv", ["report", *arguments, "--source", "source.json", "--out", "report"])
     freeze_parameters()

@@ -1,8 +1,8 @@
-"""The system that the best one is compared with."""
+"""Systems in table order, what is said of them, and the one that the best is compared with."""
 
 import numpy as np
 
-from tasks.report.systems import System, opponents
+from tasks.report.systems import System, in_common, opponents, ordered, recipe
 
 
 def system(name: str, values: list[float]) -> System:
@@ -26,3 +26,38 @@ def test_a_baseline_that_is_best_is_compared_with_the_next_different_system() ->
     assert rival_of(bm25, copy, worse) == "star"
     assert rival_of(bm25, copy) == "hybrid"
     assert rival_of(bm25) is None
+
+
+def test_a_recipe_names_the_pretraining_under_it() -> None:
+    sections = {
+        "pretrain": {"costa": {"init": "base", "objective": "costa"}},
+        "rounds": {"a": {"init": "costa", "loss": "nll"}, "b": {"init": "a"}},
+    }
+    assert recipe("a", sections) == "from costa, loss nll (costa: from base, objective costa)"
+    assert recipe("b", sections) == "from a"
+
+
+def test_reordered_runs_have_recipes_and_follow_their_models() -> None:
+    sections = {
+        "rounds": {"a": {"init": "base"}},
+        "adore": {"q": {"round": "a"}},
+        "rerank": {"r": {"run": "a", "reranker": "small", "depth": 30}},
+        "fuse": {"h": {"first": "bm25", "second": "q", "method": "linear"}},
+        "rescore": {"b": {"run": "bm25", "round": "a"}},
+    }
+    assert recipe("h", sections) == "first bm25, second q, method linear"
+    assert recipe("r", sections) == "run a, reranker small, depth 30"
+    assert recipe("b", sections) == "run bm25, round a"
+    assert ordered({"b", "r", "q", "a", "bm25", "h", "x"}, sections) == ["bm25", "a", "q", "h", "r", "b", "x"]
+
+
+def test_settings_shared_by_all_rounds_are_listed_once() -> None:
+    rounds: dict[str, dict[str, object]] = {name: {"init": "base", "lr": 1e-5, "steps": 7, "loss": "nll"} for name in "abcd"}
+    rounds["d"] |= {"loss": "ranknet"}
+    sections = {"rounds": {"init": {"init": "base", "steps": 0}, **rounds}, "adore": {"q": {"round": "a", "lr": 1e-5}}}
+    assert in_common(sections) == "lr 1e-05, steps 7"
+    assert recipe("a", sections) == "from base, loss nll"
+    assert recipe("init", sections) == "from base, steps 0"
+    assert recipe("q", sections) == "round a, lr 1e-05", "not a round: it lists its own settings"
+    del rounds["b"], sections["rounds"]["b"]
+    assert in_common(sections) == "", "few rounds list all their settings"

@@ -2,13 +2,14 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.repository.graph import Graph, Stage
-from flows.results import pages
-from flows.results.charts import Bar, Line, Point, bars, chart, spaced
+from flows.results import analyses, costs, origins, pages
 from flows.results.quality import Chain, Race, Reached
 from flows.results.timing import Measured, Span
 
@@ -23,6 +24,7 @@ GRAPH = Graph(
             "train@b": ["mine@w"],
             "encode@b": ["train@b"],
             "adore@q": ["encode@w"],
+            "evaluate_adore@q": ["adore@q"],
             "rerank@r": ["encode@w"],
             "rescore@s": ["encode@w"],
             "report": ["encode@b", "adore@q", "rerank@r", "rescore@s"],
@@ -31,7 +33,7 @@ GRAPH = Graph(
 )
 
 
-def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text(
         "report: {metric: M}\nrounds: {w: {init: base}, b: {init: w}}\nadore: {q: {round: w}}\nrerank: {r: {}}\nrescore: {s: {}}\n"
@@ -48,18 +50,23 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
         json.dumps({"device": "cpu, 2 threads", "depth": 100, "test": {"milliseconds a query": 1.5}})
     )
     (tmp_path / "data/report").mkdir()
-    report = f"<style>a</style><p>above</p>{pages.PLACE}<p>below</p>"
+    report = f"<style>a</style><dl>{pages.SUMMARY}</dl><nav>{pages.LINKS}</nav>{pages.PLACE}<p>below</p>"
+    (tmp_path / "data/report/significance.json").write_text('{"best": {"system": "q"}}')
     (tmp_path / "data/report/report.html").write_text(report)
     monkeypatch.setattr(pages.timing, "measured", lambda _: {name: Measured(7.0) for name in GRAPH.stages})
     told: list[str] = []
     pages.write(GRAPH, [], told.append)
     page = (tmp_path / ".retemper/report.html").read_text()
     assert (tmp_path / "data/report/report.html").read_text() == report, "what DVC keeps stays as it is"
-    assert page.startswith("<style>a")
+    assert page.startswith("<style>a</style><dl><dt>Cost</dt><dd>28.0 s of work for q, in 4 stages.</dd></dl><nav>")
+    links = re.findall(r'<a href="#([\w-]+)">', page)
+    assert links == ["race-w", "latency", "lineage"] == re.findall(r'<h2 id="([\w-]+)">', page)
+    race = dict(charts_of(page))["M on dev over time"]["data"]["values"]
+    assert [(row["name"], row["x"], row["y"]) for row in race] == [("q", 7.0, 0.5), ("q", 14.0, 0.7), ("b", 7.0, 0.5), ("b", 28.0, 0.6)]
     assert page.endswith("<p>below</p>")
     assert told[0] == "time to quality from w: q reaches M 0.6000, the best of b (b, after 28 s), after 14 s: 2.0 times as fast"
     assert "Time to quality from w" in page
-    assert '<td class="" data-label="seconds">28.0</td>' in page  # encode@w, mine@w, train@b, encode@b
+    assert '<td data-label="seconds">28.0</td>' in page  # encode@w, mine@w, train@b, encode@b
     assert [re.sub(r"<[^>]*>", " ", row).split() for row in re.findall(r"<tr><td class=\"name\">[rs]<.*?</tr>", page)] == [
         ["r", "dev", "30", "20.2", "19.0", "31.5", "cpu,", "2", "threads"],
         ["s", "test", "100", "1.5", "cpu,", "2", "threads"],
@@ -80,23 +87,22 @@ def test_costs_are_those_of_the_models_stages(tmp_path: Path, monkeypatch: pytes
         "rerank@r": {"seconds": 3.0, "peak_mib": 5000.0},
         "adore@q": {"seconds": 30.0, "peak_mib": 800.0, "search_p50_ms": 0.5},
     }
-    found = pages.costs(GRAPH, measured)
+    found = costs.costs(GRAPH, measured)
     assert found["w"]["encode_ms"] == 2.0
     assert "r" not in found, "what reorders a run has a table of its own"
-    rows = re.findall(r"<tr><td class=\"name\">.*?</tr>", pages.cost_section(found))
+    rows = re.findall(r"<tr><td class=\"name\">.*?</tr>", costs.cost_table(found))
     cells = [[re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
     assert cells == [
         ["w", "1m15s", "10.0 s", "2.00", "1,536.1", "0.9987", "", "", "", "1,234"],
         ["q", "30.0 s", "", "", "", "", "0.50", "", "", "800"],
     ]
-    assert pages.cost_section({}) == ""
+    assert costs.cost_table(found).count('data-value="75"') == 1, "times are sorted by their seconds"
 
 
-def test_the_page_has_the_curves_of_the_graphs_pretrainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_curves_of_the_graphs_pretrainings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for file, text in {"params.yaml": "report: {metric: M}\n", "data/report/report.html": f"<style></style>{pages.PLACE}"}.items():
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(text)
 
     def plot(name: str, quantity: str, *values: float) -> None:
         folder = tmp_path / "data/pretrain_curves" / name / "plots/metrics/train"
@@ -104,36 +110,30 @@ def test_the_page_has_the_curves_of_the_graphs_pretrainings(tmp_path: Path, monk
         lines = "".join(f"{step}\t{value}\n" for step, value in enumerate(values))
         (folder / f"{quantity}.tsv").write_text(f"step\t{quantity}\n{lines}")
 
-    monkeypatch.setattr(pages.timing, "measured", lambda _: {})
-    names = ["pretrain@costa", "pretrain@mlm", "pretrain@away", "report"]
+    names = ["pretrain@costa", "pretrain@mlm", "pretrain@unmade"]
     graph = Graph({name: Stage(name, (), ()) for name in names})
-    pages.write(graph, [], print)
-    assert not pages.PAGE.exists(), "nothing to show yet"
+    assert not pages.pretraining(graph).body, "nothing to show yet"
     plot("costa", "token_accuracy", 0.0, 0.25, 0.5)
     plot("mlm", "token_accuracy", 0.0, 0.5, 1.0)
     plot("costa", "alignment", 1.5, 0.5)
     plot("removed", "uniformity", -1.0, -2.0)
-    pages.write(graph, [], print)
-    page = pages.PAGE.read_text()
-    charts = re.findall(r'<svg class="lines".*?</svg>', page)
-    assert [re.findall(r'class="label"[^>]*>([^<]*)<', chart) for chart in charts] == [["alignment"], ["token accuracy"]]
-    drawn = re.findall(r'<g class="(s\d)"><title>(\w+): ([\d.]+) at the end</title><polyline points="([^"]*)"', charts[1])
-    assert [line[:3] for line in drawn] == [("s0", "costa", "0.5"), ("s1", "mlm", "1")]
-    costa, mlm = ([tuple(map(float, pair.split(","))) for pair in line[3].split()] for line in drawn)
-    assert costa[0] == mlm[0]
-    assert costa[2][1] == mlm[1][1], "0.5 of both"
-    assert [x for x, _ in costa] == [x for x, _ in mlm]
-    assert costa[1][0] - costa[0][0] == pytest.approx(costa[2][0] - costa[1][0], abs=0.11)
-    legend = re.findall(r'<li>.*?class="(s\d)".*?</svg>(\w+)</li>', page)
-    assert legend == [("s0", "costa"), ("s1", "mlm")]
+    body = pages.pretraining(graph).html()
+    charts = dict(charts_of(body))
+    assert list(charts) == ["alignment over steps", "token accuracy over steps"]
+    rows = charts["token accuracy over steps"]["data"]["values"]
+    assert [(row["name"], row["x"], row["y"]) for row in rows] == [
+        *(("costa", step, value) for step, value in enumerate((0.0, 0.25, 0.5))),
+        *(("mlm", step, value) for step, value in enumerate((0.0, 0.5, 1.0))),
+    ]
+    assert re.findall(r'<li><span class="(s\d)"></span>(\w+)</li>', body) == [("s0", "costa"), ("s1", "mlm")]
 
 
-def test_the_place_for_times_is_in_the_report() -> None:
+def test_the_places_for_times_are_in_the_report() -> None:
     page = Path(pages.__file__).resolve().parents[2] / "tasks/report/page.html"
-    assert page.read_text(encoding="utf-8").count(pages.PLACE) == 1
+    assert [page.read_text(encoding="utf-8").count(place) for place in (pages.SUMMARY, pages.LINKS, pages.PLACE)] == [1, 1, 1]
 
 
-def test_a_timeline_shows_which_stages_ran_together_and_which_waited() -> None:
+def test_a_timeline_shows_which_stages_ran_together_and_which_waited(charts_of: Callable[..., Any]) -> None:
     spans = [
         Span("train@a", 100, 101, 111, "0", "Ran"),
         Span("encode@b", 100, 111, 131, "1", "Ran"),
@@ -142,43 +142,102 @@ def test_a_timeline_shows_which_stages_ran_together_and_which_waited() -> None:
     page = pages.timeline(spans)
     assert HOSTILE not in page
     assert "3 stages, 30.0 s of work in 31.0 s" in page
-    box = re.compile(r'<title>([^:]*):[^<]*</title><rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"')
-    boxes = {m[1]: (float(m[2]), float(m[3])) for m in box.finditer(page)}
-    (a, wide), (b, wider) = boxes["train@a"], boxes["encode@b"]
-    assert a + wide == pytest.approx(b, abs=0.2), "ends where the other begins"
-    assert wider == pytest.approx(2 * wide, abs=0.2)
-    assert page.count('class="waiting"') == 2
-    assert page.count('<table class="stack">') == page.count('<div class="wide scrolls">') == page.count("<table") == 1, "for a phone"
-    phone = page.partition("@media(max-width:600px)")[2]
-    assert all(rule in phone for rule in (".stack tr{display:grid;", "content:attr(data-label);", "scroll sideways"))
+    rows = {row["name"]: row for row in dict(charts_of(page))["stages over time"]["data"]["values"]}
+    assert list(rows) == [HOSTILE, "train@a", "encode@b"], "in the order they began"
+    assert [(row["start"], row["end"], row["ready"]) for row in rows.values()] == [(0, 0, None), (1, 11, 0), (11, 31, 0)]
+    assert rows["encode@b"]["note"] == "Ran, 20.0 s, starting at 11.0 s, device 1, waited 11.0 s"
+    assert page.count('<table class="stack">') == 1
     found = json.loads(re.findall(r'id="spans">(.*?)</script>', page)[0])
     assert found[1] == {"stage": "encode@b", "ready": 100, "start": 111, "end": 131, "device": "1", "state": "Ran"}
 
 
-@pytest.mark.parametrize("whole", [0.0, 0.3, 31, 599, 3600, 3986, 10**6])
-def test_times_on_an_axis_are_round_and_few(whole: float) -> None:
-    marks = pages.time_ticks(whole)
-    assert marks[0] == 0 and marks[-1] <= whole and len(marks) <= 9
-    if whole in (599, 3986):
-        assert marks == [120 * place for place in range(5)] if whole == 599 else [600 * place for place in range(7)]
-    assert whole == 0 or len(marks) > 2
-
-
-def test_a_line_goes_through_its_points() -> None:
-    up, level_line = Line("up", [Point(0, 1.0), Point(10, 3.0, spread=0.5)]), Line("level", [Point(0, 2.0), Point(10, 2.0)], dotted=True)
-    drawn = chart("M", [up, level_line], "s")
-    (x0, y0), (x1, y1) = [tuple(map(float, pair.split(","))) for pair in re.findall(r'polyline points="([^"]*)"', drawn)[0].split()]
-    (_, level), _ = [tuple(map(float, pair.split(","))) for pair in re.findall(r'polyline points="([^"]*)"', drawn)[1].split()]
-    assert x0 < x1
-    assert y0 > y1
-    assert level == pytest.approx((y0 + y1) / 2, abs=0.1)
-    assert spaced([10, 11, 40, 9], 15) == [24, 39, 54, 9]
-    assert "waiting" not in bars("h", [Bar("a", 0, 1, 0, "n")], [(0, "0 s")])
-
-
 def test_a_race_with_nothing_measured_says_so() -> None:
-    section = pages.race_section(Race("w", (), ("b<",)), "M")
+    section = pages.race_section(Race("w", (), ("b<",)), "M").html()
     assert "b&lt;" in section
-    assert "<svg" not in section
+    assert "<figure" not in section
     one = Race("w", (Chain("b", False, (Reached("w", 1, 0.5), Reached("b", 2, 0.6, at_least=True))),), ())
-    assert "2.0 or more" in pages.race_section(one, "M")
+    assert "2.0 or more" in pages.race_section(one, "M").html()
+
+
+LOCK = {
+    "train@w": {
+        "params": {"data/params.json": {"rounds.w": {"lr": HOSTILE}}, "data/code.json": {"train": "c0de" * 16}},
+        "outs": [{"path": "data/encoders/w", "md5": "0123456789abcdef.dir"}],
+    },
+    "encode@w": {"outs": [{"path": "data/embeddings/w", "md5": "fedcba9876543210.dir"}]},
+    "mine@w": {"outs": [{"path": "data/negatives/w", "md5": "aaaaaaaaaaaaaaaa.dir"}]},
+}
+
+
+def test_lineage_is_the_graph_with_times_digests_parameters_and_hardware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran_with = {name: {"processor": "One", "torch": "2.13.0"} for name in ("train@w", "encode@w")}
+    body = origins.body(GRAPH, LOCK, [Span("encode@w", 0, 1, 8, "", "Ran")], took={"encode@w": Measured(7.0)}, ran_with=ran_with)
+    spec = dict(charts_of(body))["the graph of stages"]
+    edges, nodes = (layer["data"]["values"] for layer in spec["layer"])
+    assert [(row["name"], row["marked"], row["time"]) for row in nodes] == [
+        ("train@w", 0, "not made here"),
+        ("encode@w", 1, "7.0 s"),
+        ("mine@w", 0, "not made here"),
+    ]
+    assert {(row["from"], row["to"]) for row in edges} == {("train@w", "encode@w"), ("encode@w", "mine@w")}
+    rows = [[re.sub("<[^>]*>", "", cell) for cell in re.findall("<td.*?</td>", row)] for row in re.findall("<tr><td.*?</tr>", body)]
+    assert rows[0] == [
+        "train@w",
+        "",
+        "cached",
+        "encoders/w 0123456789",
+        "c0dec0dec0",
+        "rounds.w: {&#34;lr&#34;: &#34;&lt;script&gt;x&lt;/script&gt;&#34;}",
+    ]
+    assert rows[1][:4] == ["encode@w", "7.0 s", "ran", "embeddings/w fedcba9876"]
+    assert rows[3:] == [
+        ["2 stages", "processor One, torch 2.13.0", "train@w, encode@w"],
+        ["mine@w", "made on another machine, or before it was recorded", "mine@w"],
+    ]
+    assert "no commit" in body
+
+
+def test_stages_come_after_what_they_read() -> None:
+    found = origins.ordered(Graph({name: Stage(name, up, ()) for name, up in {"a": ("c",), "b": (), "c": ("b",)}.items()}))
+    assert found == ["b", "c", "a"]
+
+
+ANALYSIS = {
+    "round": "w",
+    "split": "dev",
+    "queries": 1200,
+    "depth": 200,
+    "bm25_overlap": 0.25,
+    "negatives_overlap": {"bm25": 0.125, HOSTILE: None},
+    "pairwise_errors": {"total": 1234.5, "top": 2.25, "depth": 200, "histogram": [{"from": 0, "queries": 0.75, "errors": 0.0}]},
+    "alignment": 0.5,
+    "uniformity": {"queries": -2.0, "documents": -3.0},
+    "curves": [{"query": "q1", "scores": [0.5, 0.25]}],
+    "gradients": {"random": {"loss": 0.5, "all": 2.0, "top": 1.0}},
+    "maps": [{"query": "q1", "points": [{"kind": kind, "id": HOSTILE, "x": 0.5, "y": 1.0} for kind in ("query", "relevant", "w")]}],
+}
+
+
+def test_analyses_are_charts_with_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/analyses/late").mkdir(parents=True)
+    (tmp_path / "data/analyses/late/analysis.json").write_text(json.dumps(ANALYSIS))
+    found = analyses.load(Graph({name: Stage(name, (), ()) for name in ("analyses@late", "analyses@unmade", "train@w")}))
+    assert list(found) == ["late"]
+    body = analyses.body(found)
+    charts = dict(charts_of(body))
+    assert [
+        row["value"]
+        for row in charts["overlap of what a round finds with BM25&#39;s documents and with training negatives"]["data"]["values"]
+    ] == [
+        0.25,
+        0.125,
+    ]
+    assert [(row["x"], row["y"]) for row in charts["share of queries by pairwise errors of a query"]["data"]["values"]] == [("0", 0.75)]
+    assert [(row["x"], row["y"]) for row in charts["scores of the top documents, late"]["data"]["values"]] == [(1, 0.5), (2, 0.25)]
+    assert [row["kind"] for row in charts["t-SNE of query q1 and its documents, late"]["data"]["values"]] == ["query", "relevant", "w"]
+    assert "1,234.5" in body and "1,200" in body and HOSTILE not in body
+    assert not analyses.body({})

@@ -1,0 +1,178 @@
+"""The papers' analyses of rounds (stage analyses) as charts, each with its figures beside it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from flows.repository.graph import Graph
+from tasks.core.charts.page import table
+from tasks.core.charts.vega import Line, Point, bars, figure, legend, lines, scatter
+from tasks.core.stage.files import read_json
+
+FOLDER = Path("data/analyses")
+MAPPED = ("query", "relevant", "both", "bm25")  # kinds of points; the last one is the round
+OVERVIEW = (
+    "Errors are pairwise errors a query, over the whole corpus and in the top {depth} (STAR and ADORE, Eq. 5 and Table 1). Alignment is "
+    "the mean squared distance of a query and its relevant documents, uniformity the log mean kernel of random pairs (Wang and Isola "
+    "2020); lower is better for both."
+)
+OVERLAPS = (
+    "The share of a round's own top documents that BM25 finds too (ANCE, Table 6; LTRe, Fig. 3c), and of its own hardest negatives that "
+    "a source of training negatives holds (STAR and ADORE, Fig. 4a; LTRe, Fig. 3d): an earlier model's overlap less as training goes on, "
+    "BM25's least."
+)
+GRADIENTS = (
+    "Loss and gradient norm over some training batches, by layers. ANCE (Fig. 4) finds that random and in-batch negatives lose their "
+    "gradients soon, and that negatives which the model itself ranks high keep them."
+)
+ERRORS = (
+    "How many errors queries have, and which share of all errors they hold (STAR and ADORE, Fig. 3): few hard queries hold most of them."
+)
+CURVES = (
+    "The scores of the top documents of some queries, less the query's mean score over the corpus (ANCE, Fig. 3): few score far above "
+    "the rest."
+)
+MAPS = "t-SNE of a query, its relevant documents, and the top ones of BM25, of the round, or of both (ANCE, Fig. 1; LTRe, Fig. 1)."
+
+
+def load(graph: Graph) -> dict[str, Any]:
+    """The analyses that the graph names and that were made."""
+    names = [name.partition("@")[2] for name in graph.stages if name.startswith("analyses@")]
+    return {name: read_json(path) for name in names if (path := FOLDER / name / "analysis.json").is_file()}
+
+
+def body(found: Mapping[str, Any]) -> Markup:
+    """All analyses; empty without any."""
+    if not found:
+        return Markup("")
+    parts = [_overview(found), _overlaps(found), _gradients(found), _errors(found)]
+    parts += [_curves(name, one) + _maps(name, one) for name, one in found.items()]
+    return Markup("").join(parts)
+
+
+def _note(text: str) -> Markup:
+    return Markup('<p class="note">{}</p>').format(text)
+
+
+def _overview(found: Mapping[str, Any]) -> Markup:
+    header = [
+        "analysis",
+        "round",
+        "split",
+        "queries",
+        "total errors",
+        "top errors",
+        "alignment",
+        "uniformity, queries",
+        "uniformity, documents",
+    ]
+    rows = [
+        [
+            name,
+            one["round"],
+            one["split"],
+            f"{one['queries']:,}",
+            f"{one['pairwise_errors']['total']:,.1f}",
+            f"{one['pairwise_errors']['top']:.2f}",
+            f"{one['alignment']:.4f}",
+            *(f"{one['uniformity'][part]:.3f}" for part in ("queries", "documents")),
+        ]
+        for name, one in found.items()
+    ]
+    depth = next(iter(found.values()))["pairwise_errors"]["depth"]
+    return table(header, rows) + _note(OVERVIEW.format(depth=depth))
+
+
+def _overlaps(found: Mapping[str, Any]) -> Markup:
+    rows = [(name, f"BM25's top {one['depth']}", one["bm25_overlap"]) for name, one in found.items()]
+    rows += [(name, f"negatives of {source}", share) for name, one in found.items() for source, share in one["negatives_overlap"].items()]
+    known = [row for row in rows if row[2] is not None]
+    if not known:
+        return Markup("")
+    order = list(dict.fromkeys(source for _, source, _ in known))
+    chart = figure(bars(known, "overlap", order), "overlap of what a round finds with BM25's documents and with training negatives")
+    cells = table(["analysis", "with", "overlap"], [[name, source, f"{share:.4f}"] for name, source, share in known])
+    return Markup("<h3>Overlap</h3>{}{}{}{}").format(
+        legend(order),
+        chart,
+        cells,
+        _note(OVERLAPS),
+    )
+
+
+def _gradients(found: Mapping[str, Any]) -> Markup:
+    parts = []
+    for name, one in found.items():
+        groups = [part for values in one["gradients"].values() for part in values if part != "loss"]
+        order, sources = list(dict.fromkeys(groups)), one["gradients"]
+        if not sources:
+            continue
+        rows = [(source, part, values[part]) for source, values in sources.items() for part in order]
+        cells = [[source, f"{values['loss']:.4f}", *(f"{values[part]:.4f}" for part in order)] for source, values in sources.items()]
+        chart = figure(bars(rows, f"gradient norm, {name}", order), f"gradient norms of {name} by source of negatives and layers")
+        parts.append(Markup("{}{}{}").format(legend(order), chart, table(["negatives", "loss", *order], cells)))
+    if not parts:
+        return Markup("")
+    return Markup("<h3>Gradients by source of negatives</h3>{}{}").format(
+        Markup("").join(parts),
+        _note(GRADIENTS),
+    )
+
+
+def _errors(found: Mapping[str, Any]) -> Markup:
+    bins = [
+        (name, str(row["from"]), float(row[key]), key)
+        for name, one in found.items()
+        for row in one["pairwise_errors"]["histogram"]
+        for key in ("queries", "errors")
+    ]
+    if not bins:
+        return Markup("")
+    order = list(found)
+    charts = Markup("").join(
+        figure(
+            lines(
+                [Line(n, [Point(at, v) for name, at, v, kind in bins if name == n and kind == key]) for n in order],
+                "errors of a query, from",
+                f"share of {key}",
+                order=order,
+                dots=True,
+            ),
+            f"share of {key} by pairwise errors of a query",
+        )
+        for key in ("queries", "errors")
+    )
+    return Markup('<h3>Pairwise errors</h3>{}<div class="charts">{}</div>{}').format(
+        legend(order),
+        charts,
+        _note(ERRORS),
+    )
+
+
+def _curves(name: str, one: Mapping[str, Any]) -> Markup:
+    if not one["curves"]:
+        return Markup("")
+    drawn = [Line(row["query"], [Point(rank, score) for rank, score in enumerate(row["scores"], 1)]) for row in one["curves"]]
+    chart = figure(lines(drawn, "rank", "score above the mean"), f"scores of the top documents, {name}")
+    return Markup("<h3>Scores by rank: {}</h3>{}{}").format(
+        name,
+        chart,
+        _note(CURVES),
+    )
+
+
+def _maps(name: str, one: Mapping[str, Any]) -> Markup:
+    if not one["maps"]:
+        return Markup("")
+    order = list(dict.fromkeys([*MAPPED, *(point["kind"] for row in one["maps"] for point in row["points"])]))
+    charts = Markup("").join(
+        figure(scatter(row["points"], order), f"t-SNE of query {row['query']} and its documents, {name}") for row in one["maps"]
+    )
+    return Markup('<h3>Maps: {}</h3>{}<div class="charts">{}</div>{}').format(
+        name,
+        legend(order),
+        charts,
+        _note(MAPS),
+    )

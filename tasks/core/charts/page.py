@@ -1,0 +1,69 @@
+"""One self-contained HTML file: the style, scripts and tables of every page. Nothing is fetched; a browser is told to refuse it.
+
+The charts of tasks.core.charts.vega are drawn by Vega (BSD-3), whose JavaScript vl-convert carries.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+class Cell(NamedTuple):
+    """A cell of a table that is sorted by `value` where its text does not say it (`1m15s`)."""
+
+    text: str
+    value: float
+
+
+def head(title: str) -> Markup:
+    """What stands in <head>."""
+    style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))
+    return Markup(
+        '<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
+        "<title>{}</title>\n<style>\n{}</style>"
+    ).format(Markup(POLICY), title, style)
+
+
+@cache
+def scripts() -> Markup:
+    """What stands at the end of <body>: Vega and page.js, 0.9 MB."""
+    import vl_convert
+
+    own = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
+    bundle = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    assert "</script" not in bundle.lower() and "<!--" not in bundle, "would end the script"
+    return Markup(f"<script>{bundle}</script>\n<script>\n{own}</script>")
+
+
+def page(heading: str, body: Markup) -> str:
+    """A whole page."""
+    return Markup(
+        '<!doctype html>\n<html lang="en">\n<head>\n{}\n</head>\n<body><main><h1>{}</h1>{}</main>\n{}\n</body>\n</html>\n'
+    ).format(head(heading), heading, body, scripts())
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]]) -> Markup:
+    """A table that can be sorted, whose first column is flush left; on a phone each row is a card with labeled cells."""
+    first, *rest = header
+    top = Markup('<th class="name">{}</th>').format(first) + Markup("").join(Markup("<th>{}</th>").format(name) for name in rest)
+    body = Markup("").join(Markup("<tr>{}</tr>").format(_cells(row, rest)) for row in rows)
+    return Markup('<div class="wide"><table class="stack"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(top, body)
+
+
+def _cells(row: Sequence[str | Cell], labels: Sequence[str]) -> Markup:
+    name, *others = row
+    cells = [Markup('<td class="name">{}</td>').format(_text(name))]
+    for label, cell in zip(labels, others, strict=True):
+        value = Markup(' data-value="{}"').format(f"{cell.value:.12g}") if isinstance(cell, Cell) else ""
+        cells.append(Markup('<td data-label="{}"{}>{}</td>').format(label, value, _text(cell)))
+    return Markup("").join(cells)
+
+
+def _text(cell: str | Cell) -> str:
+    return cell.text if isinstance(cell, Cell) else cell

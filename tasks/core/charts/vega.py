@@ -1,0 +1,331 @@
+"""Charts as Vega-Lite specifications, which the page draws in its reader's browser, in its own colors. Same data, same bytes.
+
+Each function returns a specification; `figure` puts it into a page. Colors are names of the page's style (page.css), so that charts
+follow light and dark. Every mark tells its figures under the pointer.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from tasks.core.charts.curves import Curve
+
+Spec = dict[str, Any]
+COLOURS = 8  # --s0 to --s7 of page.css; the lines after these are dashed
+DASHES = ([1, 0], [6, 4], [2, 3], [8, 3, 2, 3])
+KINDS = {"plain": "var(--soft)", "best": "var(--accent)", "won": "var(--won)", "lost": "var(--lost)"}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A row of `intervals`: a value and its interval, if it has one; `kind` is one of KINDS; `notes` are shown under the pointer too."""
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    kind: str = "plain"
+    notes: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a line: where, and half the width of its interval, if it has one; `note` is shown under the pointer."""
+
+    x: float | str
+    y: float
+    spread: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart. `level`: a reference, dotted and without points."""
+
+    name: str
+    points: Sequence[Point]
+    level: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """A bar over time, in seconds from the start. `ready`: when it could have started."""
+
+    name: str
+    start: float
+    end: float
+    kind: str
+    note: str
+    ready: float | None = None
+
+
+def figure(spec: Spec, label: str) -> Markup:
+    """A chart in a page; `label` is what a screen reader says. Without scripts the page shows only `label`."""
+    # "<" would end the script; U+2028 and U+2029 need no care in JSON that JSON.parse reads
+    told = json.dumps(spec, ensure_ascii=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
+    return Markup('<figure class="plot"><script type="application/json">{}</script><figcaption>{}</figcaption></figure>').format(
+        Markup(told), label
+    )
+
+
+def legend(names: Sequence[str]) -> Markup:
+    """The color of each name, as `lines` draws it."""
+    items = Markup("").join(Markup('<li><span class="{}"></span>{}</li>').format(style(place), name) for place, name in enumerate(names))
+    return Markup('<ul class="legend">{}</ul>').format(items)
+
+
+def style(place: int) -> str:
+    """CSS classes of name number `place` in a legend."""
+    dash = place // COLOURS % len(DASHES)
+    return f"s{place % COLOURS}" + (f" dash{dash}" if dash else "")
+
+
+def colours(names: Sequence[str]) -> Spec:
+    """A scale that gives each name its color."""
+    return {"domain": list(names), "range": [f"var(--s{place % COLOURS})" for place in range(len(names))]}
+
+
+def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", zero: bool = False) -> Spec:
+    """A row for each name: a dot at its value, a line over its interval. `zero`: values are differences, and 0 is marked."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.notes or {}))
+    form = "+.4f" if zero else ".4f"
+    values = [
+        {"name": row.name, "value": row.value, "low": row.low, "high": row.high, "kind": row.kind, **(row.notes or {})}
+        | {"text": format(row.value, form), "unit": "-" if row.low is None else f"{row.low:{form}} to {row.high:{form}}"}
+        for row in rows
+    ]
+    told = [tip("name", ""), tip("text", axis), tip("unit", unit), *(tip(key, key) for key in keys)]
+    x = {"type": "quantitative", "scale": {"zero": zero}, "title": axis}
+    colour = {"field": "kind", "type": "nominal", "legend": None, "scale": {"domain": list(KINDS), "range": list(KINDS.values())}}
+    marks: list[Spec] = [{"mark": {"type": "rule", "strokeDash": [2, 3]}, "data": {"values": [{}]}, "encoding": {"x": {"datum": 0}}}]
+    marks = marks if zero else []
+    named = {"y": {"field": "name", "type": "nominal", "sort": None, "title": None}, "color": colour, "tooltip": told}
+    return {
+        "width": "container",
+        "height": 28 * len(rows),
+        "data": {"values": values},
+        "layer": [
+            *marks,
+            {
+                "mark": {"type": "rule", "strokeWidth": 2, "strokeCap": "round"},
+                "encoding": {**named, "x": x | {"field": "low"}, "x2": {"field": "high"}},
+            },
+            {"mark": {"type": "point", "filled": True, "size": 110, "opacity": 1}, "encoding": {**named, "x": x | {"field": "value"}}},
+        ],
+    }
+
+
+def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), height: int = 200, dots: bool = False) -> Spec:
+    """Lines over numbers, or over names where x is text, in the order of the points; the point nearest to the pointer is told.
+
+    `order` gives each name its color, the same in all charts of a page; `dots` marks every point.
+    """
+    names = list(order) or [line.name for line in found]
+    points = [(line, point) for line in found for point in line.points]
+    values = [
+        {"name": line.name, "x": p.x, "y": p.y, "note": p.note or f"{p.y:.4g}"}
+        | ({"low": p.y - p.spread, "high": p.y + p.spread} if p.spread else {})
+        | ({"level": 1} if line.level else {})
+        for line, p in points
+    ]
+    is_named = any(isinstance(point.x, str) for _, point in points)
+    across: Spec = {"field": "x", "title": x, "type": "ordinal" if is_named else "quantitative", "sort": None}
+    across |= {"axis": {"labelAngle": 0}} if is_named else {"scale": {"zero": False, "nice": False}}
+    up: Spec = {"field": "y", "title": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"format": ".4~g"}}
+    dashes = {"domain": names, "range": [DASHES[place // COLOURS % len(DASHES)] for place in range(len(names))]}
+    base = {"x": across, "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(names)}}
+    told = [tip("name", ""), tip("x", x) if is_named else tip("x", x) | {"type": "quantitative", "format": ",.6~g"}, tip("note", y)]
+    shown = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 1 if dots else 0}
+    drawn = {"field": "name", "type": "nominal", "legend": None, "scale": dashes}
+    layers: list[Spec] = [
+        {"transform": [{"filter": "!datum.level"}], "mark": {"type": "line"}, "encoding": base | {"y": up, "strokeDash": drawn}},
+        {
+            "transform": [{"filter": "!datum.level"}],
+            "params": [{"name": "near", "select": {"type": "point", "on": "pointermove", "nearest": True, "clear": "pointerout"}}],
+            "mark": {"type": "point", "filled": True, "size": 45},
+            "encoding": base | {"y": up, "tooltip": told, "opacity": shown},
+        },
+    ]
+    if any(point.spread for _, point in points):
+        layers.append({"transform": [{"filter": "datum.low != null"}], "mark": "rule"})
+        layers[-1]["encoding"] = base | {"y": up | {"field": "low"}, "y2": {"field": "high"}}
+    if any(line.level for line in found):
+        layers.append({"transform": [{"filter": "datum.level"}], "mark": {"type": "line", "strokeDash": [2, 4]}})
+        layers[-1]["encoding"] = base | {"y": up, "tooltip": told}
+    return {"width": "container", "height": height, "data": {"values": values}, "layer": layers}
+
+
+def curve_lines(curves: Sequence[Curve], metric: str, order: Sequence[str]) -> Spec:
+    """Curves of a training over its steps."""
+    found = [Line(curve.name, [Point(step, value) for step, value in curve.points]) for curve in curves]
+    return lines(found, "step", metric, order=order, height=150, dots=all(len(curve.points) == 1 for curve in curves))
+
+
+def spans(found: Sequence[Span]) -> Spec:
+    """A row for each name, in the order of the spans, with a dotted line from `ready` to the start."""
+    kinds = list(dict.fromkeys(span.kind for span in found))
+    values = [{"name": s.name, "start": s.start, "end": s.end, "kind": s.kind, "note": s.note, "ready": s.ready} for s in found]
+    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    seconds = "datum.value >= 3600 ? format(datum.value / 3600, '.3~g') + ' h' : datum.value >= 120 ? format(datum.value / 60, '.3~g')"
+    x = {"type": "quantitative", "title": "time from the start", "axis": {"labelExpr": f"{seconds} + ' min' : datum.label + ' s'"}}
+    told = [tip("name", ""), tip("note", "what")]
+    colour = {"field": "kind", "type": "nominal", "legend": None, "scale": colours(kinds)}
+    return {
+        "width": "container",
+        "height": 20 * len({span.name for span in found}),
+        "data": {"values": values},
+        "layer": [
+            {
+                "transform": [{"filter": "datum.ready != null && datum.ready < datum.start"}],
+                "mark": {"type": "rule", "strokeDash": [2, 3]},
+                "encoding": {"y": y, "x": x | {"field": "ready"}, "x2": {"field": "start"}},
+            },
+            {
+                "mark": {"type": "bar", "cornerRadius": 3, "minBandSize": 2, "height": {"band": 0.7}},
+                "encoding": {"y": y, "x": x | {"field": "start"}, "x2": {"field": "end"}, "color": colour, "tooltip": told},
+            },
+        ],
+    }
+
+
+def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -> Spec:
+    """Rows (group, name, value): for each group a bar of each name, in the names' colors; missing bars leave no gap."""
+    values = [{"group": group, "name": name, "value": value} for group, name, value in rows]
+    y = {"field": "group", "type": "nominal", "sort": None, "title": None}
+    offset = {"field": "name", "type": "nominal", "sort": None}
+    return {
+        "width": "container",
+        "height": len(rows) * (14 if len(order) > 1 else 24) + 8 * len({group for group, _, _ in rows}),
+        "data": {"values": values},
+        "mark": {"type": "bar", "cornerRadius": 2},
+        "encoding": {
+            "y": y,
+            "x": {"field": "value", "type": "quantitative", "title": x},
+            "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(order)},
+            "tooltip": [tip("group", ""), tip("name", "of"), {"field": "value", "title": x, "format": ".4~g"}],
+        }
+        | ({"yOffset": offset} if len(order) > 1 else {}),
+    }
+
+
+def area(values: Sequence[Mapping[str, Any]], x: str, y: str) -> Spec:
+    """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0; every other field is told under the pointer."""
+    told = [key for key in values[0] if key not in ("x", "y", "end")]
+    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}}
+    colour = {"condition": {"test": "datum.y > 0", "value": "var(--won)"}, "value": "var(--lost)"}
+    return {
+        "width": "container",
+        "height": 200,
+        "data": {"values": list(values)},
+        "mark": {"type": "rect", "strokeWidth": 0.5},
+        "encoding": {
+            "x": across,
+            "x2": {"field": "end"},
+            "y": {"field": "y", "type": "quantitative", "title": y},
+            "y2": {"datum": 0},
+            "fill": colour,
+            "stroke": colour,  # closes the gaps between neighbors
+            "tooltip": [tip(key, key) for key in told],
+        },
+    }
+
+
+def scatter(points: Sequence[Mapping[str, Any]], order: Sequence[str]) -> Spec:
+    """Points (x, y, kind, id) of a plane without units, in the colors of their kinds."""
+    plain = {"type": "quantitative", "axis": None, "scale": {"zero": False}}
+    return {
+        "width": "container",
+        "height": 260,
+        "data": {"values": [{key: point[key] for key in ("x", "y", "kind", "id")} for point in points]},
+        "mark": {"type": "point", "filled": True, "opacity": 0.8},
+        "encoding": {
+            "x": {"field": "x", **plain},
+            "y": {"field": "y", **plain},
+            "color": {"field": "kind", "type": "nominal", "legend": None, "scale": colours(order)},
+            "size": {"condition": {"test": "datum.kind == 'query'", "value": 220}, "value": 60},
+            "tooltip": [tip("kind", ""), tip("id", "id")],
+        },
+    }
+
+
+def tip(field: str, title: str) -> Spec:
+    """A field under the pointer, as text; the page shows the one without a title as the heading."""
+    return {"field": escape_field(field), "type": "nominal", "title": title or "title"}
+
+
+def escape_field(field: str) -> str:
+    """A field's name where Vega would read dots and brackets as a path."""
+    return "".join(f"\\{letter}" if letter in ".[]'\"\\" else letter for letter in field)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A row of `arcs`: what it reads from, whether it is `marked`, and what is told under the pointer."""
+
+    name: str
+    reads: Sequence[str]
+    marked: bool
+    notes: Mapping[str, str]
+
+
+def arcs(nodes: Sequence[Node]) -> Spec:
+    """A row for each node, in an order in which each follows what it reads from, and an arc from each to what it reads from.
+
+    The arcs of the node nearest to the pointer stand out.
+    """
+    places = {node.name: place for place, node in enumerate(nodes)}
+    rows = [{"name": node.name, "x": 0, "place": places[node.name], "marked": int(node.marked), **node.notes} for node in nodes]
+    edges = [(above, node.name) for node in nodes for above in node.reads if above in places]
+    bends = [
+        {"edge": number, "from": above, "to": below, "step": step, "x": out, "place": at}
+        for number, (above, below) in enumerate(edges)
+        for start, end in [(places[above], places[below])]
+        for step, out, at in ((0, 0, start), (1, end - start, (start + end) / 2), (2, 0, end))
+    ]
+    names = json.dumps([node.name for node in nodes])
+    y = {
+        "field": "place",
+        "type": "quantitative",
+        "title": None,
+        "scale": {"reverse": True, "nice": False, "domain": [-0.5, len(nodes) - 0.5]},
+        "axis": {"values": list(range(len(nodes))), "labelExpr": f"{names}[datum.value]", "grid": False, "labelOverlap": False},
+    }
+    x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"nice": False}}
+    near = "near.name && (near.name[0] == datum.from || near.name[0] == datum.to)"
+    told = [tip("name", ""), *(tip(key, key) for key in (nodes[0].notes if nodes else ()))]
+    return {
+        "width": "container",
+        "height": 20 * len(nodes),
+        "layer": [
+            {
+                "data": {"values": bends},
+                "mark": {"type": "line", "interpolate": "basis", "color": "var(--soft)", "strokeWidth": 1},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "order": {"field": "step"},
+                    "detail": {"field": "edge"},
+                    "opacity": {"condition": {"test": near, "value": 1}, "value": 0.25},
+                },
+            },
+            {
+                "data": {"values": rows},
+                "params": [
+                    {
+                        "name": "near",
+                        "select": {"type": "point", "on": "pointermove", "nearest": True, "clear": "pointerout", "fields": ["name"]},
+                    }
+                ],
+                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": {"condition": {"test": "datum.marked", "value": "var(--accent)"}, "value": "var(--tied)"},
+                    "tooltip": told,
+                },
+            },
+        ],
+    }

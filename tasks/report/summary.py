@@ -1,0 +1,73 @@
+"""What the page says first: what was trained on what, whether it is better, and where it fails."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tasks.report.significance import Pair
+from tasks.report.systems import System
+from tasks.report.weaknesses import Weaknesses, told
+
+
+def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder: str) -> str:
+    """How many trainings, on how many queries, from which encoder."""
+    counts = [
+        (len([entry for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]), "round", "rounds"),
+        (len(sections.get("adore") or {}), "query tower", "query towers"),
+    ]
+    made = " and ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
+    if not made:
+        return "Nothing: the encoder is as it came."
+    train = (statistics.get("splits") or {}).get("train") or {}
+    queries = f" on {train['queries']:,} queries with {train['positives']:,} relevant documents" if train else ""
+    return f"{made}{queries}{f', from {encoder}' if encoder else ''}."
+
+
+def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, bool, float]]:
+    """Of the best system against each baseline: the baseline, the difference, whether it is significant, and p after Holm."""
+    for pair in pairs:
+        if best.name in (pair.system, pair.baseline):
+            sign, other = (1, pair.baseline) if pair.system == best.name else (-1, pair.system)
+            yield other, sign * pair.difference, pair.significant, pair.p_holm
+
+
+def better(best: System, pairs: Sequence[Pair], p_value: Any) -> str:
+    """Whether the best system is above the baselines."""
+    parts = [
+        f"{difference:+.4f} against {other} ({'' if significant else 'not '}significant, p {p_value(p)})"
+        for other, difference, significant, p in compared(best, pairs)
+    ]
+    return f"{best.name} has {', '.join(parts)}." if parts else ""
+
+
+def index(best: System, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> str:
+    """The size of the index that the best system searches; empty if it has none of its own."""
+    name, seen = best.name, set[str]()
+    while name not in indexes and name not in seen:
+        seen.add(name)
+        entry: Mapping[str, Any] = next(
+            (found[name] for part in ("adore", "fuse", "rerank", "rescore") if name in (found := sections.get(part) or {})), {}
+        )
+        name = next((entry[key] for key in ("round", "second", "run") if key in entry), name)
+    held = indexes.get(name, {}).get("bytes_per_vector")
+    return f"Its index ({name}) takes {held:,.0f} bytes a passage." if held else ""
+
+
+def rows(
+    sections: Mapping[str, Any],
+    statistics: Mapping[str, Any],
+    *,
+    encoder: str,
+    best: System,
+    pairs: Sequence[Pair],
+    indexes: Mapping[str, Mapping[str, Any]],
+    weaknesses: Weaknesses | None,
+    p_value: Any,
+) -> list[tuple[str, str]]:
+    """Each question and its answer; questions without an answer are left out."""
+    found = [
+        ("Trained", trained(sections, statistics, encoder)),
+        ("Better?", better(best, pairs, p_value)),
+        ("Size", index(best, sections, indexes)),
+        ("Where it fails", told(weaknesses) if weaknesses else ""),
+    ]
+    return [(question, answer) for question, answer in found if answer]

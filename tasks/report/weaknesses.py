@@ -1,0 +1,94 @@
+"""Where the best model fails, as the stage failures found it: groups of queries, the worst queries, and what nobody judged."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from tasks.core.charts.vega import Interval, figure, intervals
+from tasks.core.stage.files import read_json
+
+
+@dataclass(frozen=True)
+class Weaknesses:
+    """`groups` are of `split`, as in groups.json; `worst` are the entries of worst.json; `suspects` by split."""
+
+    metric: str
+    model: str
+    against: str | None
+    split: str
+    groups: Sequence[Mapping[str, Any]]
+    worst: Sequence[Mapping[str, Any]]
+    suspects: Mapping[str, int]
+    alpha: float
+
+    def losing(self) -> list[Mapping[str, Any]]:
+        """Groups in which the model is significantly below the other system."""
+        return [group for group in self.groups if self.against and _significant(group, self.alpha) and group["difference"] < 0]
+
+
+def load_weaknesses(folder: Path) -> Weaknesses | None:
+    """What the stage wrote, on dev where there is one: errors are studied on dev, not on test. None without a measured split."""
+    found, worst = read_json(folder / "groups.json"), read_json(folder / "worst.json")
+    if not found["splits"]:
+        return None
+    split = next(iter(found["splits"]))
+    suspects = {path.stem: _rows(path) for path in sorted((folder / "suspects").glob("*.csv"))}
+    return Weaknesses(
+        found["metric"], found["model"], found["against"], split, found["splits"][split], worst.get("queries", []), suspects, found["alpha"]
+    )
+
+
+def _rows(path: Path) -> int:
+    with path.open(encoding="utf-8", newline="") as handle:
+        return sum(1 for _ in csv.reader(handle)) - 1
+
+
+def _significant(group: Mapping[str, Any], alpha: float) -> bool:
+    return group["p_holm"] is not None and group["p_holm"] <= alpha
+
+
+def chart(found: Weaknesses) -> Markup:
+    """The difference of each group, or its mean where there is no other system."""
+    rows = [
+        Interval(
+            f"{group['dimension']}: {group['name']}",
+            group["difference"],
+            group["low"],
+            group["high"],
+            _kind(group, found),
+            {"queries": f"{group['queries']:,}", found.model: f"{group['model']:.4f}"}
+            | ({found.against: f"{group['against']:.4f}"} if found.against else {}),
+        )
+        for group in found.groups
+    ]
+    what = f"{found.metric}, {found.model} minus {found.against}" if found.against else f"{found.metric} of {found.model}"
+    return figure(intervals(rows, what, unit=f"{1 - found.alpha:.0%} interval", zero=bool(found.against)), f"{what}, by groups of queries")
+
+
+def _kind(group: Mapping[str, Any], found: Weaknesses) -> str:
+    if not found.against or not _significant(group, found.alpha):
+        return "plain"
+    return "won" if group["difference"] > 0 else "lost"
+
+
+def told(found: Weaknesses) -> str:
+    """Where it fails, in a sentence or two."""
+    tested = [group for group in found.groups if group["p_holm"] is not None]
+    parts = []
+    if found.against and tested:
+        names = ", ".join(f"{group['dimension']} {group['name']} ({group['difference']:+.4f})" for group in found.losing())
+        least = min(tested, key=lambda group: group["difference"])
+        parts.append(
+            f"On {found.split}, significantly below {found.against} in {len(found.losing())} of {len(tested)} groups of queries: {names}."
+            if names
+            else f"On {found.split}, in none of {len(tested)} groups of queries significantly below {found.against}; the least difference "
+            f"is {least['difference']:+.4f} ({least['dimension']} {least['name']})."
+        )
+    count = found.suspects.get(found.split, 0)
+    if count:
+        parts.append(f"{count:,} unjudged {'document' if count == 1 else 'documents'} that several systems rank high may be relevant.")
+    return " ".join(parts)

@@ -1,0 +1,173 @@
+"""Pages in a real browser: charts are drawn and answer to the pointer, tables are sorted, and nothing goes wrong in the console."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markupsafe import Markup
+
+from tasks.core.charts.page import Cell, page, table
+from tasks.core.charts.vega import (
+    Interval,
+    Line,
+    Node,
+    Point,
+    Span,
+    arcs,
+    area,
+    bars,
+    figure,
+    intervals,
+    legend,
+    lines,
+    scatter,
+    spans,
+)
+
+NAMES = [f"round {n}" for n in range(10)]
+FIGURES = {
+    "means": intervals(
+        [Interval("bm25", 0.5, 0.4, 0.6), Interval("star.<b>", 0.75, 0.7, 0.8, "best", {"n.q [x]": "7"}), Interval("few", 0.6, None, None)],
+        "nDCG@10",
+    ),
+    "differences": intervals([Interval("all", -0.1, -0.2, 0.0, "lost")], "AP", zero=True),
+    "lines": lines([Line(name, [Point(0, place), Point(10, 2.0 * place, spread=0.5)]) for place, name in enumerate(NAMES)], "step", "loss"),
+    "settings": lines(
+        [Line("a", [Point("500", 1.0), Point("1000", 2.0)]), Line("level", [Point("500", 1.5), Point("1000", 1.5)], level=True)], "n", "AP"
+    ),
+    "times": spans([Span("train", 0, 90, "train", "ran", 0), Span("encode", 90, 200, "encode", "ran", 60)]),
+    "bars": bars([("random", "top", 0.5), ("bm25", "top", 0.25), ("bm25", "all", 1.0)], "norm", ["top", "all"]),
+    "one bar": bars([("random", "top", 0.5)], "norm", ["top"]),
+    "area": area([{"x": 0, "end": 1, "y": 0.5, "query": "q.1"}, {"x": 1, "end": 2, "y": -0.5, "query": "q2"}], "queries", "difference"),
+    "map": scatter([{"kind": "query", "id": "q", "x": 0.0, "y": 0.0}, {"kind": "bm25", "id": "d", "x": 1.0, "y": 2.0}], ["query", "bm25"]),
+    "graph": arcs(
+        [Node("a", (), True, {"time": "1 s"}), Node("b", ("a",), False, {"time": "2 s"}), Node("c", ("a", "b"), False, {"time": "3 s"})]
+    ),
+}
+TABLE = table(
+    ["name", "value", "time", "p"],
+    [
+        ["b", "0.5", Cell("1m05s", 65), "< 0.0001"],
+        ["a", "12,000", Cell("9.0 s", 9), "0.0123"],
+        ["c", "", "", "-"],
+        ["d", "-3", Cell("2h", 7200), "0.5"],
+    ],
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Markup("<details id='fold'><summary>more</summary><span id='inside'>{}</span></details>").format(
+        figure(FIGURES["means"], "folded")
+    )
+    body = Markup("").join([legend(NAMES), *(figure(spec, name) for name, spec in FIGURES.items()), TABLE, folder])
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(page("All <charts>", body), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["wide", "phone"])
+def opened(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[Any]:
+    """The page, wide and light or narrow and dark; it must have said nothing in the console at the end."""
+    width, scheme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab = context.new_page()
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda sent: None if sent.url.startswith("file:") else said.append(sent.url))
+    tab.goto(file.as_uri())
+    tab.wait_for_function("document.body.dataset.ready !== undefined")
+    yield tab
+    context.close()
+    assert said == []
+
+
+def test_every_chart_is_drawn_inside_the_page(opened: Any) -> None:
+    assert opened.title() == "All <charts>"
+    assert opened.locator(".plot.drawn svg").count() == len(FIGURES)
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    size = "[plot.clientWidth, plot.querySelector('svg').getBoundingClientRect().width]"
+    widths = opened.evaluate(f"[...document.querySelectorAll('.plot')].slice(0, -1).map(plot => {size})")
+    assert all(0.9 * whole <= drawn <= whole + 1 for whole, drawn in widths)
+
+
+def test_marks_are_where_their_values_are_and_in_the_pages_colors(opened: Any) -> None:
+    """By Vega's own scene: 0.75 is as far from 0.5 as 0.75 from 1.0; the best system has the accent color of the scheme."""
+    marks = opened.evaluate(
+        """[...document.querySelectorAll('.plot')[0].querySelectorAll('.mark-symbol path')].map(path => {
+            const box = path.getBoundingClientRect();
+            return [path.getAttribute('aria-label') ?? '', box.x + box.width / 2, getComputedStyle(path).fill]})"""
+    )
+    (_, bm25, plain), (_, star, best), (_, few, _) = marks
+    assert (few - bm25) / (star - bm25) == pytest.approx((0.6 - 0.5) / (0.75 - 0.5), abs=0.02)
+    accent = opened.evaluate("getComputedStyle(document.querySelector('.legend')).getPropertyValue('--accent')").strip().lstrip("#")
+    assert best == f"rgb({', '.join(str(int(accent[at : at + 2], 16)) for at in (0, 2, 4))})" != plain
+
+
+@pytest.mark.parametrize(
+    ("place", "mark", "told"),
+    [
+        (0, ".mark-symbol path >> nth=1", ["star.<b>", "0.7500", "0.7000 to 0.8000", "n.q [x]", "7"]),
+        (4, ".mark-rect path >> nth=1", ["encode", "ran"]),
+        (7, ".mark-rect path >> nth=0", ["q.1"]),
+        (8, ".mark-symbol path >> nth=1", ["bm25", "d"]),
+        (9, ".mark-symbol path >> nth=2", ["c", "3 s"]),
+    ],
+)
+def test_a_mark_tells_its_figures_under_the_pointer(opened: Any, place: int, mark: str, told: list[str]) -> None:
+    plot = opened.locator(".plot").nth(place)
+    plot.scroll_into_view_if_needed()
+    plot.locator(mark).hover(force=True)
+    tip = opened.locator("#vg-tooltip-element.visible")
+    tip.wait_for()
+    words = tip.inner_text()
+    assert all(word in words for word in told), words
+
+
+def test_the_nearest_point_of_a_line_tells_its_figures(opened: Any) -> None:
+    plot = opened.locator(".plot").nth(2)
+    plot.scroll_into_view_if_needed()
+    box = plot.locator("svg").bounding_box()
+    opened.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 12)
+    opened.mouse.move(box["x"] + box["width"] * 0.92, box["y"] + 14)
+    opened.locator("#vg-tooltip-element.visible").wait_for()
+    assert "round 9" in opened.locator("#vg-tooltip-element").inner_text()
+
+
+def column(tab: Any, place: int) -> list[str]:
+    return [text.strip() for text in tab.locator(f"table.stack tbody td:nth-child({place})").all_inner_texts()]
+
+
+@pytest.mark.parametrize(
+    ("place", "first", "second"),
+    [(1, "abcd", "dcba"), (2, "abdc", "dbac"), (3, "dbac", "abdc"), (4, "dabc", "badc")],
+    ids=["text", "numbers", "times", "p-values"],
+)
+def test_a_click_sorts_by_a_column_and_another_turns_it(opened: Any, place: int, first: str, second: str) -> None:
+    """Empty cells stay last. On a phone rows are cards, and heads are for screen readers, so keys press them."""
+    head = opened.locator(f"table.stack th:nth-child({place}) button")
+    for wanted, order in ((first, "ascending" if place == 1 else "descending"), (second, "descending" if place == 1 else "ascending")):
+        head.focus()
+        opened.keyboard.press("Enter")
+        assert "".join(column(opened, 1)) == wanted
+        assert opened.locator(f"table.stack th:nth-child({place})").get_attribute("aria-sort") == order
+    assert opened.locator("th[aria-sort]").count() == 1
+
+
+def test_a_fold_opens_for_an_anchor_and_draws_what_is_in_it(opened: Any) -> None:
+    assert opened.locator("#fold svg").count() == 0
+    opened.evaluate("location.hash = 'inside'")
+    opened.locator("#fold .drawn svg").wait_for()
+    assert opened.locator("#fold").get_attribute("open") is not None
+
+
+def test_a_page_may_fetch_nothing(browser: Any, file: Path) -> None:
+    tab = browser.new_page()
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.goto(file.as_uri())
+    tab.evaluate("new Promise(done => { const image = new Image(); image.onerror = done; image.src = 'file:///x.png' })")
+    tab.close()
+    assert len(said) == 1 and "Content Security Policy" in said[0]
