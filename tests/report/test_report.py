@@ -1,154 +1,22 @@
-"""The stage from files to table, page, and tests: one to twenty systems, with or without dev, hostile texts, the same result twice."""
+"""The stage from files to table, page, and tests: few systems, with or without dev, hostile texts, the same result twice."""
 
 import json
-import random
-import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.charts.page import POLICY
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, write_json
-from tasks.core.stage.frozen import freeze_parameters
-from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
-from tasks.report.__main__ import main
+from tasks.core.tables.schemas import QRELS
 from tasks.report.examples import cut, ranked_first
 from tasks.report.page import source
 from tasks.report.systems import DEPTH
 from tasks.rerank.params import Rerank
 from tasks.rescore.params import Rescore
-
-HOSTILE = '<script>alert("x")</script> & <b>'
-PARAMS = """
-dataset: {source: 'beir:<i>here</i>'}
-text: {titles: true}
-report: {metric: AP, baselines: [bm25, init]}
-rounds: {init: {init: base, negatives: none}, zeta: {init: base, negatives: bm25}, alpha: {init: zeta, negatives: bm25}}
-"""
-
-
-def table(path: Path, schema: pa.Schema, rows: list[tuple[object, ...]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema), path)
-
-
-def make_system(folder: Path, name: str, level: float, splits: tuple[str, ...], count: int = 40) -> None:
-    """A system whose AP of query i is a seeded draw around `level`; its runs name document q first."""
-    draw, metrics = random.Random(name), {}
-    for split in splits:
-        values = [(f"{split}{i:03}", min(1.0, max(0.0, level + draw.gauss(0, 0.1))), draw.random()) for i in range(count)]
-        table(
-            folder / "values" / name / f"{split}.parquet",
-            pa.schema([("query", pa.string()), ("AP", pa.float64()), ("RR@10", pa.float64())]),
-            values,
-        )
-        lines = [f"{query} Q0 d{place} {place} {1 / place} {name}\n" for query, _, _ in values for place in (1, 2)]
-        (folder / "runs" / name).mkdir(parents=True, exist_ok=True)
-        (folder / "runs" / name / f"{split}.trec").write_text("".join(lines))
-        metrics[split] = {"AP": sum(row[1] for row in values) / count, "RR@10": sum(row[2] for row in values) / count}
-    write_json(folder / "metrics" / f"{name}.json", metrics)
-
-
-def make_corpus(folder: Path) -> None:
-    table(folder / "corpus" / "documents.parquet", DOCUMENTS, [("d1", HOSTILE, f"one {HOSTILE}"), ("d2", "", "two"), ("d3", "", "three")])
-    for split in ("dev", "test"):
-        queries = [f"{split}{i:03}" for i in range(40)]
-        table(folder / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
-        table(
-            folder / "corpus" / "qrels" / f"{split}.parquet",
-            QRELS,
-            [(query, "d2", 1) for query in queries] + [(query, "d3", 0) for query in queries],
-        )
-    write_json(folder / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {}})
-    make_failures(folder / "failures")
-
-
-def make_failures(folder: Path) -> None:
-    """What the stage failures writes: a group that wins, one that loses, one too small to test; a worst query; a suspect."""
-    group = {
-        "dimension": "source",
-        "queries": 20,
-        "model": 0.6,
-        "against": 0.5,
-        "difference": 0.1,
-        "low": 0.05,
-        "high": 0.15,
-        "p_holm": 0.01,
-    }
-    lost = group | {"name": HOSTILE, "model": 0.4, "difference": -0.1, "low": -0.15, "high": -0.05, "p_holm": 0.02}
-    few = group | {"name": "few", "queries": 2, "low": None, "high": None, "p_holm": None}
-    compared = {"metric": "AP", "model": "alpha", "against": "bm25", "alpha": 0.05}
-    write_json(folder / "groups.json", compared | {"splits": {"dev": [group | {"name": "won"}, lost, few], "test": []}})
-    doc = {"id": "d1", "title": HOSTILE, "text": HOSTILE, "matched": [HOSTILE]}
-    systems = {"alpha": {"first": doc, "relevant": False, "rank": 3}, "bm25": {"first": None, "relevant": False, "rank": None}}
-    query = {"query": "dev001", "model": 0.25, "against": 1.0, "text": HOSTILE, "relevant": [doc], "systems": systems}
-    write_json(folder / "worst.json", compared | {"split": "dev", "queries": [query]})
-    (folder / "suspects").mkdir()
-    (folder / "suspects" / "dev.csv").write_text('query-id,corpus-id,score,ranks,query,document\nq,d,,"a 1","two\nlines",t\n')
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text(PARAMS)
-    make_corpus(tmp_path)
-    return tmp_path
-
-
-def report(monkeypatch: pytest.MonkeyPatch, out: str = "report") -> str:
-    arguments = [
-        part
-        for name in ("metrics", "values", "runs", "index-metrics", "curves", "failures", "corpus")
-        for part in (f"--{name}", name.replace("-", "_"))
-    ]
-    write_json(Path("source.json"), {"dataset": {"digest": "d1g"}})
-    monkeypatch.setattr("sys.argv", ["report", *arguments, "--source", "source.json", "--out", out])
-    freeze_parameters()
-    main()
-    return Path(out, "report.html").read_text()
-
-
-class Elements(HTMLParser):
-    """Names of all elements, and everything that would be fetched; open elements must be closed in order."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.fetched: list[str] = []
-        self.open: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.fetched += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "srcset", "data", "xlink:href")]
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def self_contained(page: str) -> list[str]:
-    """Nothing is fetched, and the browser is told to refuse it; what the page draws and runs is all of its own."""
-    own = re.sub(r"<script>.*?</script>", "<script></script>", page, flags=re.DOTALL)
-    elements = Elements(own)
-    assert elements.open == []
-    assert all(one == "a href" for one in elements.fetched) and not re.search(r'href="[^#]', own)
-    assert not {"link", "iframe", "img", "object"} & set(elements.names)
-    assert page.count("<script>") == 2, "Vega and page.js"
-    assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in page and "default-src 'none'" in POLICY
-    assert not re.search(r"https?:|url\(|@import", own)
-    return elements.names
+from tests.report.project import PARAMS, make_system, report, self_contained, table
 
 
 def test_whole_report(
@@ -204,73 +72,6 @@ def test_whole_report(
     assert pair["difference"] == pytest.approx(means["alpha"]["test"]["AP"] - means["bm25"]["test"]["AP"])
     report(monkeypatch, "again")
     assert folder_digest(project / "report") == folder_digest(project / "again")
-
-
-def test_every_query_is_a_step(project: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]) -> None:
-    for name, level in (("alpha", 0.8), ("bm25", 0.5)):
-        make_system(project, name, level, ("dev", "test"))
-    page = report(monkeypatch)
-    spec = dict(charts_of(page))["difference on every query, alpha minus bm25"]
-    values = {
-        name: dict(pq.read_table(project / "values" / name / "test.parquet").select(["query", "AP"]).to_pandas().to_numpy().tolist())
-        for name in ("alpha", "bm25")
-    }
-    wanted = sorted((values["bm25"][query] - values["alpha"][query], query) for query in values["alpha"])
-    rows = spec["data"]["values"]
-    assert [row["query"] for row in rows] == [query for _, query in wanted]
-    assert [row["y"] for row in rows] == pytest.approx([-difference for difference, _ in wanted], abs=1e-6)
-    assert [(row["x"], row["end"]) for row in rows] == [(place, place + 1) for place in range(40)]
-    assert rows[0]["alpha"] == f"{values['alpha'][wanted[0][1]]:.4f}"
-    won, lost = sum(difference < 0 for difference, _ in wanted), sum(difference > 0 for difference, _ in wanted)
-    assert f"{won} won, {40 - won - lost} tied, {lost} lost" in page
-    assert f'class="won" style="flex:{won}"' in page
-
-
-def test_the_page_says_first_what_was_trained_and_where_it_fails(
-    project: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]
-) -> None:
-    for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
-        make_system(project, name, level, ("dev", "test"))
-    write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "bytes_per_vector": 1536.5})
-    train = {"queries": 1234, "positives": 2000, "words": None, "qrels": 2000, "positives_per_query": 1.6}
-    write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {"train": train}})
-    page = report(monkeypatch)
-    summary = page.partition('<dl class="summary">')[2].partition("</dl>")[0]
-    rows = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", summary))
-    assert rows["Trained"] == "3 rounds on 1,234 queries with 2,000 relevant documents."
-    pairs = json.loads((project / "report" / "significance.json").read_text())["splits"]["test"]
-    first = next(pair for pair in pairs if (pair["system"], pair["baseline"]) == ("alpha", "bm25"))
-    assert rows["Better?"].startswith(f"alpha has {first['difference']:+.4f} against bm25 (significant, p &lt;\u00a00.0001), +")
-    assert rows["Size"] == "Its index (alpha) takes 1,536 bytes a passage."
-    escaped = "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt; &amp; &lt;b&gt;"
-    assert rows["Where it fails"] == (
-        f"On dev, significantly below bm25 in 1 of 2 groups of queries: source {escaped} (-0.1000). "
-        "1 unjudged document that several systems rank high may be relevant."
-    )
-    spec = dict(charts_of(page))["AP, alpha minus bm25, by groups of queries"]
-    assert [(row["name"], row["kind"]) for row in spec["data"]["values"]] == [
-        ("source: won", "won"),
-        (f"source: {HOSTILE}", "lost"),
-        ("source: few", "plain"),
-    ]
-    links = re.findall(r'<a href="#(\w+)">', page.partition("<nav>")[2].partition("</nav>")[0])
-    assert set(links) <= set(re.findall(r'id="(\w+)"', page)) and "weaknesses" in links
-    assert "1 pairs of query and document" not in page and "1 pair of query and document" in page
-
-
-def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables become cards with labeled cells, and recipes are complete."""
-    for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
-        make_system(project, name, level, ("dev", "test"))
-    write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.9})
-    page = report(monkeypatch)
-    own = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    assert own.count('<table class="stack">') == own.count("<table")
-    rows = re.findall(r"<tr.*?</tr>", own.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
-    assert len(rows) == 3
-    assert all(re.findall(r'data-label="([^"]*)"', row) == ["AP", "RR@10", "dev AP"] for row in rows)
-    cells = [re.findall("<td[^>]*>", row)[1:] for row in re.findall("<tr>.*?</tr>", own, re.DOTALL)]
-    assert all("data-label=" in cell for row in cells for cell in row)
 
 
 def test_the_best_system_is_chosen_on_dev_not_test(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,47 +159,6 @@ def test_queries_that_no_human_judged_are_told(
     for told in (page.lower(), printed):
         assert "no human judged the training queries" in told and "9 from 1,581 titles, 7 from 20 spans" in told
         assert ("the choice of the best system used no human judgment" in told) == (dev == "pseudo")
-
-
-def test_a_page_of_ten_systems_and_ten_thousand_queries_stays_small(
-    project: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]
-) -> None:
-    count = 10_000
-    for split in ("dev", "test"):
-        queries = [f"{split}{i:03}" for i in range(count)]
-        table(project / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
-        table(project / "corpus" / "qrels" / f"{split}.parquet", QRELS, [(query, "d2", 1) for query in queries])
-    make_system(project, "bm25", 0.5, ("dev", "test"), count)
-    for place in range(9):
-        name = f"round_with_a_long_name_{place}"
-        make_system(project, name, place / 20, ("dev", "test"), count)
-        folder = project / "curves" / name / "plots" / "metrics" / "train"
-        folder.mkdir(parents=True)
-        (folder / "loss.tsv").write_text("step\tloss\n" + "".join(f"{step}\t{1 / step}\n" for step in range(1, 1000)))
-    page = report(monkeypatch)
-    self_contained(page)
-    curves = dict(charts_of(page))["loss over steps"]["data"]["values"]
-    assert len({row["name"] for row in curves}) == 9
-    assert len(page.encode()) < 2_000_000, "5 MB is the limit; .9 are Vega"
-
-
-def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["bm25", "alpha", "mixed", "rrf", "blind"]
-    for level, name in enumerate(names):
-        make_system(project, name, 0.2 + level / 10, ("dev", "test"))
-    fused = {name: {"first": "bm25", "second": "alpha"} for name in names[2:]}
-    (project / "params.yaml").write_text(f"{PARAMS}fuse: {json.dumps(fused)}\n")
-    told = {"first": "bm25", "second": "al<b>", "method": "linear", "weight": 0.35, "measure": "nDCG@10", "chosen_on": "dev"}
-    grid = [{"weight": weight, "nDCG@10": value} for weight, value in ((0.0, 0.51239), (0.35, 0.71111))]
-    write_json(project / "runs" / "mixed" / "fusion.json", told | {"grid": grid})
-    write_json(project / "runs" / "rrf" / "fusion.json", told | {"method": "rrf", "k": 60, "grid": [{"k": 60, "nDCG@10": 0.4}]})
-    write_json(project / "runs" / "blind" / "fusion.json", told | {"chosen_on": None, "grid": []})
-    page = report(monkeypatch)
-    self_contained(page)
-    assert "linear of bm25 and al&lt;b&gt;, weight 0.35 of bm25, the best nDCG@10 on dev of these" in page
-    assert "0.5124" in page and "0.7111" in page
-    assert "rrf of bm25 and al&lt;b&gt;, k 60, the best nDCG@10 on dev" in page
-    assert "weight 0.35 of bm25, not chosen: there are no judged dev queries" in page
 
 
 def test_errors_are_one_line_and_leave_no_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,122 @@
+"""What the page shows: every query, what it says first, cards on a phone, many systems, fusions."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.stage.files import write_json
+from tasks.core.tables.schemas import QRELS, QUERIES
+from tests.report.project import HOSTILE, PARAMS, make_system, report, self_contained, table
+
+
+def test_every_query_is_a_step(project: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]) -> None:
+    for name, level in (("alpha", 0.8), ("bm25", 0.5)):
+        make_system(project, name, level, ("dev", "test"))
+    page = report(monkeypatch)
+    spec = dict(charts_of(page))["difference on every query, alpha minus bm25"]
+    values = {
+        name: dict(pq.read_table(project / "values" / name / "test.parquet").select(["query", "AP"]).to_pandas().to_numpy().tolist())
+        for name in ("alpha", "bm25")
+    }
+    wanted = sorted((values["bm25"][query] - values["alpha"][query], query) for query in values["alpha"])
+    rows = spec["data"]["values"]
+    assert [row["query"] for row in rows] == [query for _, query in wanted]
+    assert [row["y"] for row in rows] == pytest.approx([-difference for difference, _ in wanted], abs=1e-6)
+    assert [(row["x"], row["end"]) for row in rows] == [(place, place + 1) for place in range(40)]
+    assert rows[0]["alpha"] == f"{values['alpha'][wanted[0][1]]:.4f}"
+    won, lost = sum(difference < 0 for difference, _ in wanted), sum(difference > 0 for difference, _ in wanted)
+    assert f"{won} won, {40 - won - lost} tied, {lost} lost" in page
+    assert f'class="won" style="flex:{won}"' in page
+
+
+def test_the_page_says_first_what_was_trained_and_where_it_fails(
+    project: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]
+) -> None:
+    for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
+        make_system(project, name, level, ("dev", "test"))
+    write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "bytes_per_vector": 1536.5})
+    train = {"queries": 1234, "positives": 2000, "words": None, "qrels": 2000, "positives_per_query": 1.6}
+    write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {"train": train}})
+    page = report(monkeypatch)
+    summary = page.partition('<dl class="summary">')[2].partition("</dl>")[0]
+    rows = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", summary))
+    assert rows["Trained"] == "3 rounds on 1,234 queries with 2,000 relevant documents."
+    pairs = json.loads((project / "report" / "significance.json").read_text())["splits"]["test"]
+    first = next(pair for pair in pairs if (pair["system"], pair["baseline"]) == ("alpha", "bm25"))
+    assert rows["Better?"].startswith(f"alpha has {first['difference']:+.4f} against bm25 (significant, p &lt;\u00a00.0001), +")
+    assert rows["Size"] == "Its index (alpha) takes 1,536 bytes a passage."
+    escaped = "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt; &amp; &lt;b&gt;"
+    assert rows["Where it fails"] == (
+        f"On dev, significantly below bm25 in 1 of 2 groups of queries: source {escaped} (-0.1000). "
+        "1 unjudged document that several systems rank high may be relevant."
+    )
+    spec = dict(charts_of(page))["AP, alpha minus bm25, by groups of queries"]
+    assert [(row["name"], row["kind"]) for row in spec["data"]["values"]] == [
+        ("source: won", "won"),
+        (f"source: {HOSTILE}", "lost"),
+        ("source: few", "plain"),
+    ]
+    links = re.findall(r'<a href="#(\w+)">', page.partition("<nav>")[2].partition("</nav>")[0])
+    assert set(links) <= set(re.findall(r'id="(\w+)"', page)) and "weaknesses" in links
+    assert "1 pairs of query and document" not in page and "1 pair of query and document" in page
+
+
+def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables become cards with labeled cells, and recipes are complete."""
+    for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
+        make_system(project, name, level, ("dev", "test"))
+    write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.9})
+    page = report(monkeypatch)
+    own = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert own.count('<table class="stack">') == own.count("<table")
+    rows = re.findall(r"<tr.*?</tr>", own.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
+    assert len(rows) == 3
+    assert all(re.findall(r'data-label="([^"]*)"', row) == ["AP", "RR@10", "dev AP"] for row in rows)
+    cells = [re.findall("<td[^>]*>", row)[1:] for row in re.findall("<tr>.*?</tr>", own, re.DOTALL)]
+    assert all("data-label=" in cell for row in cells for cell in row)
+
+
+def test_a_page_of_ten_systems_and_ten_thousand_queries_stays_small(
+    project: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]
+) -> None:
+    count = 10_000
+    for split in ("dev", "test"):
+        queries = [f"{split}{i:03}" for i in range(count)]
+        table(project / "corpus" / "queries" / f"{split}.parquet", QUERIES, [(query, f"{query} {HOSTILE}", []) for query in queries])
+        table(project / "corpus" / "qrels" / f"{split}.parquet", QRELS, [(query, "d2", 1) for query in queries])
+    make_system(project, "bm25", 0.5, ("dev", "test"), count)
+    for place in range(9):
+        name = f"round_with_a_long_name_{place}"
+        make_system(project, name, place / 20, ("dev", "test"), count)
+        folder = project / "curves" / name / "plots" / "metrics" / "train"
+        folder.mkdir(parents=True)
+        (folder / "loss.tsv").write_text("step\tloss\n" + "".join(f"{step}\t{1 / step}\n" for step in range(1, 1000)))
+    page = report(monkeypatch)
+    self_contained(page)
+    curves = dict(charts_of(page))["loss over steps"]["data"]["values"]
+    assert len({row["name"] for row in curves}) == 9
+    assert len(page.encode()) < 2_000_000, "5 MB is the limit; .9 are Vega"
+
+
+def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["bm25", "alpha", "mixed", "rrf", "blind"]
+    for level, name in enumerate(names):
+        make_system(project, name, 0.2 + level / 10, ("dev", "test"))
+    fused = {name: {"first": "bm25", "second": "alpha"} for name in names[2:]}
+    (project / "params.yaml").write_text(f"{PARAMS}fuse: {json.dumps(fused)}\n")
+    told = {"first": "bm25", "second": "al<b>", "method": "linear", "weight": 0.35, "measure": "nDCG@10", "chosen_on": "dev"}
+    grid = [{"weight": weight, "nDCG@10": value} for weight, value in ((0.0, 0.51239), (0.35, 0.71111))]
+    write_json(project / "runs" / "mixed" / "fusion.json", told | {"grid": grid})
+    write_json(project / "runs" / "rrf" / "fusion.json", told | {"method": "rrf", "k": 60, "grid": [{"k": 60, "nDCG@10": 0.4}]})
+    write_json(project / "runs" / "blind" / "fusion.json", told | {"chosen_on": None, "grid": []})
+    page = report(monkeypatch)
+    self_contained(page)
+    assert "linear of bm25 and al&lt;b&gt;, weight 0.35 of bm25, the best nDCG@10 on dev of these" in page
+    assert "0.5124" in page and "0.7111" in page
+    assert "rrf of bm25 and al&lt;b&gt;, k 60, the best nDCG@10 on dev" in page
+    assert "weight 0.35 of bm25, not chosen: there are no judged dev queries" in page
