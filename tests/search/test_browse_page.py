@@ -1,0 +1,90 @@
+"""The page of `retemper browse` in a real browser: type, compare, step through lost queries, judge."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import uvicorn
+
+from tests.search.test_browse import GIVEN, client
+
+
+@pytest.fixture
+def address(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The page over a finished project, on a free port of loopback."""
+    monkeypatch.chdir(small.folder)
+    server = uvicorn.Server(uvicorn.Config(client(GIVEN).app, host="127.0.0.1", port=0, log_level="error", ws="none"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["wide", "phone"])
+def tab(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator[Any]:
+    """The page, opened; it must have said nothing in the console at the end."""
+    width, scheme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    opened = context.new_page()
+    said: list[str] = []
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.goto(address)
+    opened.locator("#queries button").first.wait_for()
+    yield opened
+    context.close()
+    assert said == []
+
+
+def hits(tab: Any, side: int) -> list[str]:
+    return [str(found) for found in tab.locator(f"#hits{side} > li").evaluate_all("all => all.map(one => one.dataset.doc)")]
+
+
+def ran(system: str, query: str) -> list[str]:
+    """The first documents of a query in the run of a system."""
+    lines = Path(f"data/runs/{system}/dev.trec").read_text(encoding="utf-8").splitlines()
+    return [fields[2] for fields in map(str.split, lines) if fields[0] == query][:10]
+
+
+def test_step_through_lost_queries_and_judge(tab: Any) -> None:
+    first, second = (pq.read_table(f"data/values/{name}/dev.parquet")["nDCG@10"].to_pylist() for name in ("tower", "bm25"))
+    lost = sum(a - b < -1e-9 for a, b in zip(first, second, strict=True))
+    assert tab.locator("#listed").inner_text() == f"{lost} lost of {len(first)}"
+    tab.locator("#next").click()
+    tab.locator("#message", has_text="in both").wait_for()
+    query = json.loads(tab.locator("#queries").get_attribute("data-rows"))[0][0]
+    assert hits(tab, 0) == ran("tower", query)
+    assert hits(tab, 1) == ran("bm25", query)
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    unjudged = tab.locator("#hits0 > li:not(.relevant)").first
+    doc = unjudged.get_attribute("data-doc")
+    unjudged.locator(".grades button").first.click()
+    tab.locator("#message", has_text=f"judged {doc}: relevant").wait_for()
+    assert tab.locator(f'#hits0 > li.relevant[data-doc="{doc}"] button[aria-pressed="true"]').inner_text() == "relevant"
+    judged = [line.split("\t") for line in Path("inbox/judged/qrels/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    assert judged == [[query, doc, "1"]]
+
+
+def test_type_a_query_and_compare_two_other_systems(tab: Any) -> None:
+    text = pq.read_table("data/corpus/documents.parquet", columns=["text"])["text"][0].as_py().split()
+    tab.locator("#text").fill(" ".join(text[:6]))
+    tab.locator("#text").press("Enter")
+    tab.locator("#message", has_text="in both").wait_for()
+    before = hits(tab, 0)
+    assert tab.locator("#name0").inner_text() == "tower" and before
+    tab.locator("#first").select_option("hybrid")
+    tab.locator("#name0", has_text="hybrid").wait_for()
+    assert tab.locator("#hits1 mark").first.inner_text().lower() in " ".join(text).lower()
+    tab.locator("#won").click()
+    assert tab.locator("#won").get_attribute("aria-pressed") == "true"
+    assert " won of " in tab.locator("#listed").inner_text()
