@@ -48,7 +48,7 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
                 if rows.setdefault((query, doc), (query, doc, score))[2] != score:
                     raise UserError(f"{at}: found score {score} for {query} and {doc}, {rows[query, doc][2]} before; keep one")
     except FileNotFoundError:
-        raise UserError(f"{path}: not found; retemper run failures writes data/failures/suspects/SPLIT.csv") from None
+        raise UserError(f"{path}: not found; retemper run writes data/failures/suspects/SPLIT.csv") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8") from None
     return list(rows.values()), blank

@@ -75,7 +75,7 @@ def test_wrong_lines_are_refused(tmp_path: Path, text: str, message: str) -> Non
 
 
 def test_a_missing_file_and_one_that_is_no_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not found; retemper run failures writes"):
+    with pytest.raises(UserError, match="not found; retemper run writes"):
         take_in(tmp_path / "none.csv", tmp_path / "batch", "dev")
     path = tmp_path / "dev.csv"
     path.write_bytes(b"\xff\xfe\x00")
