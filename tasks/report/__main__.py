@@ -13,6 +13,7 @@ from tasks.core.stage.files import new_folder, read_json, write_json, write_text
 from tasks.core.stage.params import load, read_parameters
 from tasks.core.text.document import Text
 from tasks.report.examples import load_examples
+from tasks.report.learning import learning_curves, steps_of
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import PAPERS, compare, headline
@@ -86,6 +87,7 @@ def main() -> None:
         pairs=pairs,
         duel=duel,
         curves=load_curves(arguments.curves, ordered({path.name for path in arguments.curves.glob("*")}, sections)),
+        learning=learning_curves(systems, params.metric, steps_of(arguments.curves), sections),
         indexes={
             name: read_json(arguments.index_metrics / f"{name}.json")
             for name in ordered({p.stem for p in arguments.index_metrics.glob("*.json")}, sections)

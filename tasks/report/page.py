@@ -44,6 +44,7 @@ class Contents:
     pairs: Mapping[str, Sequence[Pair]]
     duel: tuple[System, System] | None
     curves: Mapping[str, Sequence[Curve]]
+    learning: Sequence[Line]
     indexes: Mapping[str, Mapping[str, Any]]
     fusions: Mapping[str, Mapping[str, Any]]  # what each fusion chose on dev, and from which grid: fusion.json next to its runs
     weaknesses: weaknesses.Weaknesses | None
@@ -85,6 +86,7 @@ def render(contents: Contents) -> str:
         losing=found.losing() if found else [],
         curves=[figure(curve_lines(curves, metric, order), f"{metric} over steps") for metric, curves in contents.curves.items()],
         legend=legend(order),
+        learning=learning(contents),
         indexes=indexes(contents.indexes),
         fusions={name: fusion(name, told) for name, told in contents.fusions.items()},
         headline=headline(contents.pairs[split], contents.duel),
@@ -106,6 +108,15 @@ def means(contents: Contents, split: str) -> Markup:
     ]
     confidence = f"{1 - alpha:.0%}"
     return figure(intervals(rows, metric, unit=f"{confidence} interval"), f"{metric} of each system with {confidence} intervals")
+
+
+def learning(contents: Contents) -> Markup | None:
+    """Quality over the steps of chains of trainings; None without a chain."""
+    found, metric = contents.learning, f"dev {contents.params.metric}"
+    if not found:
+        return None
+    chart = figure(lines(found, "optimizer steps", metric, height=240, dots=True), f"{metric} over optimizer steps")
+    return legend([line.name for line in found]) + chart
 
 
 def indexes(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:

@@ -29,8 +29,11 @@ def load_curves(folder: Path, rounds: Sequence[str]) -> dict[str, list[Curve]]:
 
 
 def read_tsv(path: Path) -> list[tuple[float, float]]:
-    """(step, value) of every line after the header whose value is finite; `step` is found by its name, the value is the last column."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    """(step, value) of every line after the header whose value is finite; `step` is found by its name, the value is the last column.
+
+    Empty without a file.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     if not lines or "step" not in lines[0].split("\t"):
         return []
     step = lines[0].split("\t").index("step")

@@ -1,0 +1,60 @@
+"""Learning curves: quality on dev after each round, over all optimizer steps since the encoder as it came.
+
+Rounds start from one another, so a line is a chain of trainings, and each of its dots is where negatives were refreshed (ANCE
+(arXiv:2007.00808), Algorithm 1) or the loss changed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.core.charts.curves import read_tsv
+from tasks.core.charts.vega import Line, Point
+from tasks.report.systems import System
+
+
+def steps_of(folder: Path) -> dict[str, int]:
+    """The optimizer steps of each training below `folder`, by its curve of the loss, which counts from 0."""
+    losses = {path.name: read_tsv(path / "plots/metrics/train/loss.tsv") for path in sorted(folder.glob("*")) if path.is_dir()}
+    return {name: int(points[-1][0]) + 1 for name, points in losses.items() if points}
+
+
+def learning_curves(systems: Sequence[System], metric: str, taken: Mapping[str, int], sections: Mapping[str, Any]) -> list[Line]:
+    """A line for each chain of at least two trainings, all measured on dev; `taken`: the optimizer steps of each."""
+    dev = {system.name: system.metrics["dev"][metric] for system in systems if "dev" in system.metrics}
+    rounds, adore = sections.get("rounds") or {}, sections.get("adore") or {}
+    begun = {name: str(entry.get("init")) for name, entry in rounds.items()} | {
+        name: str(entry.get("round")) for name, entry in adore.items()
+    }
+    untrained = {str(entry.get("init")): name for name, entry in rounds.items() if entry.get("steps") == 0}
+    lines = []
+    for leaf in begun.keys() - set(begun.values()):
+        chain = [name for name in way(leaf, begun) if name in taken]
+        if len(chain) < 2 or not set(chain) <= dev.keys():
+            continue
+        points, done = [], 0
+        start = untrained.get(begun[chain[0]])
+        if start in dev:
+            points.append(Point(0, dev[start], note=f"{start} {dev[start]:.4f}"))
+        for name in chain:
+            done += taken[name]
+            points.append(Point(done, dev[name], note=f"{name} {dev[name]:.4f}{refreshed(rounds.get(name) or adore[name])}"))
+        lines.append(Line(leaf, points))
+    order = [system.name for system in systems]
+    return sorted(lines, key=lambda line: order.index(line.name))
+
+
+def way(name: str, begun: Mapping[str, str]) -> list[str]:
+    """The trainings up to `name`, each starting from the one before it."""
+    return list(reversed(list(_back(name, begun))))
+
+
+def _back(name: str, begun: Mapping[str, str]) -> Iterator[str]:
+    while name in begun:
+        yield name
+        name = begun[name]
+
+
+def refreshed(entry: Mapping[str, Any]) -> str:
+    """The negatives of a training, for the pointer."""
+    return f", negatives {entry['negatives']}" if entry.get("negatives") else ""
