@@ -1,0 +1,94 @@
+"""The report in a real browser: its numbers are the JSON's, tables are sorted, cases open, anchors lead somewhere, nothing overlaps."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.stage.files import write_json
+from tests.report.project import make_system, report
+
+OVERLAPS = """() => {
+  const kinds = "h1, h2, h3, p, td, th, dt, dd, summary, .plot, nav a";
+  const shown = [...document.querySelectorAll(kinds)].filter(one => one.getClientRects().length);
+  const boxes = shown.map(one => [one, one.getBoundingClientRect()]);
+  const hidden = box => box.width <= 1 || box.height <= 1; // heads of tables on a phone, for screen readers
+  return boxes.flatMap(([one, a], place) => boxes.slice(place + 1)
+    .filter(([other, b]) => !one.contains(other) && !hidden(a) && !hidden(b) && !one.closest("thead") && !other.closest("thead")
+      && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1)
+    .map(([other]) => `${one.textContent.trim().slice(0, 40)} | ${other.textContent.trim().slice(0, 40)}`));
+}"""
+
+
+@pytest.fixture(params=[(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")], ids=lambda given: f"{given[0]} {given[1]}")
+def tab(request: pytest.FixtureRequest, browser: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The report of four systems, opened; it must have said nothing in the console at the end."""
+    for name, level in (("alpha", 0.8), ("bm25", 0.5), ("zeta", 0.52), ("init", 0.2)):
+        make_system(project, name, level, ("dev", "test"))
+    write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.987654})
+    report(monkeypatch)
+    width, scheme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    opened = context.new_page()
+    said: list[str] = []
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.goto((project / "report/report.html").as_uri())
+    opened.wait_for_function("document.body.dataset.ready !== undefined")
+    yield opened
+    context.close()
+    assert said == []
+
+
+def rows(tab: Any, section: str) -> list[list[str]]:
+    """The cells of the first table of a section, with what is beside its numbers."""
+    path = f"section:has(#{section}) tbody"
+    found: list[list[str]] = tab.evaluate(
+        f"[...document.querySelector('{path}').rows].map(row => [...row.cells].map(cell => cell.textContent.trim()))"
+    )
+    return found
+
+
+def test_every_number_is_the_jsons(tab: Any, project: Path) -> None:
+    metrics = {path.stem: json.loads(path.read_text()) for path in (project / "metrics").glob("*.json")}
+    assert len(rows(tab, "results")) == len(metrics) == 4
+    for cells in rows(tab, "results"):
+        name = next(name for name in metrics if name in cells[0])
+        test, dev = metrics[name]["test"], metrics[name]["dev"]
+        assert [cells[1][:6], cells[2], cells[3]] == [f"{test['AP']:.4f}", f"{test['RR@10']:.4f}", f"{dev['AP']:.4f}"]
+    pairs = json.loads((project / "report/significance.json").read_text())["splits"]["test"]
+    told = rows(tab, "significance")
+    assert len(told) == len(pairs) == 5
+    for cells, pair in zip(told, pairs, strict=True):
+        assert cells[:4] == [pair["system"], pair["baseline"], f"{pair['difference']:+.4f}", f"{pair['low']:+.4f} to {pair['high']:+.4f}"]
+        assert cells[5] == ("<\u00a00.0001" if pair["p_holm"] < 0.0001 else f"{pair['p_holm']:.4f}")
+        assert cells[6] == f"{pair['effect']['d']:+.2f}"
+
+
+def test_nothing_overlaps_or_is_wider_than_the_page(tab: Any) -> None:
+    tab.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.evaluate(OVERLAPS) == []
+    tab.add_style_tag(content="h2 { margin-bottom: -40px; }")
+    assert tab.evaluate(OVERLAPS), "what overlaps is found"
+    assert tab.locator(".plot").count() == tab.locator(".plot.drawn").count() == 3
+
+
+def test_sort_open_a_case_hover_and_follow_an_anchor(tab: Any) -> None:
+    head = tab.locator("section:has(#results) th:nth-child(2) button")
+    head.focus()
+    tab.keyboard.press("Enter")
+    values = [float(cells[1][:6]) for cells in rows(tab, "results")]
+    assert values == sorted(values, reverse=True)
+    tab.locator("nav a", has_text="Where it fails").click()
+    assert 0 <= tab.locator("#weaknesses").bounding_box()["y"] < 900
+    case = tab.locator("section:has(#weaknesses) details.example")
+    assert not case.locator(".answer").first.is_visible()
+    case.locator("summary").click()
+    assert case.locator(".answer").first.is_visible()
+    dot = tab.locator("section:has(#weaknesses) .mark-symbol path").first
+    dot.scroll_into_view_if_needed()
+    dot.hover(force=True)
+    tab.locator("#vg-tooltip-element.visible", has_text="+0.0500 to +0.1500").wait_for()
