@@ -19,7 +19,7 @@ from tests.forks import retemper
 
 OF_STAR = {f"{stage}@star" for stage in ("train", "encode", "index", "retrieve", "evaluate")}
 OF_STAR |= {"adore@star_adore", "retrieve_adore@star_adore", "evaluate_adore@star_adore"}
-OF_STAR |= {"fuse@hybrid", "evaluate_fuse@hybrid", "report"}
+OF_STAR |= {"fuse@hybrid", "evaluate_fuse@hybrid", "failures", "report"}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]  # minutes of a quiet machine
 
 
@@ -132,7 +132,7 @@ def test_a_changed_parameter_runs_what_reads_it_and_set_back_nothing_runs(first:
     before = [(project.folder / name).read_text(encoding="utf-8") for name in names]
     assert executed(project.run("adore.star_adore.lr=3e-3")) == {
         f"{stage}@star_adore" for stage in ("adore", "retrieve_adore", "evaluate_adore")
-    } | {"fuse@hybrid", "evaluate_fuse@hybrid", "report"}
+    } | {"fuse@hybrid", "evaluate_fuse@hybrid", "failures", "report"}
     assert (project.folder / names[0]).read_text(encoding="utf-8") != before[0]
     assert executed(project.run("adore.star_adore.lr=")) == set()
     assert [(project.folder / name).read_text(encoding="utf-8") for name in names] == before
@@ -150,7 +150,15 @@ def test_a_new_round_leaves_finished_ones_alone(first: dict[str, str], project: 
     before = project.params.read_text(encoding="utf-8")
     done = project.retemper("run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=warmup")
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split("\n")[:-2]) == {"train@more", "encode@more", "index@more", "retrieve@more", "evaluate@more", "report"}
+    assert set(done.stdout.split("\n")[:-2]) == {
+        "train@more",
+        "encode@more",
+        "index@more",
+        "retrieve@more",
+        "evaluate@more",
+        "failures",
+        "report",
+    }
     assert project.params.read_text(encoding="utf-8") == before
 
 

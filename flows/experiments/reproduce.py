@@ -77,7 +77,9 @@ def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], proj
     unequal = {path for path, _, result in rows if result.startswith("different: ") and result != "different: not made"}
     stages = [stage for stage, entry in wanted.items() if unequal.intersection(out["path"] for out in entry.get("outs", []))]
     here = environments.of_artifacts(made, project / timing.LOG)
-    yield from environments.differences([stage for stage in stages if stage in here], environments.of_artifacts(wanted), here)
+    yield from environments.differences(
+        [stage for stage in stages if stage in here], environments.of_artifacts(wanted, cache=cache_folder()), here
+    )
 
 
 def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tuple[str, str, str]]:

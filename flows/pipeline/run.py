@@ -56,7 +56,7 @@ def run(
     display = Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run():
         clock = timing.Clock()
-        clock.keep()  # the times of a killed run, before dvc.lock changes
+        clock.keep(cache_folder())  # the times of a killed run, before dvc.lock changes
         plan = make_plan(targets, processes, display.warn, check)
         remotes.register_again(cache_folder(), display.warn)
         nothing = quiet and not plan.changed
@@ -73,7 +73,7 @@ def run(
             undo()
             _put_back(processes)
             raise
-        clock.keep()
+        clock.keep(cache_folder())
         if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             if not targets:  # DVC may not have the outs of another stage yet
                 remove_finished()

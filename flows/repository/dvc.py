@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from flows.repository import makings
 from flows.repository.cache import listing, object_path
 from flows.repository.lock import read_lock
 from flows.repository.patches import by_content, in_turn, read_once, runs_are_fetched, verify_downloads
@@ -34,7 +35,8 @@ def fetch_runs() -> int:
     remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
     with repo.lock:
         fetched = repo.stage_cache.transfer(remote, repo.cache.legacy, force=False)
-    print(f"{len(fetched)} runs fetched")
+    records = makings.fetch(Path(repo.cache.local_cache_dir), *listed) if (listed := _listed(repo)) else 0
+    print(f"{len(fetched)} runs fetched, {records} records of how they were made")
     return 0
 
 
@@ -48,9 +50,17 @@ def push() -> int:
     status = int(main(["--wait-for-lock", "push", "--run-cache"]))
     with closing(Repo()) as repo:
         status = status or _push_unpushed(repo)
+        if not status and (listed := _listed(repo)):
+            makings.send(Path(repo.cache.local_cache_dir), *listed)
         if not status:
             refuse_unmarked(repo.cloud.get_remote())  # a share that was unmounted in the meantime received nothing
     return status
+
+
+def _listed(repo: Any) -> tuple[Any, str] | None:
+    """File system and place of the remote; None where nothing lists what is there (HTTP)."""
+    remote = repo.cloud.get_remote()
+    return None if remote.fs.protocol in ("http", "https") else (remote.fs, remote.path)
 
 
 def _push_unpushed(repo: Any) -> int:

@@ -1,5 +1,7 @@
 """dvc.lock as git has it, in any revision, branch, tag or experiment, and in the working trees."""
 
+import hashlib
+import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,11 @@ from tasks.core.stage.safe_yaml import parse_yaml, refuse_bomb
 LOCK = "dvc.lock"
 
 Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, params, outs
+
+
+def entry_digest(entry: Mapping[str, Any]) -> str:
+    """Digest of a stage's entry in dvc.lock: command, parameters, what it read and made."""
+    return hashlib.sha256(json.dumps(entry, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def commit_of(revision: str, folder: Path | None = None) -> str:

@@ -11,8 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flows.repository.lock import Lock
-from flows.results.timing import LOG, entry_digest, read
+from flows.repository import makings
+from flows.repository.lock import Lock, entry_digest
+from flows.results.timing import LOG, read
 from tasks.core.stage.entry import SECONDS
 
 FOLDER = Path(".retemper/environments")
@@ -49,8 +50,11 @@ def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
     return {**(noted if isinstance(noted, dict) else {}), "processor": _processor(), "python": platform.python_version(), **_versions()}
 
 
-def of_artifacts(lock: Lock, log: Path = LOG, what: str = "environment") -> dict[str, dict[str, Any]]:
-    """From the log, what each stage ran with (or its cost) whose entry in `lock` was made on this machine; others are absent."""
+def of_artifacts(lock: Lock, log: Path = LOG, *, what: str = "environment", cache: Path | None = None) -> dict[str, dict[str, Any]]:
+    """What each stage ran with (or its cost) whose entry in `lock` was made on this machine, from the log; others are absent.
+
+    With a `cache`, those that others made and recorded there are present too.
+    """
     made: dict[str, dict[str, Any]] = {}
     waiting: dict[str, dict[str, Any]] = {}
     for line in read(log):
@@ -58,8 +62,11 @@ def of_artifacts(lock: Lock, log: Path = LOG, what: str = "environment") -> dict
             waiting[str(line.get("ended"))] = line[what]
         elif (stage := line.get("made")) and stage in waiting:
             made[str(line.get("digest"))] = waiting.pop(stage)
-    made |= {entry_digest(lock[stage]): environment for stage, environment in waiting.items() if stage in lock}
-    return {stage: made[entry_digest(entry)] for stage, entry in lock.items() if entry_digest(entry) in made}
+    digests = {stage: entry_digest(entry) for stage, entry in lock.items()}
+    made |= {digests[stage]: environment for stage, environment in waiting.items() if stage in lock}
+    shared = makings.read(cache, [digest for digest in digests.values() if digest not in made]) if cache else {}
+    made |= {digest: record[what] for digest, record in shared.items() if isinstance(record.get(what), dict)}
+    return {stage: made[digest] for stage, digest in digests.items() if digest in made}
 
 
 def differences(stages: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -68,7 +75,7 @@ def differences(stages: Iterable[str], before: Mapping[str, Any], now: Mapping[s
     for stage in stages:
         old, new = before.get(stage), now.get(stage, {})
         if old is None:
-            text = "this machine has no record of what it was computed with; other threads, hardware or versions give other bits"
+            text = "there is no record of what it was computed with; other threads, hardware or versions give other bits"
         else:
             told = [
                 f"{key} {old.get(key, 'none')}, here {new.get(key, 'none')}"

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from flows.process.display import clock
+from flows.repository import makings
+from flows.repository.cache import cache_folder
 from flows.repository.graph import Graph
-from flows.repository.lock import read_lock
+from flows.repository.lock import entry_digest, read_lock
 from flows.results import analyses, costs, environments, metrics, origins, quality, timing
 from tasks.core.charts.curves import load_curves
 from tasks.core.charts.page import Cell, page, table
@@ -31,6 +33,7 @@ TIMELINE = Path(".retemper/logs/timeline.html")
 PRETRAINED = Path("data/pretrain_curves")
 # Places in the report's page.
 PLACE, LINKS, SUMMARY = "<!-- measured -->", "<!-- measured links -->", "<!-- measured summary -->"
+LAST, LAST_LINK = "<!-- lineage -->", "<!-- lineage link -->"
 
 
 class Section(NamedTuple):
@@ -40,6 +43,10 @@ class Section(NamedTuple):
     title: str
     body: Markup
     note: str = ""
+
+    def link(self) -> Markup:
+        """What leads to it."""
+        return Markup('<a href="#{}">{}</a>\n').format(self.name, self.title)
 
     def html(self) -> Markup:
         """With its heading."""
@@ -61,15 +68,19 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
     took, upstream = timing.measured(lock), {name: stage.upstream for name, stage in graph.stages.items()}
     races = quality.races(sections, upstream, took, dev)
     cost = costs.costs(graph, environments.of_artifacts(lock, what="cost"))
+    digests = {stage: entry_digest(entry) for stage, entry in lock.items()}
+    made = makings.read(cache_folder(), digests.values())
+    records = {stage: made[digest] for stage, digest in digests.items() if digest in made}
     parts = [
         *(race_section(race, metric) for race in races),
         Section("cost", "Cost", Markup(costs.cost_table(cost) if cost else ""), costs.COST_NOTE),
         Section("latency", "Latency", Markup(costs.latency_table(costs.latencies(graph))), costs.LATENCY_NOTE),
         pretraining(graph),
         Section("analyses", "Analyses", analyses.body(analyses.load(graph))),
-        Section("lineage", "Lineage", origins.body(graph, lock, spans, took=took, ran_with=environments.of_artifacts(lock))),
     ]
-    write_text(PAGE, filled(REPORT.read_text(encoding="utf-8"), [part for part in parts if part.body], summary(graph, took, cost)))
+    last = Section("lineage", "Lineage", origins.body(graph, lock, spans, took=took, records=records))
+    report = REPORT.read_text(encoding="utf-8").replace(LAST_LINK, last.link(), 1).replace(LAST, last.html(), 1)
+    write_text(PAGE, filled(report, [part for part in parts if part.body], summary(graph, took, cost)))
     for race in races:
         for line in quality.verdicts(race, metric):
             tell(f"time to quality from {race.start}: {line}")
@@ -78,7 +89,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
 
 def filled(report: str, parts: Sequence[Section], cost: str) -> str:
     """The report's page with further sections, links to them, and a line in its summary."""
-    links = Markup("").join(Markup('<a href="#{}">{}</a>\n').format(part.name, part.title) for part in parts)
+    links = Markup("").join(part.link() for part in parts)
     row = Markup("<dt>Cost</dt><dd>{}</dd>").format(cost) if cost else Markup("")
     bodies = Markup("").join(part.html() for part in parts)
     for place, text in ((SUMMARY, row), (LINKS, links), (PLACE, bodies)):

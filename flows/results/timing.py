@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.repository.lock import Lock, read_lock
+from flows.repository import makings
+from flows.repository.lock import Lock, entry_digest, read_lock
 from tasks.core.stage.errors import UserError
 
 LOG = Path(".retemper/times.jsonl")
@@ -61,22 +62,28 @@ class Clock:
         """`environment`: what the stage ran with, `cost`: what it recorded of that (flows.results.environments)."""
         with self._guard:
             self.spans.append(span)
-        line = {"ended": span.stage, "state": span.state, "seconds": span.end - span.start}
+        line = {"ended": span.stage, "state": span.state, "seconds": span.end - span.start, "at": span.end}
         self.write(line | ({"environment": environment} if environment else {}) | ({"cost": cost} if cost else {}))
 
-    def keep(self) -> None:
+    def keep(self, cache: Path) -> None:
         """Log which entries of dvc.lock the times belong to that this run, or a killed one, left without an entry.
 
-        Where a kill truncated dvc.lock, they keep waiting.
+        Where a kill truncated dvc.lock, they keep waiting. How they were made is recorded in the `cache`, for the team.
         """
-        waiting = fold(read(self._log))[1]
+        lines = read(self._log)
+        waiting = fold(lines)[1]
         try:
             lock = read_lock() if waiting else {}
         except UserError:  # the run restores it (flows.process.locks), or reports it
             return
-        for stage in waiting:
+        here = makings.here() if waiting.keys() & lock.keys() else {}
+        ended = {line["ended"]: line for line in lines if line.get("state") == "Ran"}
+        for stage, took in waiting.items():
             if stage in lock:
-                self.write({"made": stage, "digest": entry_digest(lock[stage])})
+                digest = entry_digest(lock[stage])
+                self.write({"made": stage, "digest": digest})
+                known: dict[str, Any] = {key: value for key, value in ended[stage].items() if key in ("at", "environment", "cost")}
+                makings.keep(cache, digest, {"stage": stage, "seconds": took.seconds, "at_least": took.at_least, **here, **known})
 
     def write(self, line: Mapping[str, Any]) -> None:
         try:
@@ -87,11 +94,6 @@ class Clock:
                     handle.write(f"{chr(10) if torn else ''}{json.dumps(line)}\n".encode())
         except OSError:
             return
-
-
-def entry_digest(entry: Mapping[str, Any]) -> str:
-    """Digest of a stage's entry in dvc.lock: command, parameters, what it read and made."""
-    return hashlib.sha256(json.dumps(entry, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def read(log: Path = LOG) -> list[dict[str, Any]]:

@@ -6,14 +6,27 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from flows.repository import makings
 from flows.repository.cache import cache_folder, file_md5, listing, object_path
 from flows.repository.git import git
-from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, is_committed, of_graph, parameters, parse_lock, read_blob, read_lock
+from flows.repository.lock import (
+    LOCK,
+    Lock,
+    commit_of,
+    corpus_of,
+    entry_digest,
+    is_committed,
+    of_graph,
+    parameters,
+    parse_lock,
+    read_blob,
+    read_lock,
+)
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import write_text
@@ -48,6 +61,7 @@ class Step:
     code: tuple[File, ...]
     outs: tuple[File, ...]
     cached: str = ""
+    making: Mapping[str, Any] = field(default_factory=dict)  # who made it, when and with what (flows.repository.makings)
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,9 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
     stages = ancestors(lock, makers[path])
     objects = cache / "files" / "md5"
     code = Code(commit)
-    steps = tuple(_step(name, lock, makers, code, cache) for name in stages)
+    digests = {name: entry_digest(lock[name]) for name in stages}
+    records = makings.read(cache, digests.values())
+    steps = tuple(replace(_step(name, lock, makers, code, cache), making=records.get(digests[name], {})) for name in stages)
     digest = _digest_of(lock, makers, path)
     return Lineage(
         path,
@@ -294,6 +310,8 @@ def _lines(found: Lineage) -> Iterator[str]:
         yield f"{step.stage}  {made}{read}" + (f"  ({'; '.join(odd)})" if odd else "")
         if told := _parameters(step.params):
             yield f"  {told}"
+        if step.making:
+            yield f"  by {makings.told(step.making)}"
 
 
 def _parameters(params: Mapping[str, Any]) -> str:
@@ -332,6 +350,9 @@ def _tree(found: Lineage) -> Iterator[str]:
         told.add(name)
         yield f"{lead}{name}{f'  in the cache since {step.cached}' if step.cached else ''}"
         below = f"{' ' * len(lead)}  "
+        if step.making:
+            yield f"{below}by       {makings.told(step.making)}"
+            yield f"{below}with     {makings.ran_with(step.making)}"
         yield f"{below}command  {step.command}"
         yield from (f"{below}made     {file.path}  {file.digest}" for file in step.outs)
         yield from (f"{below}param    {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in step.params.items())
@@ -352,7 +373,8 @@ def as_html(found: Lineage) -> str:
         code = "<br>".join(f"{e(f.path)} <i>{e(f.commit[:10] or f.note)}</i>" for f in step.code)
         read = "<br>".join(f"{e(f.path)} <code>{f.digest[:8]}</code> {e(f.made_by)} {e(f.note)}" for f in step.inputs)
         made = "<br>".join(f"{e(f.path)} <code>{f.digest[:8]}</code>" for f in step.outs)
-        cells = (f"<b>{e(step.stage)}</b><br>{e(step.cached)}", made, read, params, f"<code>{e(step.command)}</code><br>{code}")
+        by = f"{e(makings.told(step.making))}<br>{e(makings.ran_with(step.making))}" if step.making else e(step.cached)
+        cells = (f"<b>{e(step.stage)}</b><br>{by}", made, read, params, f"<code>{e(step.command)}</code><br>{code}")
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     style = "body{font:15px/1.4 sans-serif;margin:2em}td,th{vertical-align:top;text-align:left;padding:.4em .8em;border-top:1px solid #ccc}"
     head = "".join(f"<th>{name}</th>" for name in ("stage", "made", "read", "parameters", "command and code"))

@@ -3,7 +3,7 @@
 The charts of tasks.core.charts.vega are drawn by Vega (BSD-3), whose JavaScript vl-convert carries.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -48,22 +48,18 @@ def page(heading: str, body: Markup) -> str:
     ).format(head(heading), heading, body, scripts())
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]]) -> Markup:
-    """A table that can be sorted, whose first column is flush left; on a phone each row is a card with labeled cells."""
-    first, *rest = header
-    top = Markup('<th class="name">{}</th>').format(first) + Markup("").join(Markup("<th>{}</th>").format(name) for name in rest)
-    body = Markup("").join(Markup("<tr>{}</tr>").format(_cells(row, rest)) for row in rows)
+def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, words: Container[str] = ()) -> Markup:
+    """A table that can be sorted; the first column and those of `words` are flush left. On a phone each row is a card."""
+    kinds = [Markup(' class="name"') if place == 0 or name in words else Markup("") for place, name in enumerate(header)]
+    top = Markup("").join(Markup("<th{}>{}</th>").format(kind, name) for kind, name in zip(kinds, header, strict=True))
+    labels = [Markup(""), *(Markup(' data-label="{}"').format(name) for name in header[1:])]
+    body = Markup("").join(Markup("<tr>{}</tr>").format(_cells(row, kinds, labels)) for row in rows)
     return Markup('<div class="wide"><table class="stack"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(top, body)
 
 
-def _cells(row: Sequence[str | Cell], labels: Sequence[str]) -> Markup:
-    name, *others = row
-    cells = [Markup('<td class="name">{}</td>').format(_text(name))]
-    for label, cell in zip(labels, others, strict=True):
+def _cells(row: Sequence[str | Cell], kinds: Sequence[Markup], labels: Sequence[Markup]) -> Markup:
+    cells = []
+    for kind, label, cell in zip(kinds, labels, row, strict=True):
         value = Markup(' data-value="{}"').format(f"{cell.value:.12g}") if isinstance(cell, Cell) else ""
-        cells.append(Markup('<td data-label="{}"{}>{}</td>').format(label, value, _text(cell)))
+        cells.append(Markup("<td{}{}{}>{}</td>").format(kind, label, value, cell.text if isinstance(cell, Cell) else cell))
     return Markup("").join(cells)
-
-
-def _text(cell: str | Cell) -> str:
-    return cell.text if isinstance(cell, Cell) else cell

@@ -291,7 +291,13 @@ def arcs(nodes: Sequence[Node]) -> Spec:
         "type": "quantitative",
         "title": None,
         "scale": {"reverse": True, "nice": False, "domain": [-0.5, len(nodes) - 0.5]},
-        "axis": {"values": list(range(len(nodes))), "labelExpr": f"{names}[datum.value]", "grid": False, "labelOverlap": False},
+        "axis": {
+            "values": list(range(len(nodes))),
+            "labelExpr": f"{names}[datum.value]",
+            "grid": False,
+            "labelOverlap": False,
+            "tickCount": len(nodes),
+        },
     }
     x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"nice": False}}
     near = "near.name && (near.name[0] == datum.from || near.name[0] == datum.to)"
@@ -308,7 +314,7 @@ def arcs(nodes: Sequence[Node]) -> Spec:
                     "y": y,
                     "order": {"field": "step"},
                     "detail": {"field": "edge"},
-                    "opacity": {"condition": {"test": near, "value": 1}, "value": 0.25},
+                    "opacity": {"condition": {"test": near, "value": 1}, "value": 0.15},
                 },
             },
             {

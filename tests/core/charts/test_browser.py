@@ -41,9 +41,7 @@ FIGURES = {
     "one bar": bars([("random", "top", 0.5)], "norm", ["top"]),
     "area": area([{"x": 0, "end": 1, "y": 0.5, "query": "q.1"}, {"x": 1, "end": 2, "y": -0.5, "query": "q2"}], "queries", "difference"),
     "map": scatter([{"kind": "query", "id": "q", "x": 0.0, "y": 0.0}, {"kind": "bm25", "id": "d", "x": 1.0, "y": 2.0}], ["query", "bm25"]),
-    "graph": arcs(
-        [Node("a", (), True, {"time": "1 s"}), Node("b", ("a",), False, {"time": "2 s"}), Node("c", ("a", "b"), False, {"time": "3 s"})]
-    ),
+    "graph": arcs([Node(f"stage {n}", [f"stage {above}" for above in range(n)], n == 0, {"time": f"{n} s"}) for n in range(12)]),
 }
 TABLE = table(
     ["name", "value", "time", "p"],
@@ -113,7 +111,7 @@ def test_marks_are_where_their_values_are_and_in_the_pages_colors(opened: Any) -
         (4, ".mark-rect path >> nth=1", ["encode", "ran"]),
         (7, ".mark-rect path >> nth=0", ["q.1"]),
         (8, ".mark-symbol path >> nth=1", ["bm25", "d"]),
-        (9, ".mark-symbol path >> nth=2", ["c", "3 s"]),
+        (9, ".mark-symbol path >> nth=2", ["stage 2", "2 s"]),
     ],
 )
 def test_a_mark_tells_its_figures_under_the_pointer(opened: Any, place: int, mark: str, told: list[str]) -> None:
@@ -124,6 +122,11 @@ def test_a_mark_tells_its_figures_under_the_pointer(opened: Any, place: int, mar
     tip.wait_for()
     words = tip.inner_text()
     assert all(word in words for word in told), words
+
+
+def test_every_node_of_the_graph_is_named(opened: Any) -> None:
+    labels = opened.locator(".plot").nth(9).locator(".role-axis-label text").all_text_contents()
+    assert labels == [f"stage {n}" for n in range(12)]
 
 
 def test_the_nearest_point_of_a_line_tells_its_figures(opened: Any) -> None:

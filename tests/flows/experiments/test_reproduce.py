@@ -66,7 +66,7 @@ def test_a_digest_that_is_not_made_is_told(finished: Any, tmp_path: Path) -> Non
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"data/report          {digest[::-1]}  different: {digest}" in done.stdout
     assert "5 outs equal, 1 different" in done.stdout
-    assert "\nreport: this machine has no record of what it was computed with" in done.stdout
+    assert "\nreport: there is no record of what it was computed with" in done.stdout
 
 
 def test_a_revision_is_made_again_after_its_source_has_grown(retraining: Any, server_url: str) -> None:

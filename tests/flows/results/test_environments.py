@@ -57,7 +57,7 @@ def test_other_threads_are_named_where_a_digest_differs(folder: Path, monkeypatc
     assert not list(explain(wanted, wanted, list(compare(wanted, wanted, folder, folder)), clone)), "equal digests need no words"
     (folder / timing.LOG).unlink()
     (line,) = explain(wanted, made, rows, clone)
-    assert line.startswith("train@a: this machine has no record of what it was computed with; other threads, hardware or versions")
+    assert line.startswith("train@a: there is no record of what it was computed with; other threads, hardware or versions")
 
 
 def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
         json.dumps({"device": "cpu, 2 threads", "depth": 100, "test": {"milliseconds a query": 1.5}})
     )
     (tmp_path / "data/report").mkdir()
-    report = f"<style>a</style><dl>{pages.SUMMARY}</dl><nav>{pages.LINKS}</nav>{pages.PLACE}<p>below</p>"
+    report = f"<style>a</style><dl>{pages.SUMMARY}</dl><nav>{pages.LINKS}{pages.LAST_LINK}</nav>{pages.PLACE}{pages.LAST}<p>below</p>"
     (tmp_path / "data/report/significance.json").write_text('{"best": {"system": "q"}}')
     (tmp_path / "data/report/report.html").write_text(report)
     monkeypatch.setattr(pages.timing, "measured", lambda _: {name: Measured(7.0) for name in GRAPH.stages})
@@ -130,7 +130,9 @@ def test_the_page_has_the_curves_of_the_graphs_pretrainings(
 
 def test_the_places_for_times_are_in_the_report() -> None:
     page = Path(pages.__file__).resolve().parents[2] / "tasks/report/page.html"
-    assert [page.read_text(encoding="utf-8").count(place) for place in (pages.SUMMARY, pages.LINKS, pages.PLACE)] == [1, 1, 1]
+    assert [
+        page.read_text(encoding="utf-8").count(place) for place in (pages.SUMMARY, pages.LINKS, pages.PLACE, pages.LAST_LINK, pages.LAST)
+    ] == 5 * [1]
 
 
 def test_a_timeline_shows_which_stages_ran_together_and_which_waited(charts_of: Callable[..., Any]) -> None:
@@ -173,30 +175,23 @@ def test_lineage_is_the_graph_with_times_digests_parameters_and_hardware(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, charts_of: Callable[..., Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ran_with = {name: {"processor": "One", "torch": "2.13.0"} for name in ("train@w", "encode@w")}
-    body = origins.body(GRAPH, LOCK, [Span("encode@w", 0, 1, 8, "", "Ran")], took={"encode@w": Measured(7.0)}, ran_with=ran_with)
+    record = {"environment": {"processor": "One", "torch": "2.13.0"}, "by": "Ann <a@b>", "at": 0, "commit": "1" * 40, "seconds": 3.0}
+    records = {"train@w": record, "encode@w": record | {"seconds": 8.0, "changed": "code", "cost": {"peak_mib": 850.4}}}
+    body = origins.body(GRAPH, LOCK, [Span("encode@w", 0, 1, 8, "", "Ran")], took={"encode@w": Measured(7.0)}, records=records)
     spec = dict(charts_of(body))["the graph of stages"]
     edges, nodes = (layer["data"]["values"] for layer in spec["layer"])
     assert [(row["name"], row["marked"], row["time"]) for row in nodes] == [
-        ("train@w", 0, "not made here"),
+        ("train@w", 0, "3.0 s"),
         ("encode@w", 1, "7.0 s"),
-        ("mine@w", 0, "not made here"),
+        ("mine@w", 0, "unknown"),
     ]
     assert {(row["from"], row["to"]) for row in edges} == {("train@w", "encode@w"), ("encode@w", "mine@w")}
     rows = [[re.sub("<[^>]*>", "", cell) for cell in re.findall("<td.*?</td>", row)] for row in re.findall("<tr><td.*?</tr>", body)]
-    assert rows[0] == [
-        "train@w",
-        "",
-        "cached",
-        "encoders/w 0123456789",
-        "c0dec0dec0",
-        "rounds.w: {&#34;lr&#34;: &#34;&lt;script&gt;x&lt;/script&gt;&#34;}",
-    ]
-    assert rows[1][:4] == ["encode@w", "7.0 s", "ran", "embeddings/w fedcba9876"]
-    assert rows[3:] == [
-        ["2 stages", "processor One, torch 2.13.0", "train@w, encode@w"],
-        ["mine@w", "made on another machine, or before it was recorded", "mine@w"],
-    ]
+    told = "rounds.w: {&#34;lr&#34;: &#34;&lt;script&gt;x&lt;/script&gt;&#34;}"
+    by = "Ann, 1970-01-01 00:00 UTC, commit 1111111"
+    assert rows[0] == ["train@w", "3.0 s", "cached", f"{by}, 3.0 s", "encoders/w 0123456789", "c0dec0dec0", told]
+    assert rows[1][:5] == ["encode@w", "7.0 s", "ran", f"{by} with changed code, 8.0 s, 850 MiB", "embeddings/w fedcba9876"]
+    assert rows[3:] == [["2 stages", "processor One, torch 2.13.0", "train@w, encode@w"], ["mine@w", "not recorded", "mine@w"]]
     assert "no commit" in body
 
 

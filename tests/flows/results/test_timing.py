@@ -39,10 +39,10 @@ def test_a_time_belongs_to_what_was_made(tmp_path: Path, monkeypatch: pytest.Mon
     clock.began("train@a")
     clock.ended(Span("train@a", 10, 11, 14.5, "0", "Ran"))
     assert measured(LOCK) == {}, "not before dvc.lock has it"
-    clock.keep()
+    clock.keep(tmp_path / "cache")
     assert measured(LOCK) == {"train@a": Measured(3.5)}
     lines = len(read())
-    clock.keep()
+    clock.keep(tmp_path / "cache")
     assert len(read()) == lines
     assert measured({"train@a": LOCK["train@a"] | {"params": 1}}) == {}, "made from other inputs: not measured"
     assert entry_digest({"a": 1, "b": 2}) == entry_digest({"b": 2, "a": 1})
@@ -55,10 +55,10 @@ def test_times_keep_waiting_where_dvc_lock_was_truncated(tmp_path: Path, monkeyp
     clock = Clock()
     clock.ended(Span("train@a", 10, 11, 14.5, "0", "Ran"))
     Path("dvc.lock").write_text(whole[: whole.index("outs") + 2])
-    clock.keep()
+    clock.keep(tmp_path / "cache")
     assert fold(read())[1] == {"train@a": Measured(3.5)}
     Path("dvc.lock").write_text(whole)
-    clock.keep()
+    clock.keep(tmp_path / "cache")
     assert measured(LOCK) == {"train@a": Measured(3.5)}
 
 

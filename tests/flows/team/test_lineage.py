@@ -1,6 +1,8 @@
 """Lineage from dvc.lock and git: parents, code by commit, what is stale or uncommitted."""
 
 import json
+import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -41,7 +43,7 @@ def test_what_made_a_model() -> None:
     assert "its dvc.lock is uncommitted" in lineage.as_text(found)
     assert "<h1>Lineage of data/encoders/b</h1>" in lineage.as_html(found)
     lines = lineage.as_short_text(found).splitlines()
-    assert [line.split()[0] for line in lines[lines.index("") + 1 : -2]] == ["train@b", "value", "prepare", "first"]
+    assert [line.split()[0] for line in lines[lines.index("") + 1 : -2]] == ["train@b", "value", "by", "prepare", "first", "by"]
     assert lines[lines.index("") + 1].endswith("from prepare")
     assert lines[-1] == "commands, code, digests and files: retemper lineage b --all"
     assert "step.py" in lineage.as_text(found)
@@ -104,7 +106,29 @@ def test_the_digest_of_a_folder_is_dvcs(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tasks" / "core", folder / "core", ignore=shutil.ignore_patterns("__pycache__"))
     with Repo.init(str(folder), no_scm=True) as repo:
         added = repo.add(str(folder / "core"))[0].outs[0].hash_info.value
-    files = {path.relative_to(folder / "core").as_posix(): lineage.file_md5(path) for path in (folder / "core").rglob("*.py")}
+    files = {
+        path.relative_to(folder / "core").as_posix(): lineage.file_md5(path) for path in (folder / "core").rglob("*") if path.is_file()
+    }
     assert lineage.folder_digest(files) == added
     listed = json.loads((folder / ".dvc/cache/files/md5" / added[:2] / added[2:]).read_text())
     assert lineage.listing(folder / ".dvc/cache/files/md5", added) == {entry["relpath"]: entry["md5"] for entry in listed}
+
+
+def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Path) -> None:
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished.rounds(a="1", b="7")
+    finished.run()
+    finished.command("git", "add", ".dvc/config", "dvc.lock", "params.yaml")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
+    project = type(finished)(tmp_path / "clone", finished.environment)
+    assert project.call("run").returncode == 0
+    for folder in (finished.folder, project.folder):
+        done = type(finished)(folder, finished.environment).call("lineage", "data/encoders/b", "--json")
+        step = json.loads(done.stdout)["steps"][-1]
+        assert step["stage"] == "train@b"
+        assert {"by", "at", "commit", "seconds", "environment"} <= step["making"].keys()
+        assert step["making"]["environment"]["python"] == platform.python_version()
+    shown = project.call("lineage", "data/encoders/b", "--all").stdout
+    assert re.search(r"by +\S.*, \d{4}-\d\d-\d\d \d\d:\d\d UTC, commit \w{7}.*, [\d.]+ s", shown), shown
+    assert f"python {platform.python_version()}" in shown

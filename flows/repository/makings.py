@@ -1,0 +1,113 @@
+"""How each artifact was made: by whom, when, at which commit, with which versions and hardware, in which time and memory.
+
+A record belongs to an entry of dvc.lock (command, parameters, what was read and made), by digest. It lies in the cache and the team's
+remote beside DVC's own objects, so what a colleague made is known too. No stage reads it, and no digest covers it.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.repository.git import git
+from tasks.core.stage.files import write_text
+
+FOLDER = "made"  # of a cache or a remote
+OURS = (":!dvc.lock", ":!data/source.json")  # what a run itself writes; parameters are in dvc.lock
+NAME = re.compile(r"[0-9a-f]{64}\.json")
+
+
+def record_path(cache: Path, digest: str) -> Path:
+    """Where the record of an entry of dvc.lock is, by its digest (SHA-256, hexadecimal)."""
+    return cache / FOLDER / digest[:2] / f"{digest}.json"
+
+
+def keep(cache: Path, digest: str, record: Mapping[str, Any]) -> None:
+    """Store a record, unless there is one: whoever made an artifact first made it. A full or read-only disk costs the record alone."""
+    path = record_path(cache, digest)
+    with suppress(OSError):
+        if not path.exists():
+            mode = cache.stat().st_mode & 0o7777  # a group's cache is writable by the group
+            for folder in (path.parent.parent, path.parent):
+                if not folder.exists():
+                    folder.mkdir()
+                    folder.chmod(mode)
+            write_text(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+            path.chmod(mode & 0o666)
+
+
+def read(cache: Path, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The records of these entries; missing and torn ones are left out."""
+    found = {}
+    for digest in digests:
+        with suppress(OSError, ValueError):
+            record = json.loads(record_path(cache, digest).read_text(encoding="utf-8"))
+            if isinstance(record, dict):
+                found[digest] = record
+    return found
+
+
+def here() -> dict[str, str]:
+    """Who works at which commit; `changed` where code or dvc.yaml differ from it."""
+    person = git("var", "GIT_AUTHOR_IDENT", check=False).partition(">")  # name, address, and the time
+    commit = git("rev-parse", "--verify", "--quiet", "HEAD", check=False)
+    differs = commit and git("status", "--porcelain", "--untracked-files=no", "--", "tasks", "dvc.yaml", *OURS, check=False)
+    told = {"by": f"{person[0]}>" if person[1] else "", "commit": commit, "changed": "code" if differs else ""}
+    return {key: value for key, value in told.items() if value}
+
+
+def send(cache: Path, fs: Any, place: str) -> int:
+    """Copy records that the remote at `place` of DVC's filesystem `fs` lacks; returns how many."""
+    there, count = set(_names(fs, place)), 0
+    for name in _local(cache):
+        if name not in there:
+            folder = fs.join(place, FOLDER, name[:2])
+            fs.makedirs(folder, exist_ok=True)
+            fs.pipe_file(fs.join(folder, name), (cache / FOLDER / name[:2] / name).read_bytes())
+            count += 1
+    return count
+
+
+def fetch(cache: Path, fs: Any, place: str) -> int:
+    """Copy records that are missing here; returns how many."""
+    known, count = set(_local(cache)), 0
+    for name in _names(fs, place):
+        if name not in known:
+            path = cache / FOLDER / name[:2] / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, fs.cat_file(fs.join(place, FOLDER, name[:2], name)).decode())
+            count += 1
+    return count
+
+
+def _local(cache: Path) -> Iterator[str]:
+    yield from (path.name for path in sorted((cache / FOLDER).glob("*/*.json")) if NAME.fullmatch(path.name))
+
+
+def _names(fs: Any, place: str) -> Iterator[str]:
+    folder = fs.join(place, FOLDER)
+    with suppress(FileNotFoundError):
+        yield from sorted(name for path in fs.find(folder) if NAME.fullmatch(name := path.rpartition("/")[2]))
+
+
+def told(record: Mapping[str, Any]) -> str:
+    """Who made it, when, at which commit, and what it took, on one line: `Ann, 2026-11-24 02:40 UTC, commit 1a2b3c4, 92.3 s, 850 MiB`."""
+    commit = str(record.get("commit", ""))[:7]
+    changed = f" with changed {record['changed']}" if record.get("changed") else ""
+    peak = (record.get("cost") or {}).get("peak_mib")
+    parts = [
+        str(record.get("by", "")).partition(" <")[0],
+        f"{datetime.fromtimestamp(record['at'], UTC):%Y-%m-%d %H:%M} UTC" if "at" in record else "",
+        f"commit {commit}{changed}" if commit else "",
+        f"{record['seconds']:,.1f} s{' or more' if record.get('at_least') else ''}" if "seconds" in record else "",
+        f"{peak:,.0f} MiB" if peak else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def ran_with(record: Mapping[str, Any]) -> str:
+    """Processor, threads, arithmetic and versions, on one line."""
+    return ", ".join(f"{key} {value}" for key, value in (record.get("environment") or {}).items())
