@@ -210,6 +210,11 @@ def check_rounds(parameters: Parameters, where: str) -> None:
             found = f"{entry.init!r}, which is not a round" if before is None else f"a round trained with {before.optimizer}"
             expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: fresh"
             raise UserError(f"{where}: rounds.{name}.init: found {found}; {expected}")
+        if entry.optimizer_from != "fresh" and before and before.lora:
+            raise UserError(
+                f"{where}: rounds.{name}.init: found {entry.init!r}, whose optimizer state is of lora's adapters, merged since; expected a "
+                "round with lora: null, or optimizer_from: fresh"
+            )
     for name, entry in rounds.items():
         key = f"{where}: rounds.{name}"
         if entry.steps == 0:

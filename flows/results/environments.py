@@ -18,7 +18,7 @@ from tasks.core.stage.entry import SECONDS
 
 FOLDER = Path(".retemper/environments")
 # Artifacts depend on their arithmetic or text processing.
-LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu")
+LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "peft")
 NOTED_BY = "tasks.core.stage.devices"  # RECORD names the stage's file
 RECORD = "RETEMPER_RECORD"  # as in NOTED_BY, which imports torch
 

@@ -1,5 +1,6 @@
 """One round: encoder in, encoder out."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 from torch import nn
@@ -18,6 +19,7 @@ from tasks.core.training.optimizers import make_optimizer
 from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of
 from tasks.train.frozen import Frozen
 from tasks.train.guide import make_guide
+from tasks.train.lora import adapt, merge
 from tasks.train.params import Round
 from tasks.train.step import make_step
 from tasks.train.validation import MEASURE, hold_out, make_validation
@@ -42,6 +44,8 @@ def main() -> None:
     dtype = compute_dtype(device, params.precision)
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
+    if params.adapters:
+        print(f"{args.name}: {adapt(towers, params.adapters, params.seed, f'params.yaml: rounds.{args.name}.lora')}")
     if params.projector != "none":
         print(f"{args.name}: projector {params.projector}, {add_projector(towers, params.projector, args.init, params.seed)}")
     module = nn.ModuleDict({"document": towers.document} if towers.shared else {"document": towers.document, "query": towers.query})
@@ -59,6 +63,7 @@ def main() -> None:
         queries.folder,
         qrels,
         *([args.init_state] if params.optimizer_from != "fresh" else []),
+        *([version("peft")] if params.adapters else []),
     )
     scratch = scratch_folder(f"train-{args.name}", digest)
     with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
@@ -94,6 +99,8 @@ def main() -> None:
             steps = fit(module, optimizer, backward, schedule, scratch, curves, checkpoints, what, validation=validation)
             order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
         save_state(state, before + steps, module, optimizer, **order)
+        if params.adapters:
+            merge(towers)
         if params.start_share:
             average_with(towers, load_towers(args.init), params.start_share)
         write_json(curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder

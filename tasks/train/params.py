@@ -7,6 +7,20 @@ from pydantic import Field, model_validator
 from tasks.core.stage.params import Params, TrainingTokens
 
 
+class Lora(Params):
+    """Adapters of a round (LoRA, arXiv:2106.09685): only they are trained, and they are merged into the encoder that the round saves."""
+
+    rank: int = Field(8, ge=1, description="rank r of an adapter B A (the paper: 1 to 64)")
+    alpha: float = Field(16.0, gt=0, description="B A is multiplied by alpha / rank")
+    dropout: float = Field(0.0, ge=0, lt=1, description="probability of dropout of an adapter's input")
+    targets: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        description="layers with an adapter: the ends of their names, such as [query, value] (the paper) or [attention.output.dense]; "
+        "null: every linear layer of the transformer (QLoRA, arXiv:2305.14314, section 4)",
+    )
+
+
 class Round(Params):
     """One training of the bi-encoder. Descriptions give the papers' values where they differ from the defaults."""
 
@@ -103,6 +117,11 @@ class Round(Params):
         description="the saved weights are start_share times those of `init` plus (1 - start_share) times the trained ones: keeps some "
         "of what training on this data forgets (LM-Cocktail, arXiv:2311.13534); choose it on dev, with retemper sweep",
     )
+    lora: Lora | None = Field(
+        None,
+        description="train low-rank adapters of the transformer's linear layers, and nothing else but a `projector`; {}: with the defaults "
+        "below. Requires `pip install 'retemper[lora]'`, and a larger lr, 1e-4 to 1e-3. null: train all weights",
+    )
     clip: float = Field(1.0, gt=0, description="the gradient is scaled down to this L2 norm if it is larger")
     validate_every: int | None = Field(
         None,
@@ -175,6 +194,11 @@ class Round(Params):
             raise ValueError(
                 f"projector {self.projector} adds weights that `init` lacks, so start_share has nothing to average; set one of them"
             )
+        if self.optimizer_from != "fresh" and self.lora:
+            raise ValueError(
+                f"optimizer_from: {self.optimizer_from} has no state for lora's adapters, which are new in every round; set "
+                "optimizer_from: fresh"
+            )
         if self.patience is not None and self.validate_every is None:
             raise ValueError("patience counts validations; set validate_every, or patience: null")
         if self.optimizer_from == "continue" and self.schedule_steps is None:
@@ -187,6 +211,11 @@ class Round(Params):
     def hard(self) -> int:
         """Hard negatives per query and step: 0 under `negatives: none`, whatever hard_negatives says."""
         return 0 if self.negatives == "none" else self.hard_negatives
+
+    @property
+    def adapters(self) -> Lora | None:
+        """`lora`, if the round trains."""
+        return None if self.steps == 0 else self.lora
 
     @property
     def distilled(self) -> bool:

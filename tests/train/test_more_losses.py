@@ -182,6 +182,7 @@ def test_a_step_of_each_other_loss() -> None:
         ({"negatives": "none", "loss": "kl"}, "requires hard_negatives"),
         ({"loss": "kl", "hardest": True}, "choose one"),
         ({"optimizer_from": "continue"}, "requires schedule_steps"),
+        ({"optimizer_from": "moments", "lora": {}}, "moments has no state for lora's adapters"),
         ({"start_share": 0.3, "projector": "linear"}, "start_share has nothing to average"),
         ({"steps": 10, "schedule_steps": 9}, "steps 10 exceeds schedule_steps 9"),
     ],

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 
+from tasks.core.models.bi_encoder import load_towers
 from tasks.core.stage.files import file_digest, folder_digest
+from tasks.core.text.tokenizer import load_tokenizer
 
 OUTS = ("encoder", "state", "curves")
 PARAMS = """
@@ -26,6 +29,10 @@ rounds:
   init: {init: base, negatives: none, steps: 0}
   warmup: {init: base, negatives: bm25, train_queries: 24, split_seed: 1, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
   watched: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512, validate_every: 5, validation_queries: 8}
+  adapted: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-3, batch_tokens: 512, lora: {rank: 4, dropout: 0.1}}
+  judged: {init: base, negatives: bm25, steps: 4, lr: 1e-2, lora: {targets: [query]}, validate_every: 2, validation_queries: 8}
+  halved: {init: base, negatives: bm25, steps: 4, batch_queries: 8, lr: 1e-2, lora: {targets: [query]}, start_share: 0.5}
+  unhalved: {init: base, negatives: bm25, steps: 4, batch_queries: 8, lr: 1e-2, lora: {targets: [query]}}
   star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
   long: {init: base, negatives: bm25, steps: 5, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
   first: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, schedule_steps: 5}
@@ -64,7 +71,9 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
     return folder
 
 
-@pytest.mark.parametrize(("name", "said"), [("warmup", "24 queries, hard negatives"), ("watched", "8 training queries are held out")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("warmup", "24 queries, hard negatives"), ("watched", "8 training queries are held out"), ("adapted", "LoRA")]
+)
 def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any, name: str, said: str) -> None:
     whole, killed = f"whole/{name}", f"killed/{name}"
     assert said in run_here(project, "train", *train_arguments(name, "negatives", whole))
@@ -181,6 +190,45 @@ def test_the_saved_weights_have_a_share_of_the_start(project: Path, run_here: An
     assert folder_digest(project / "shares/fresh/state") == folder_digest(project / "shares/mixed/state"), (
         "the optimizer's are the trained ones"
     )
+
+
+def moved(project: Path, name: str) -> set[str]:
+    """Weights of an encoder that have other bits than those of base."""
+    start, found = (load_file(project / folder / "model.safetensors") for folder in ("base", f"{name}/encoder"))
+    assert found.keys() == start.keys()
+    return {key for key, weight in found.items() if not torch.equal(weight, start[key])}
+
+
+def test_a_round_of_adapters_is_saved_as_a_plain_encoder(project: Path) -> None:
+    """What killed and resumed adapters became: no trace of peft, and only linear layers of the transformer moved."""
+    folder, layers = project / "whole/adapted/encoder", r"encoder\..*\.(query|key|value|dense)\.weight"
+    assert {file.name for file in folder.iterdir()} == {file.name for file in (project / "base").iterdir()} - {"mlm_head"}
+    assert (folder / "config.json").read_bytes() == (project / "base/config.json").read_bytes()
+    assert moved(project, "whole/adapted") == {key for key in load_file(project / "base/model.safetensors") if re.fullmatch(layers, key)}
+    texts = ["a river in Germany", "an American singer"]
+    encoded = load_tokenizer(folder)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        vectors = load_towers(folder).document(encoded["input_ids"], encoded["attention_mask"])
+    pure = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    torch.testing.assert_close(pure, vectors, rtol=1e-4, atol=1e-5)
+    state = load_file(project / "whole/adapted/state/optimizer.safetensors")
+    assert len(state) == 3 * 2 * 12 and all(".lora_" in name for name in state)
+    lines = (project / "whole/adapted/curves/plots/metrics/train/loss.tsv").read_text().splitlines()[1:]
+    losses = [float(line.split("\t")[1]) for line in lines]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_adapters_under_validation_and_with_a_share_of_the_start(project: Path, run_here: Any) -> None:
+    for name in ("judged", "halved", "unhalved"):
+        run_here(project, "train", *train_arguments(name, "negatives", f"adapters/{name}"))
+    queries = {f"encoder.layer.{n}.attention.self.query.weight" for n in (0, 1)}
+    assert moved(project, "adapters/halved") == moved(project, "adapters/unhalved") == queries
+    steps = json.loads((project / "adapters/judged/state/state.json").read_text())["steps"]
+    assert moved(project, "adapters/judged") == (queries if steps else set())
+    folders = ("base", "adapters/halved/encoder", "adapters/unhalved/encoder")
+    base, half, whole = (load_file(project / folder / "model.safetensors") for folder in folders)
+    for key in queries:
+        torch.testing.assert_close(half[key], (base[key] + whole[key]) / 2, rtol=1e-5, atol=1e-7)
 
 
 def test_a_user_mistake_is_one_line(project: Path, end_here: Any) -> None:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import AutoModel
 from transformers.utils import logging as transformers_logging
 
-from tasks.core.models.folder import ACTIVATIONS, MODULE, ROUTER, TOWERS, Shape, read_shape
+from tasks.core.models.folder import ACTIVATIONS, MODULE, ROUTER, TOWERS, Shape, read_shape, refuse_adapters
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.text.tokenizer import drop_code
@@ -103,6 +103,7 @@ def load_transformer(folder: Path) -> Any:
 
     A pooler that the folder lacks is initialized the same way every time: it is not used, but saved with the rest.
     """
+    refuse_adapters(folder)
     if not (folder / "config.json").exists():
         raise UserError(f"{folder}: no config.json; expected a Hugging Face model folder")
     try:

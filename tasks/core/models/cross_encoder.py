@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
+from tasks.core.models.folder import refuse_adapters
 from tasks.core.stage.devices import best_batch_tokens, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -71,6 +72,7 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
 
     With a `seed`, any encoder works: a one-label head is initialized from it.
     """
+    refuse_adapters(folder)
     config = read_json(folder / "config.json")
     labels = len(config.get("id2label") or [0] * config.get("num_labels", 2))
     if labels != 1 and seed is None:

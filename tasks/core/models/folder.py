@@ -38,6 +38,15 @@ class Shape:
     document_prefix: str = ""
 
 
+def refuse_adapters(folder: Path) -> None:
+    """UserError if a model folder has weights of adapters (of peft): transformers loads them only where peft is installed."""
+    if (folder / "adapter_config.json").exists():
+        raise UserError(
+            f"{folder / 'adapter_config.json'}: found adapters, expected a model that has them merged; merge them "
+            "(merge_and_unload of peft) and save that"
+        )
+
+
 def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
     """The prompts of queries and documents in a config_sentence_transformers.json, in the order that encode_document tries them."""
     prompts = described.get("prompts") or {}

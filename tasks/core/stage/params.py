@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -106,6 +107,8 @@ def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
     for key in place:
         fields = getattr(found, "model_fields", {})
         found = fields[key].annotation if key in fields else get_args(found)[-1]
+        if isinstance(found, UnionType):  # RECORD | None
+            found = get_args(found)[0]
     return list(found.model_fields)
 
 

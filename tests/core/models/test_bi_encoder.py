@@ -241,6 +241,10 @@ HARM = {
     "more layers than weights": (config("config.json", num_hidden_layers=4), r"encoder.layer.2\S* is missing"),
     "another width": (config("config.json", hidden_size=64), "is missing or has another size"),
     "no config": (without("config.json"), "no config.json"),
+    "adapters beside them": (
+        lambda folder: (folder / "adapter_config.json").write_text("{}") and None,
+        "adapter_config.json: found adapters, expected a model that has them merged",
+    ),
     "half a config": (halved("config.json"), "cannot be loaded"),
     "a kind of model that does not exist": (config("config.json", model_type="zzz"), "cannot be loaded"),
     "max pooling": (

@@ -70,6 +70,13 @@ def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -
     assert heads[0].shape[0] == 1
 
 
+def test_unmerged_adapters_are_refused(tiny_reranker: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_reranker, tmp_path / "m")
+    (tmp_path / "m" / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"adapter_config.json: found adapters, expected a model that has them merged"):
+        load_classifier(tmp_path / "m")
+
+
 def test_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config.json: not found"):
         load_classifier(tmp_path)

@@ -188,11 +188,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
             {**TRAINED, **CARRIED},
             "rounds.warmup.init: found 'base', which is not a round; expected a round trained with adamw",
         ),
-        (
-            "rounds.star",
-            {**CARRIED, "init": "warmup", "negatives": "bm25", "optimizer": "lamb"},
-            "rounds.star.init: found a round trained with adamw",
-        ),
+        ("rounds.star", {**TRAINED, **CARRIED, "init": "warmup", "optimizer": "lamb"}, "rounds.star.init: found a round trained with adam"),
         (
             "rounds.star",
             {**CARRIED, "init": "warmup", "negatives": "bm25", "schedule_steps": 14},
@@ -210,6 +206,11 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
             "rounds",
             {"warmup": {**CARRIED, "init": "below", "negatives": "bm25", "hard_negatives": 2}, "below": {**TRAINED, **CARRIED}},
             "rounds.below.init: found 'base', which is not a round; expected a round trained with adamw, or optimizer_from: fresh",
+        ),
+        (
+            "rounds",
+            {"warmup": {**TRAINED, "lora": {}, "steps": 5}, "star": {**CARRIED, "init": "warmup", "negatives": "bm25"}},
+            "rounds.star.init: found 'warmup', whose optimizer state is of lora's adapters, merged since; expected a round with lora: null",
         ),
         ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
         ("rounds.star.speed", 1, "rounds.star.speed: unknown key"),

@@ -1,0 +1,246 @@
+"""LoRA: what trains, what a step does, and what is saved, against peft used plainly and against the formula."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoModel
+
+from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
+from tasks.core.models.projector import add_projector
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.judgments import lists_of
+from tasks.core.text.tokens import Tokens
+from tasks.core.training.loop import Schedule, fit, state_tensors
+from tasks.core.training.optimizers import make_optimizer
+from tasks.train.batches import TrainingSet
+from tasks.train.lora import adapt, merge
+from tasks.train.params import Lora, Round
+from tasks.train.step import make_step
+
+CPU = torch.device("cpu")
+WHERE = "params.yaml: rounds.warmup.lora"
+PAIRS = 6  # queries; document n is the only positive of query n
+LAYERS = [f"encoder.layer.{n}.{name}" for n in range(2) for name in ("attention.self.query", "attention.self.value")]
+QUERY_VALUE = Lora(rank=4, alpha=12, targets=("query", "value"))
+
+
+def tokens_of(lengths: list[int], seed: int) -> Tokens:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.random.default_rng(seed).integers(5, 1000, size=offsets[-1]).astype(np.int32)
+    return Tokens(flat, offsets, np.arange(len(lengths), dtype=np.int32), Path(), 0, 64, "", "")
+
+
+QUERIES, DOCUMENTS = tokens_of([4, 9, 3, 5, 6, 2], 1), tokens_of([12, 30, 7, 22, 5, 17], 2)
+
+
+def two_towers(folder: Path) -> Towers:
+    return Towers(load_towers(folder).document, load_towers(folder).document)
+
+
+def module_of(towers: Towers) -> nn.ModuleDict:
+    return nn.ModuleDict({"document": towers.document} | ({} if towers.shared else {"query": towers.query}))
+
+
+def step_of(towers: Towers, dtype: torch.dtype = torch.float32, batch_tokens: int = 512, graph_tokens: int = 0, seed: int = 1) -> Any:
+    own = lists_of(np.arange(PAIRS), np.arange(PAIRS), PAIRS)
+    data = TrainingSet(np.arange(PAIRS), own, lists_of(np.arange(0), np.arange(0), PAIRS), PAIRS, own)
+    params = Round.model_validate({"init": "base", "negatives": "none", "batch_queries": PAIRS, "temperature": 20, "seed": seed})
+    return make_step(towers, QUERIES, DOCUMENTS, data, params.model_copy(update={"batch_tokens": batch_tokens}), graph_tokens, CPU, dtype)
+
+
+def trained(towers: Towers) -> dict[str, torch.Tensor]:
+    return {name: weight for name, weight in module_of(towers).named_parameters() if weight.requires_grad}
+
+
+def shaken(towers: Towers) -> None:
+    """Adapters as a training may leave them: without one, B is 0 and an adapter does nothing."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in trained(towers).values():
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.1)
+
+
+def plain_vectors(transformer: Any, tokens: Tokens) -> torch.Tensor:
+    """One text at a time, without padding; the mean of the last layer."""
+    return torch.stack([transformer(*tokens.padded(np.array([n]))).last_hidden_state[0].mean(0) for n in range(PAIRS)])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_two_steps_equal_a_plain_loop_of_peft(shared: bool, tiny_encoder: Path, tmp_path: Path) -> None:
+    towers = load_towers(tiny_encoder) if shared else two_towers(tiny_encoder)
+    adapt(towers, QUERY_VALUE, 5, WHERE)
+    module = module_of(towers).eval()  # without dropout
+    config = peft.LoraConfig(r=4, lora_alpha=12, target_modules=["query", "value"])
+    plain = {name: peft.get_peft_model(AutoModel.from_pretrained(tiny_encoder), config).eval() for name in module}
+    for name, model in plain.items():
+        start = {key: weight for key, weight in module[name].transformer.state_dict().items() if "lora_" in key}
+        assert len(start) == 2 * len(LAYERS)
+        assert not model.load_state_dict(start, strict=False).unexpected_keys
+    optimizer = torch.optim.AdamW([w for model in plain.values() for w in model.parameters() if w.requires_grad], weight_decay=0.1)
+    for lr in (1e-2, 0.5e-2):
+        vectors = [plain_vectors(plain.get("query", plain["document"]), QUERIES), plain_vectors(plain["document"], DOCUMENTS)]
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.zero_grad()
+        F.cross_entropy(vectors[0] @ vectors[1].T / 20, torch.arange(PAIRS)).backward()
+        optimizer.step()
+    (tmp_path / "curves").mkdir()
+    ours = make_optimizer("adamw", module, 1e-2, 0.1)
+    fit(module, ours, step_of(towers), Schedule(2, 0.0, 1e9), tmp_path, tmp_path / "curves", 0.0, "train")
+    for name, model in plain.items():
+        found = module[name].transformer.state_dict()
+        for key, weight in model.state_dict().items():
+            if "pooler" in key:  # the tiny encoder has none: transformers draws one
+                continue
+            torch.testing.assert_close(found[key], weight, rtol=1e-3, atol=2e-5, msg=f"{name} {key}")
+    assert {name.rsplit(".", 1)[0] for name in state_tensors(module, ours)} == set(trained(towers)), "the optimizer holds adapters only"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_merged_weights_are_those_of_the_formula(shared: bool, tiny_encoder: Path) -> None:
+    """W + alpha / rank B A where there is an adapter, the very bits of the start everywhere else."""
+    towers = load_towers(tiny_encoder) if shared else two_towers(tiny_encoder)
+    adapt(towers, QUERY_VALUE, 5, WHERE)
+    shaken(towers)
+    for tower in {towers.document, towers.query}:
+        before = dict(tower.transformer.get_base_model().state_dict())
+        with torch.no_grad():
+            wrapped = tower.eval()(*DOCUMENTS.padded(np.arange(PAIRS)))
+            plain = load_towers(tiny_encoder).document(*DOCUMENTS.padded(np.arange(PAIRS)))
+        assert not torch.allclose(wrapped, plain, atol=1e-2)
+        before = {key: weight.double() for key, weight in before.items()}
+        wanted = {
+            f"{name}.weight": before[f"{name}.base_layer.weight"]
+            + 12 / 4 * before[f"{name}.lora_B.default.weight"] @ before[f"{name}.lora_A.default.weight"]
+            for name in LAYERS
+        }
+        merge(Towers(tower, tower))
+        start = load_towers(tiny_encoder).document.transformer.state_dict()
+        merged = tower.transformer.state_dict()
+        assert merged.keys() == start.keys() and type(tower.transformer) is type(load_towers(tiny_encoder).document.transformer)
+        for key, weight in merged.items():
+            if key in wanted:
+                torch.testing.assert_close(weight.double(), wanted[key], rtol=0, atol=1e-6)
+                assert not torch.equal(weight, start[key])
+            else:
+                assert torch.equal(weight, start[key]), key
+        with torch.no_grad():
+            torch.testing.assert_close(tower(*DOCUMENTS.padded(np.arange(PAIRS))), wrapped, rtol=1e-4, atol=1e-5)
+
+
+def test_an_untrained_adapter_changes_no_bit(tiny_encoder: Path) -> None:
+    towers = load_towers(tiny_encoder)
+    adapt(towers, Lora(), 5, WHERE)
+    merge(towers)
+    for key, weight in load_towers(tiny_encoder).document.transformer.state_dict().items():
+        assert torch.equal(towers.document.transformer.state_dict()[key], weight)
+
+
+@pytest.mark.parametrize(
+    ("targets", "layers"),
+    [
+        (None, 12),  # query, key, value, attention.output.dense, intermediate.dense, output.dense of two layers; not the pooler
+        (["query"], 2),
+        (["dense"], 6),
+        (["attention.output.dense"], 2),
+        (["output.dense", "key"], 6),
+    ],
+)
+def test_targets_are_ends_of_names(targets: list[str] | None, layers: int, tiny_encoder: Path) -> None:
+    towers = load_towers(tiny_encoder)
+    said = adapt(towers, Lora.model_validate({"rank": 2, "targets": targets}), 5, WHERE)
+    found = {name.partition(".lora_")[0].removeprefix("document.transformer.base_model.model.") for name in trained(towers)}
+    assert len(found) == layers and not any("pooler" in name for name in found)
+    assert all(f".{name}".endswith(tuple(f".{target}" for target in targets)) for name in found) if targets else True
+    count = sum(weight.numel() for weight in trained(towers).values())
+    frozen = sum(weight.numel() for weight in load_towers(tiny_encoder).document.parameters())
+    assert said == f"LoRA of rank 2 on {layers} linear layers: {count:,} weights train, {frozen:,} are frozen"
+
+
+def test_adapters_are_drawn_from_the_seed_alone(tiny_encoder: Path) -> None:
+    drawn = []
+    for number, seed in enumerate((5, 5, 6)):
+        torch.manual_seed(number)
+        state, towers = torch.get_rng_state(), load_towers(tiny_encoder)
+        adapt(towers, QUERY_VALUE, seed, WHERE)
+        assert torch.equal(torch.get_rng_state(), state), "nobody else's draws move"
+        drawn.append(trained(towers))
+    a, b = ([{n: w for n, w in each.items() if kind in n} for each in drawn] for kind in ("lora_A", "lora_B"))
+    assert all(torch.equal(a[0][name], a[1][name]) and not torch.equal(a[0][name], a[2][name]) for name in a[0])
+    assert not any(weight.any() for each in b for weight in each.values())
+
+
+def gradients(encoder: Path, step: int = 0, **settings: Any) -> dict[str, torch.Tensor]:
+    """Of a training step with much dropout in the adapters, and none elsewhere."""
+    towers = load_towers(encoder)
+    adapt(towers, Lora(rank=4, alpha=4, dropout=0.5), 5, WHERE)
+    shaken(towers)
+    towers.document.eval()
+    for name, module in towers.document.named_modules():
+        module.training = "lora_dropout" in name
+    step_of(towers, **settings)(step)
+    return {name: weight.grad.clone() for name, weight in trained(towers).items() if weight.grad is not None}
+
+
+def test_dropout_is_a_function_of_seed_and_step(tiny_encoder: Path) -> None:
+    """Whatever was drawn before; and the second pass of gradient caching draws what the first one did."""
+    found = []
+    for number, settings in enumerate(({}, {}, {"graph_tokens": 10**6}, {"step": 1}, {"seed": 2})):
+        torch.manual_seed(number)
+        found.append(gradients(tiny_encoder, batch_tokens=40, **settings))
+    assert len(found[0]) == 24
+    for name, gradient in found[0].items():
+        assert torch.equal(gradient, found[1][name])
+        torch.testing.assert_close(gradient, found[2][name], rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(gradient, found[3][name], rtol=1e-2) and not torch.allclose(gradient, found[4][name], rtol=1e-2)
+
+
+def test_bf16_autocast_leaves_adapters_in_fp32(tiny_encoder: Path) -> None:
+    exact, rounded = gradients(tiny_encoder), gradients(tiny_encoder, dtype=torch.bfloat16)
+    for name, gradient in rounded.items():
+        assert gradient.dtype == torch.float32
+        assert F.cosine_similarity(gradient.flatten(), exact[name].flatten(), dim=0) > 0.98, name
+
+
+def test_a_projector_is_trained_whole(tiny_encoder: Path) -> None:
+    towers = load_towers(tiny_encoder)
+    adapt(towers, QUERY_VALUE, 5, WHERE)
+    add_projector(towers, "linear", tiny_encoder, 5)
+    assert {name for name in trained(towers) if "lora_" not in name} == {"document.head.linear.weight", "document.head.linear.bias"}
+
+
+@pytest.mark.parametrize(
+    ("targets", "line"),
+    [
+        (["query", "q_proj"], ".targets: found 'q_proj', expected the ends of names of linear layers: dense, key, query, value; or null"),
+        (["pooler.dense"], ".targets: found 'pooler.dense', expected"),
+        (["uery"], ".targets: found 'uery', expected"),
+        (["word_embeddings"], ".targets: found 'word_embeddings', expected"),
+    ],
+)
+def test_unknown_targets_are_one_line(targets: list[str], line: str, tiny_encoder: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        adapt(load_towers(tiny_encoder), Lora.model_validate({"targets": targets}), 5, WHERE)
+    assert str(refused.value).startswith(WHERE + line)
+
+
+def test_a_transformer_without_linear_layers_is_refused(tiny_encoder: Path) -> None:
+    tower = load_towers(tiny_encoder).document
+    bare = Encoder.__new__(Encoder)
+    nn.Module.__init__(bare)
+    bare.transformer = tower.transformer.embeddings
+    with pytest.raises(UserError, match=r"found a transformer without linear layers, expected some; set lora: null$"):
+        adapt(Towers(bare, bare), Lora(), 5, WHERE)
+
+
+def test_a_missing_package_is_one_line(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError) as refused:
+        adapt(load_towers(tiny_encoder), Lora(), 5, WHERE)
+    assert str(refused.value) == f"{WHERE}: found no package peft, expected peft; pip install 'retemper[lora]', or set lora: null"
