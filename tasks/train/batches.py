@@ -92,18 +92,20 @@ def read_training_set(
 
 
 def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
-    """`data` with params.train_queries of its queries, sampled uniformly by params.split_seed, in their original order; all if null.
+    """`data` with params.train_queries or params.train_share of its queries, by params.split_seed, in their original order; or all.
 
-    They are the first of one permutation, so under one seed a smaller sample is a subset of a larger one. UserError if there are too few.
+    They are the first of one permutation, so under one seed a smaller sample is a subset of a larger one, whichever of the two says how
+    large it is. A share is rounded to whole queries, one at least. UserError if there are too few.
     """
-    if params.train_queries is None:
+    if params.train_queries is None and params.train_share == 1:
         return data
-    if params.train_queries > len(data.queries):
+    wanted = params.train_queries or max(1, round(params.train_share * len(data.queries)))
+    if wanted > len(data.queries):
         raise UserError(
-            f"params.yaml: rounds: train_queries {params.train_queries:,}: found {len(data.queries):,} training queries with a relevant "
+            f"params.yaml: rounds: train_queries {wanted:,}: found {len(data.queries):,} training queries with a relevant "
             "document, expected at least that many; decrease it, or set null for all"
         )
-    drawn = np.random.default_rng(draw_seed(params.split_seed, 4)).permutation(len(data.queries))[: params.train_queries]
+    drawn = np.random.default_rng(draw_seed(params.split_seed, 4)).permutation(len(data.queries))[:wanted]
     return replace(data, queries=data.queries[np.sort(drawn)])
 
 

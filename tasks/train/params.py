@@ -36,8 +36,11 @@ class Round(Params):
     train_queries: int | None = Field(
         None, ge=1, description="number of queries to train on, sampled by split_seed (COSTA, section 5.5: 500 to 5,000); null: all"
     )
+    train_share: float = Field(
+        1.0, gt=0, le=1, description="share of the training queries to train on, sampled by split_seed, in place of train_queries; 1: all"
+    )
     split_seed: int = Field(
-        0, ge=0, description="seeds the sample of train_queries; under one seed, a smaller sample is a subset of a larger one"
+        0, ge=0, description="seeds the sample of train_queries or train_share; under one seed, a smaller one is a subset of a larger one"
     )
     batch_queries: int = Field(64, ge=1, description="queries per step (STAR: 256)")
     hard_negatives: int = Field(1, ge=0, description="hard negatives per query and step (STAR and ANCE: 1; Tevatron: 7)")
@@ -163,6 +166,8 @@ class Round(Params):
             raise ValueError(f"window {self.window}: expected [first, last] with 1 <= first <= last")
         if self.alpha is not None and not (self.loss == "ranknet" and self.in_batch):
             raise ValueError("alpha weights ranknet's in-batch pairs; it requires loss: ranknet and in_batch: true")
+        if self.train_queries is not None and self.train_share < 1:
+            raise ValueError("train_queries and train_share both say how many queries to train on; set one of them")
         if self.steps == 0:
             return self
         if self.hard == 0 and not self.in_batch:

@@ -113,6 +113,18 @@ def test_train_queries_are_sampled_by_split_seed(data: TrainingSet) -> None:
         sampled_queries(data, round_of(train_queries=7))
 
 
+@pytest.mark.parametrize(("share", "wanted"), [(0.01, 1), (0.5, 3), (0.6, 4), (0.99, 6)])
+def test_a_share_of_the_queries_is_the_sample_of_that_many(data: TrainingSet, share: float, wanted: int) -> None:
+    """Of six queries, rounded by hand; so samples are nested, whether a share or a number says how large they are."""
+    for seed in range(20):
+        part = sampled_queries(data, round_of(train_share=share, split_seed=seed)).queries.tolist()
+        assert part == sampled_queries(data, round_of(train_queries=wanted, split_seed=seed)).queries.tolist()
+        assert len(part) == wanted
+    assert sampled_queries(data, round_of(train_share=1.0)) is data
+    with pytest.raises(ValueError, match="train_queries and train_share both say"):
+        round_of(train_share=share, train_queries=2)
+
+
 @pytest.mark.parametrize("step", range(10))
 @pytest.mark.parametrize("loss", ["nll", "ranknet"])
 @pytest.mark.parametrize("in_batch", [True, False])

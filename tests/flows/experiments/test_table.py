@@ -121,6 +121,19 @@ def test_the_sweep_of_start_shares_is_sound(full_params: dict[str, Any]) -> None
     assert shares == [0, 0.1, 0.25, 0.5, 0.75]
 
 
+def test_the_sweep_of_few_queries_is_sound(full_params: dict[str, Any]) -> None:
+    file = ROOT / "docs/recipes/low_resource/curve.yaml"
+    points, layout = read_points(file, []), read_layout(file)
+    assert layout is not None
+    table.check_layout(layout, full_params, list(read_targets(file)), str(file))
+    drawn = []
+    for point in points:
+        made = assigned(full_params, point.assignments)
+        check(made)
+        drawn.append((made["rounds"]["warmup"]["train_share"], made["rounds"]["warmup"]["split_seed"]))
+    assert sorted(drawn) == [(share, seed) for share in (0.05, 0.1, 0.25, 0.5, 1) for seed in (0, 1, 2)]
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/recipes/costa-ablation").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: dict[str, Any], checkout: Path) -> None:
     """Every point passes the checks that a run makes, has what the file says and no other change; targets make the table's models."""
