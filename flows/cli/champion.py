@@ -12,7 +12,7 @@ from flows.cli.command import Json, ProjectCommand, group
 from tasks.core.stage.errors import printable
 
 if TYPE_CHECKING:
-    from flows.retraining.champion import Champion
+    from flows.champions.champion import Champion
 
 app = group(name="champion", invoke_without_command=True)
 
@@ -29,8 +29,8 @@ def show(
     context.obj = as_json
     if context.invoked_subcommand:
         return 0
+    from flows.champions import champion
     from flows.repository.project import project_folder
-    from flows.retraining import champion
 
     project_folder()
     if history:
@@ -49,7 +49,7 @@ def set_champion(
     as_json: Json = False,
 ) -> int:
     """Crown a model by hand."""
-    from flows.retraining import champion, tree
+    from flows.champions import champion, tree
 
     _warn(tree.fetch(Path.cwd()))
     crowned = champion.choose(Path.cwd(), wanted)
@@ -60,7 +60,7 @@ def set_champion(
 @app.command(cls=ProjectCommand)
 def rollback(context: typer.Context, as_json: Json = False) -> int:
     """Crown the previous champion again."""
-    from flows.retraining import champion, tree
+    from flows.champions import champion, tree
 
     _warn(tree.fetch(Path.cwd()))
     crowned = champion.roll_back(Path.cwd())
@@ -77,13 +77,13 @@ def history(context: typer.Context, as_json: Json = False) -> int:
 @app.command(cls=ProjectCommand)
 def export(context: typer.Context, folder: Annotated[Path, typer.Argument(help="A new folder.")], as_json: Json = False) -> int:
     """Copy its encoder and index from the cache, for serving."""
-    from flows.retraining import champion
+    from flows.champions import champion
 
     return _show(champion.export(Path.cwd(), folder), as_json or context.obj)
 
 
 def _show(champion: "Champion | None", as_json: bool, behind: str = "") -> int:
-    from flows.retraining.champion import details
+    from flows.champions.champion import details
 
     text = f"{details(champion)}{behind}" if champion else "there is no champion yet; run retemper retrain"
     print(_json(asdict(champion) if champion else None) if as_json else printable(text))
@@ -91,8 +91,8 @@ def _show(champion: "Champion | None", as_json: bool, behind: str = "") -> int:
 
 
 def _show_history(as_json: bool) -> int:
+    from flows.champions.history import read_events
     from flows.process.display import text_table
-    from flows.retraining.history import read_events
 
     ended = read_events(Path.cwd())
     rows = [[one.when, one.result, f"champion/{one.champion}" if one.champion else "", one.candidate or "", one.reason] for one in ended]

@@ -19,7 +19,7 @@ def judgments(
     split: Annotated[Split, typer.Option(help="The split that the queries belong to.")] = Split.DEV,
 ) -> int:
     """Take in judged suspects (data/failures/suspects/SPLIT.csv, score filled in) as the qrels of a batch."""
-    from flows.retraining.judgments import take_in
+    from flows.intake.judgments import take_in
 
     judged, blank = take_in(file, batch, split.value)
     print(f"{batch / 'qrels' / f'{split.value}.tsv'}: {judged:,} judgments; {blank:,} rows without a score left out")

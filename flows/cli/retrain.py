@@ -41,7 +41,7 @@ def serve(
     pool: Annotated[str | None, typer.Option(help="Deploy to this work pool of the server at PREFECT_API_URL, and return.")] = None,
 ) -> int:
     """Retrain on a schedule: --cron or --interval."""
-    from flows.retraining.schedule import serve
+    from flows.scheduling.schedule import serve
 
     if (cron is None) == (interval is None):
         raise UserError("serve: expected one of --cron EXPR and --interval SECONDS; see retemper serve --help")

@@ -1,1 +1,1 @@
-"""Scheduled retraining: take in data, train, compare, promote."""
+"""One retraining: take in data, train, compare, promote."""

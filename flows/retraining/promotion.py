@@ -8,20 +8,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from flows.intake.settings import FILE, Intake
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params, read_yaml, validate
-
-FILE = Path("retraining.yaml")
-
-
-class Intake(Params):
-    """Where new data comes from, besides `dataset.source` itself, which may grow or change at any time."""
-
-    inbox: str | None = Field(None, min_length=1, description="folder of batches: BEIR folders, taken in the order of their names")
-    mode: Literal["append", "replace"] = Field(
-        "append", description="append: dataset.source and every batch, merged by id, the later wins; replace: the last batch alone"
-    )
 
 
 class Promotion(Params):

@@ -1,6 +1,6 @@
 """One retraining from beginning to end: new data, the pipeline, the comparison, the champion, the record of it all.
 
-It works in a git worktree of its own (`flows.retraining.tree`), one at a time, and never raises for what goes wrong in it: how it
+It works in a git worktree of its own (`flows.champions.tree`), one at a time, and never raises for what goes wrong in it: how it
 ended is returned, recorded in `.retemper/retrainings.jsonl`, and reported. Whatever happens, the champion stays as it was or
 is a new one that was shown to be no worse; nothing in between is visible.
 """
@@ -18,6 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from flows.champions import champion, history
+from flows.champions import tree as retraining_tree
+from flows.champions.champion import Champion
+from flows.champions.history import Ended, Result
+from flows.champions.measurement import OF_SERVER, SCRATCH, NotComparable, evaluate_champion, values
+from flows.champions.parts import is_same_model, outs_of, parts_of
+from flows.intake import batches, settings
 from flows.parameters import edit
 from flows.parameters.sources import source_keys
 from flows.pipeline import run, server
@@ -30,12 +37,7 @@ from flows.repository.git import GitFailed, git
 from flows.repository.lock import read_lock
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
-from flows.retraining import champion, history, intake, notify, promotion
-from flows.retraining import tree as retraining_tree
-from flows.retraining.champion import Champion
-from flows.retraining.history import Ended, Result
-from flows.retraining.measurement import OF_SERVER, SCRATCH, NotComparable, evaluate_champion, values
-from flows.retraining.parts import is_same_model, outs_of, parts_of
+from flows.retraining import notify, promotion
 from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import read_yaml
@@ -156,20 +158,20 @@ def _nothing_new(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     last = history.recorded(tree.folder, tree.tip)
     if last is None or last.champion != champion_now or outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(read_lock()):
         return None
-    before = champion.show(tree.folder, tree.tip, str(promotion.FILE))
-    rules = promotion.FILE.read_text(encoding="utf-8").strip() if promotion.FILE.exists() else None
+    before = champion.show(tree.folder, tree.tip, str(settings.FILE))
+    rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None
     return last if (before.strip() if before is not None else None) == rules else None
 
 
-def _take_in(rule: promotion.Intake, project: Path) -> None:
+def _take_in(rule: settings.Intake, project: Path) -> None:
     """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path."""
     sections = read_yaml(Path("params.yaml"))
     edits = []
     for key, name in source_keys(sections):
         if key == "dataset.source":
-            place = intake.take_in(rule, name, project)
+            place = batches.take_in(rule, name, project)
         elif key == "articles.source":
-            place = intake.absolute(name, project)
+            place = batches.absolute(name, project)
         else:  # an encoder: a Hugging Face id, package:MODULE/FOLDER, or a folder
             folder = project / Path(name).expanduser()
             place = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name

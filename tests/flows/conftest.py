@@ -455,7 +455,7 @@ class Retraining:
         self.git("-c", "user.name=toy", "-c", "user.email=toy@example.com", "commit", "--quiet", "-m", "toy")
 
     def champion(self) -> Any:
-        from flows.retraining.champion import current
+        from flows.champions.champion import current
 
         return current(self.folder)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from flows.champions import history
 from flows.cli import champion, main
 from flows.experiments import store
 from flows.parameters import sources
 from flows.pipeline.stage import Transcript, _reader
 from flows.process.display import Display
 from flows.process.problems import tell
-from flows.retraining import history
 from tasks.core.stage.errors import Problem, UserError, escaped, one_line_errors, printable, redacted
 
 

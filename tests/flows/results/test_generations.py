@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flows.champions.champion import record_of
 from flows.experiments import store
 from flows.pipeline import run
 from flows.pipeline.plan import Plan
@@ -16,7 +17,6 @@ from flows.repository.graph import Graph, Stage
 from flows.results import search
 from flows.results.generations import outdated, present, unfit
 from flows.results.metrics import read_metrics
-from flows.retraining.champion import record_of
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.frozen import freeze_parameters
 

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from flows.champions import champion, history
+from flows.champions import tree as retraining_tree
+from flows.champions.parts import Parts
 from flows.pipeline.run import StagesFailed
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
-from flows.retraining import champion, history, retrain
-from flows.retraining import tree as retraining_tree
-from flows.retraining.parts import Parts
+from flows.retraining import retrain
 from tasks.core.stage.errors import Problem, UserError
 
 

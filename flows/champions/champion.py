@@ -15,13 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from flows.champions.parts import Parts, is_same_model, parts_of
+from flows.champions.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.process.display import text_table
 from flows.process.processes import environment
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import Lock, of_graph, parse_lock
 from flows.results import generations
-from flows.retraining.parts import Parts, is_same_model, parts_of
-from flows.retraining.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.team.sync import DVC
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from flows.champions import champion, history
+from flows.champions import tree as retraining_tree
+from flows.champions.champion import record_of
+from flows.champions.parts import Parts, is_same_model, outs_of, parts_of
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import git
 from flows.repository.lock import parse_lock
-from flows.retraining import champion, history, retrain
-from flows.retraining import tree as retraining_tree
-from flows.retraining.champion import record_of
-from flows.retraining.parts import Parts, is_same_model, outs_of, parts_of
+from flows.retraining import retrain
 from tasks.core.stage.errors import UserError
 
 LOCK = """

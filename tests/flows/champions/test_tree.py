@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.champions import champion, tree
 from flows.repository.git import git
-from flows.retraining import champion, tree
 from tasks.core.stage.errors import UserError
 
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flows.retraining.promotion import FILE, Intake
+from flows.intake.settings import FILE, Intake
 from tasks.core.sources.datasets import FOLDER_KINDS, beir_qrels, local_path, parse_dataset
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json

@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.champions import tree
 from flows.pipeline.server import Server, ServerUnavailable, is_configured, set_environment
 from flows.process import locks
 from flows.process.processes import Processes, ending_signals, environment
 from flows.repository.git import GitFailed, git
-from flows.retraining import notify, tree
+from flows.retraining import notify
 from flows.retraining.promotion import read_retraining
 from tasks.core.stage.errors import UserError
 
@@ -113,7 +114,7 @@ def _start_server() -> Server | None:
 
 def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> None:
     """Keep the runner and our server alive; returns (a failure) where the runner keeps ending."""
-    from flows.retraining.missed import tidy
+    from flows.scheduling.missed import tidy
 
     when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron else f"every {schedule.interval} s"
     print(f"serving {FLOW}/{schedule.name} {when}, following {schedule.follow}; Ctrl-C ends it", flush=True)
@@ -143,7 +144,7 @@ def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> N
 def _run_runner(schedule: Schedule, processes: Processes) -> None:
     with suppress(Exception):
         processes.run(
-            [sys.executable, "-m", "flows.retraining.schedule", json.dumps(asdict(schedule))],
+            [sys.executable, "-m", "flows.scheduling.schedule", json.dumps(asdict(schedule))],
             lambda line: print(line, flush=True),
             environment(),
         )
@@ -186,7 +187,7 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
 
     def tell() -> None:
         with suppress(Exception):
-            from flows.retraining.missed import tidy
+            from flows.scheduling.missed import tidy
 
             time.sleep(0.6)  # the run's own end comes first
             tidy(f"{FLOW}/{schedule.name}", "stopped with retemper serve; the champion is as it was", missed=False)
@@ -281,7 +282,7 @@ def _deploy(schedule: Schedule, pool: str) -> int:
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.exceptions import ObjectNotFound
 
-    from flows.retraining.flow import scheduled
+    from flows.scheduling.flow import scheduled
 
     with get_client(sync_client=True) as client:
         if problem := client.api_healthcheck():
@@ -320,7 +321,7 @@ def main(arguments: list[str]) -> None:
     set_environment()
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 
-    from flows.retraining.flow import scheduled
+    from flows.scheduling.flow import scheduled
 
     warnings.filterwarnings("ignore", "coroutine 'Runner.astop'", RuntimeWarning)  # Prefect's, on SIGTERM
     scheduled.serve(

@@ -10,13 +10,13 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
+from flows.champions.champion import details, read_champions
+from flows.champions.history import Ended
+from flows.champions.tree import FOLDER
 from flows.process import locks
 from flows.process.display import markdown_table
 from flows.results import metrics
-from flows.retraining.champion import details, read_champions
-from flows.retraining.history import Ended
 from flows.retraining.retrain import LOCK, retrain
-from flows.retraining.tree import FOLDER
 from tasks.core.stage.errors import UserError
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from flows.champions import champion, measurement
+from flows.champions.parts import SETTING, Parts
 from flows.process.display import Display
 from flows.process.processes import Processes
-from flows.retraining import champion, measurement
-from flows.retraining.parts import SETTING, Parts
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.stage.params import read_yaml

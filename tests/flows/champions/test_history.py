@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from flows.champions import champion, history
+from flows.champions import tree as retraining_tree
 from flows.process.display import Display
 from flows.process.processes import Processes
-from flows.retraining import champion, history, retrain
-from flows.retraining import tree as retraining_tree
+from flows.retraining import retrain
 from tasks.core.stage.errors import UserError
 
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from flows.champions import champion, tree
+from flows.champions.champion import Champion
 from flows.process.display import Display
 from flows.repository.git import git
-from flows.retraining import champion, tree
-from flows.retraining.champion import Champion
 
 AT_WORK = Path(".retemper/at_work.json")  # the retraining in progress; if the next one finds it, that one was killed
 HISTORY = Path(".retemper/retrainings.jsonl")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.retraining.intake import take_in as take_batches
-from flows.retraining.intake import unite
-from flows.retraining.judgments import take_in
+from flows.intake.batches import take_in as take_batches
+from flows.intake.batches import unite
+from flows.intake.judgments import take_in
 from flows.retraining.promotion import Intake
 from tasks.core.stage.errors import UserError
 from tasks.failures.suspects import Suspect, write_suspects

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.retraining.intake import take_in, unite
+from flows.intake.batches import take_in, unite
 from flows.retraining.promotion import Intake
 from tasks.core.stage.errors import UserError
 

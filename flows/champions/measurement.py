@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.champions import champion
+from flows.champions.champion import Champion
+from flows.champions.parts import Parts, parts_of
 from flows.experiments.evaluate import untrained
 from flows.parameters import edit
 from flows.parameters.sources import STANDS
@@ -18,9 +21,6 @@ from flows.repository.lock import commit_of, read_lock
 from flows.repository.worktree import RUN, SOURCE, equip, make_worktree, remove_worktree, run_in
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
-from flows.retraining import champion
-from flows.retraining.champion import Champion
-from flows.retraining.parts import Parts, parts_of
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.params import read_yaml

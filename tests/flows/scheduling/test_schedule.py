@@ -21,8 +21,8 @@ import pytest
 
 from flows.pipeline import server
 from flows.process.prepared import FORKS
-from flows.retraining import schedule
-from flows.retraining.schedule import Schedule
+from flows.scheduling import schedule
+from flows.scheduling.schedule import Schedule
 from tasks.core.stage.errors import UserError
 
 
@@ -191,7 +191,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
         project.act("hang")
         stage = project.at_work(400)
         above = ancestors(stage)
-        runner = next(place for place, (_, command) in enumerate(above) if "flows.retraining.schedule" in command)
+        runner = next(place for place, (_, command) in enumerate(above) if "flows.scheduling.schedule" in command)
         run = above[runner - 1][0]
         os.kill(run, signal.SIGKILL)  # half-way
         assert project.wait_until(lambda: not Path(f"/proc/{stage}").exists(), 30), "the stage ended with it"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from flows.retraining import flow, retrain
-from flows.retraining import tree as retraining_tree
+from flows.champions import tree as retraining_tree
+from flows.retraining import retrain
+from flows.scheduling import flow
 
 
 def test_a_retraining_without_change_is_one_dated_line_and_no_notice(

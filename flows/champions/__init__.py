@@ -1,0 +1,1 @@
+"""The champion: the model that is served, its history in git, its figures on new data."""

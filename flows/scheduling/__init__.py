@@ -1,0 +1,1 @@
+"""Retraining on a schedule, by a Prefect server."""
