@@ -3,7 +3,6 @@
 import os
 import subprocess
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from tasks.core.stage.errors import UserError
@@ -15,6 +14,8 @@ NOBODY = {  # who commits where git knows no identity, and where no person commi
 }
 KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # the caller's GIT_ variables that are kept; a hook's GIT_DIR is not
 WHO = ("GIT_", "EMAIL", "HOME", "XDG_CONFIG")  # variables that may give git an identity
+
+_known: set[tuple[tuple[str, str], ...]] = set()  # environments in which git has an identity, so that it is asked once
 
 
 class GitFailed(UserError):
@@ -58,11 +59,8 @@ def git(
 
 def identity() -> dict[str, str]:
     """Environment with which a commit can be made: empty where git has an identity."""
-    return _identity(tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(WHO))))
-
-
-@cache
-def _identity(_: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """`identity`, asked once for each environment."""
-    known = subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode == 0
-    return {} if known else NOBODY
+    environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(WHO)))
+    if environment not in _known and subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode:
+        return NOBODY
+    _known.add(environment)
+    return {}
