@@ -16,7 +16,9 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[1]
-OBJECT = re.compile(r"files/md5/[0-9a-f]{2}/[0-9a-f]{30}(\.dir)?|runs/[0-9a-f]{2}/[0-9a-f]{64}/[0-9a-f]{64}|made/[0-9a-f]{2}/[0-9a-f]{64}\.json")
+OBJECT = re.compile(
+    r"files/md5/[0-9a-f]{2}/[0-9a-f]{30}(\.dir)?|runs/[0-9a-f]{2}/[0-9a-f]{64}/[0-9a-f]{64}|made/[0-9a-f]{2}/[0-9a-f]{64}\.json"
+)
 NO_LITTER = re.compile(
     r"\.git/|\.dvc/cache/|\.retemper/(prefect|logs|shards|environments)/|\.retemper/pushed\.json$|runtime\.yaml$|tmp$|tmp/torchinductor_\w+|.*__pycache__"
 )

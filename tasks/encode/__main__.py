@@ -10,6 +10,7 @@ import transformers
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
 from tasks.core.retrieval.encode import encode
+from tasks.core.retrieval.packed import can_quantize
 from tasks.core.stage.devices import RUNTIME_FILE, best_batch_tokens, choose_device, compute_dtype, hardware, place, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
@@ -29,10 +30,14 @@ def main() -> None:
     arguments = parser(__doc__ or "", **paths).parse_args()
     params, runtime = load(Encode, "encode"), read_runtime()
     device = choose_device(runtime)
-    compute = compute_dtype(device, params.precision)
+    tower = load_towers(arguments.encoder).document
+    int8 = params.precision == "int8" and can_quantize(tower, device)
+    compute = compute_dtype(device, "fp32" if int8 or params.precision == "fp32" else "bf16")
+    arithmetic = "int8" if int8 else str(compute).removeprefix("torch.")
+    if params.precision == "int8" and not int8:
+        print(f"encode.precision: int8: needs a CPU with VNNI or AMX, and an encoder built like BERT; encodes in {arithmetic}")
     batch_tokens = params.batch_tokens or best_batch_tokens(device, compute)
     tokens = open_tokens(arguments.tokens)
-    tower = load_towers(arguments.encoder).document
     weights = folder_digest(arguments.encoder)
     made_by = json.dumps(
         [
@@ -41,7 +46,7 @@ def main() -> None:
             tokens.pad,
             tokens.max_length,
             code_digest("encode"),
-            str(compute),
+            "int8" if int8 else str(compute),
             hardware(device),
             params.dtype,
             batch_tokens,
@@ -57,9 +62,9 @@ def main() -> None:
         print(f"{RUNTIME_FILE}: {held} of vectors; a killed encode loses the rest; raise shard_store_gib")
     family = hashlib.sha256(made_by.encode()).hexdigest()[:16]
     known = known_rows(store, family)
-    by_row = device.type == "cpu" and compute == torch.float32
+    by_row = device.type == "cpu" and compute == torch.float32 and not int8
     cuts = boundaries(StoredIds(arguments.tokens / "ids.parquet"), tokens.owners)
-    progress = Progress(f"encode ({device.type}, {str(compute).removeprefix('torch.')})", len(tokens), "passages")
+    progress = Progress(f"encode ({device.type}, {arithmetic})", len(tokens), "passages")
     with new_folder(arguments.out) as out:
         for number, (first, end) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
             digest = f"{family}-{shard_digest(tokens, first, end, made_by)}"
@@ -69,7 +74,7 @@ def main() -> None:
                 continue
 
             def vectors_of(rows: Ints, first: int = first) -> Block:
-                vectors = encode(tower, tokens, first + rows, batch_tokens, device, progress.advance)
+                vectors = encode(tower, tokens, first + rows, batch_tokens, device, progress.advance, int8=int8)
                 with np.errstate(over="ignore"):  # values too large for float16 become infinite, and are refused below
                     return vectors.astype(params.dtype)
 

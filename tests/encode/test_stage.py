@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval import embeddings
 from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.retrieval.int8 import has_int8_layers
 from tasks.core.stage.devices import Precision, compute_dtype
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, write_json
@@ -77,9 +78,9 @@ class Project:
         """The digest of the output, and how many shards were computed."""
         computed = []
 
-        def counted(*arguments: object) -> object:
+        def counted(*arguments: object, **more: object) -> object:
             computed.append(len(arguments[2]))
-            return encode(*arguments)
+            return encode(*arguments, **more)
 
         with self.monkeypatch.context() as patch:
             encode = self.stage.encode
@@ -122,6 +123,26 @@ def test_every_row_has_the_vector_of_its_tokens(dtype: str, project: Callable[..
     manifest = found.manifest
     assert (manifest.width, manifest.weights, manifest.tokenizer) == (128, folder_digest(tiny_encoder), "abc")
     assert (manifest.max_length, manifest.prefix) == (24, "passage: ")
+
+
+def test_int8_where_the_cpu_multiplies_it_else_as_bf16(
+    project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = project("p")
+    exact, vectors = made.run()[0], np.load(made.folder / "out/00000.npy")
+    made.params(precision="int8")
+    with monkeypatch.context() as patch:
+        patch.setattr(made.stage, "can_quantize", lambda *_: False)
+        patch.setattr(made.stage, "compute_dtype", lambda *_: torch.float32)
+        assert made.run()[0] == exact
+    assert (
+        "encode.precision: int8: needs a CPU with VNNI or AMX, and an encoder built like BERT; encodes in float32"
+        in capsys.readouterr().out
+    )
+    if has_int8_layers():
+        assert made.run()[0] != exact, "the shards of float32 are not taken for those of int8"
+        quantized = np.load(made.folder / "out/00000.npy")
+        assert (vectors * quantized).sum(1).min() > 0.98 * (vectors * vectors).sum(1).min()
 
 
 KILLED = """

@@ -4,7 +4,7 @@ The tokens of a batch's rows are concatenated in one matrix, so no linear layer,
 padding and no attention on masked keys. In float32, buffers are reused by every layer, and biases and residuals are part of
 the matrix products. In bfloat16, oneDNN's linear layers do that: weights are reordered once per call of `encode`, and bias, GELU, and
 residual are added before a sum is rounded. Attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16 before the
-softmax, as transformers' own eager attention does.
+softmax, as transformers' own eager attention does. `tasks.core.retrieval.int8` is the arithmetic of quantized layers.
 
 Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), H hidden width, I inner width, A attention heads.
 """
@@ -19,11 +19,13 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
+from tasks.core.retrieval.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
 PAD = 16  # tokens
 INNER_ROWS = 512  # inner activations in memory at a time, per thread: they stay in its cache
+QUANTIZED_ROWS = 128  # the same for quantized layers, which pass over them several times
 FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; none: behind the pad id (fairseq)
 ATTENTION_LENGTH = 512  # tokens up to which the fused layers compute attention by its definition
 ATTENTION_SCORES = 2**23  # of them at a time: 16 MiB
@@ -39,14 +41,18 @@ class Packed:
     layers: Layers
 
     @classmethod
-    def of(cls, encoder: Encoder, device: torch.device) -> "Packed | None":
-        """The packed form of `encoder`; None for another architecture, device or dtype, or in training."""
+    def of(cls, encoder: Encoder, device: torch.device, *, int8: bool = False) -> "Packed | None":
+        """The packed form of `encoder`, with its linear layers in `int8` if so asked; None for another architecture, device or dtype,
+        or in training.
+        """
         transformer = encoder.transformer
         config = transformer.config
         known = config.model_type in FIRST_POSITION and hasattr(transformer, "encoder") and not config.is_decoder
         if not known or device.type != "cpu" or torch.is_autocast_enabled("cpu") or encoder.training:
             return None
-        if transformer.dtype == torch.float32:
+        if int8:
+            layers = int8_layers(transformer)
+        elif transformer.dtype == torch.float32:
             layers = plain_layers(transformer)
         elif transformer.dtype == torch.bfloat16 and has_fused_layers():
             layers = fused_layers(transformer)
@@ -72,6 +78,11 @@ class Packed:
             pooled_BH = torch.segment_reduce(hidden_TH[:total], "mean", lengths=torch.from_numpy(lengths_B))
         spare = _whole(len(rows)) - len(rows)
         return self.encoder.finish(F.pad(pooled_BH, (0, 0, 0, spare)))[: len(rows)]
+
+
+def can_quantize(encoder: Encoder, device: torch.device) -> bool:
+    """Whether `encoder`, in float32 and eval mode, can run with quantized linear layers here."""
+    return device.type == "cpu" and has_int8_layers() and Packed.of(encoder.eval(), device) is not None
 
 
 def plain_layers(transformer: Any) -> Layers:
@@ -127,9 +138,7 @@ def fused_layers(transformer: Any) -> Layers:
         (
             reordered(qkv_weight),
             qkv_bias,
-            reordered(layer.attention.output.dense.weight),
-            reordered(layer.intermediate.dense.weight),
-            reordered(layer.output.dense.weight),
+            *(reordered(each.weight) for each in _dense_layers(layer)),
         )
         for layer, (qkv_weight, qkv_bias) in zip(transformer.encoder.layer, products, strict=True)
     ]
@@ -155,6 +164,48 @@ def fused_layers(transformer: Any) -> Layers:
         return x_TH
 
     return forward
+
+
+def int8_layers(transformer: Any) -> Layers:
+    """The layers with their linear layers quantized; attention in bfloat16 if this CPU has it, the rest in float32."""
+    heads = transformer.config.num_attention_heads
+    dtype = torch.bfloat16 if has_fused_layers() else torch.float32
+    linears = [
+        (Linear.of(*_query_key_value(layer)), *(Linear.of(each.weight, each.bias) for each in _dense_layers(layer)))
+        for layer in transformer.encoder.layer
+    ]
+
+    def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
+        x_TH = x_TH.float()
+        context_TH = torch.zeros_like(x_TH, dtype=dtype)
+        parts = [part for run in _runs(lengths_B) for part in _cut(*run, max(1, ATTENTION_SCORES // (heads * run[2] ** 2)))]
+        blocks = list(pairwise(_blocks(len(x_TH), QUANTIZED_ROWS * torch.get_num_threads())))
+        for layer, (qkv, mix, widen, narrow) in zip(transformer.encoder.layer, linears, strict=True):
+            qkv_TK = qkv(Quantized.of(x_TH)).to(dtype)
+            for start, count, length in parts:
+                part = slice(start, start + count * length)
+                q, k, v = qkv_TK[part].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+                context_TH[part].view(count, length, heads, -1).copy_(_attention(q, k, v).transpose(1, 2))
+            x_TH = _norm(layer.attention.output.LayerNorm, mix(Quantized.of(context_TH.float())).add_(x_TH))
+            activation = layer.intermediate.intermediate_act_fn
+            sum_TH = torch.empty_like(x_TH)
+            for start, end in blocks:
+                inner_BI = activation(widen(Quantized.of(x_TH[start:end])))
+                torch.add(narrow(Quantized.of(inner_BI)), x_TH[start:end], out=sum_TH[start:end])
+            x_TH = _norm(layer.output.LayerNorm, sum_TH)
+        return x_TH
+
+    return forward
+
+
+def _dense_layers(layer: Any) -> tuple[Any, Any, Any]:
+    """A layer's linear layers after attention."""
+    return layer.attention.output.dense, layer.intermediate.dense, layer.output.dense
+
+
+def _norm(norm: Any, x_TH: torch.Tensor) -> torch.Tensor:
+    """Layer normalization in float32."""
+    return F.layer_norm(x_TH, norm.normalized_shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,68 @@
+"""The linear layers of an encoder built like BERT in 8-bit integers, for CPUs that multiply these fastest (VNNI, AMX).
+
+    x ~ s_T (u - 128),  s_T = max |x_T| / 127         each token's activations: dynamic, unsigned, a scale for each token
+    w ~ s_N v,          s_N = max |w_N| / 127         weights: fixed, signed, a scale for each output
+    x w' + b ~ b + s_T s_N (u - 128) v'               the sum of integers is exact, so a token's bits do not depend on its batch
+
+(Q8BERT, arXiv:1910.06188; a scale for each token as in ZeroQuant, arXiv:2206.01861: no texts for calibration are needed.)
+Attention, softmax, norms, and residuals are not quantized.
+
+Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), K inputs, N outputs, H hidden width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+LARGEST, ZERO = 127, 128  # the largest value without its sign; the unsigned value of 0
+TINY = torch.finfo(torch.float32).tiny * LARGEST  # so that zeros have a scale, too
+
+
+def has_int8_layers() -> bool:
+    """Whether this torch has oneDNN and the (private) operations used here, and this CPU has VNNI: without it, sums saturate."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    there = all(hasattr(torch.ops.onednn, name) for name in ("qlinear_prepack", "qlinear_pointwise"))
+    return there and bool(torch.cpu._is_vnni_supported())
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """Activations: `values_TK` uint8, and `scale_T1` float32 that takes them back: x ~ scale (values - 128)."""
+
+    values_TK: torch.Tensor
+    scale_T1: torch.Tensor
+
+    @classmethod
+    def of(cls, x_TK: torch.Tensor) -> "Quantized":
+        """Quantize float32 activations, a scale for each token. A token of zeros stays zeros."""
+        scale_T1 = x_TK.abs().amax(1, keepdim=True).clamp_min_(TINY).div_(LARGEST)
+        values_TK = x_TK.mul(scale_T1.reciprocal()).round_().to(torch.int8)  # torch has no fast conversion of float32 to uint8
+        return cls(values_TK.view(torch.uint8).bitwise_xor_(ZERO), scale_T1)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer with quantized weights."""
+
+    packed: torch.Tensor
+    scale_N: torch.Tensor
+    zero_N: torch.Tensor
+    bias_N: torch.Tensor
+
+    @classmethod
+    def of(cls, weight_NK: torch.Tensor, bias_N: torch.Tensor) -> "Linear":
+        """Quantize float32 weights, a scale for each output."""
+        weight_NK = weight_NK.detach().float()
+        scale_N = weight_NK.abs().amax(1).clamp_min_(TINY).div_(LARGEST)
+        values_NK = (weight_NK / scale_N[:, None]).round().to(torch.int8)
+        packed = torch.ops.onednn.qlinear_prepack(values_NK, None)
+        return cls(packed, scale_N, torch.zeros_like(scale_N, dtype=torch.int64), bias_N.detach().float())
+
+    def __call__(self, x: Quantized) -> torch.Tensor:
+        """Outputs float32 [T, N]."""
+        sums_TN = torch.ops.onednn.qlinear_pointwise(
+            x.values_TK, 1.0, ZERO, self.packed, self.scale_N, self.zero_N, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        out_TN: torch.Tensor = sums_TN.mul_(x.scale_T1).add_(self.bias_N)  # two passes in cache; addcmul is slower than both
+        return out_TN
