@@ -1,7 +1,7 @@
 """data/source.json: what is outside the graph, by content. DVC tracks its digests, so a source may move or be unavailable.
 
 {"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder", "articles": {likewise},
-"encoders": {name: {likewise}}, "rerankers": {name: {likewise}}, where there are any}
+"encoders": {name: {likewise}}, "rerankers": {name: {likewise}}, where there are any; "generator": likewise, empty if there is none}
 """
 
 import hashlib
@@ -90,7 +90,7 @@ def write_source(
                 known = None  # it is there, but invalid
             if known is None and kind == "articles":
                 if not isinstance(error, Unavailable | OSError):
-                    (warn or _warn)(f"{params}: {kind}.source: {error}")
+                    (warn or _warn)(f"{params}: {_key(kind)}: {error}")
                 after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
                 continue
             if known is None and isinstance(error, Elsewhere):
@@ -99,7 +99,7 @@ def write_source(
             elif known is None:
                 raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
             else:
-                (warn or _warn)(f"{params}: {kind}.source: {error}; continuing with its last known digest")
+                (warn or _warn)(f"{params}: {_key(kind)}: {error}; continuing with its last known digest")
             entry = known
         remembered.entries[f"{kind} {name}"] = entry
         after[kind] = entry
@@ -128,7 +128,7 @@ def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, me
                 "restore the former one, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
             )
             found = f"found sha256 {digest[:10]}, expected {wanted[:10]} of {source}"
-            return {"problem": f"{kind}.source {name}: has changed: {found}; {remedy}", "files": {}}
+            return {"problem": f"{_key(kind)} {name}: has changed: {found}; {remedy}", "files": {}}
         files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}
     return {"problem": "", "files": files}
 
@@ -142,6 +142,8 @@ def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], 
     }
     if "articles" in sections:
         sections_of["articles"] = (sections["articles"], list_articles)
+    if "pseudo" in sections:
+        sections_of["generator"] = ({"source": _mapping(sections["pseudo"]).get("generator") or ""}, list_generator)
     sections_of |= {key: (entry, list_encoder) for key, entry in _named(sections).items()}
     return {kind: (str(section["source"]), listing) for kind, (section, listing) in sections_of.items()}
 
@@ -149,7 +151,9 @@ def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], 
 def source_keys(sections: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every key of params.yaml that names a source, with its value: ("rerankers.small.source", "../ce"), say."""
     entries = {name: sections.get(name) for name in ("dataset", "encoder", "articles")} | _named(sections)
-    return [(f"{name}.source", str(entry["source"])) for name, entry in entries.items() if isinstance(entry, dict) and entry.get("source")]
+    found = [(f"{name}.source", str(entry["source"])) for name, entry in entries.items() if isinstance(entry, dict) and entry.get("source")]
+    generator = _mapping(sections.get("pseudo")).get("generator")
+    return [*found, ("pseudo.generator", str(generator))] if generator else found
 
 
 def _named(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,6 +173,11 @@ def _nested(entries: Mapping[str, Any]) -> dict[str, Any]:
         section, dot, name = key.partition(".")
         (found.setdefault(section, {}) if dot else found)[name or section] = entry
     return found
+
+
+def _key(kind: str) -> str:
+    """Where params.yaml names the source of that key in data/source.json."""
+    return "pseudo.generator" if kind == "generator" else f"{kind}.source"
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -203,6 +212,11 @@ def list_encoder(name: str) -> Listing:
     if not files:
         raise Unavailable(f"encoder {name}: found an empty folder, expected config.json, weights and tokenizer; fix the path")
     return Listing(_relative(files, place.folder), datasets.encoder_versions(place), "" if files else place.name)
+
+
+def list_generator(name: str) -> Listing:
+    """The files and versions behind pseudo.generator; none where there is none. UserError where they are missing."""
+    return list_encoder(name) if name else Listing({}, {}, "")
 
 
 def list_articles(name: str) -> Listing:

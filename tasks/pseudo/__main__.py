@@ -13,16 +13,20 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.sources.downloads import encoder_folder
+from tasks.core.stage.devices import choose_device, compute_dtype, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, read_json, write_json
 from tasks.core.stage.params import load
+from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
-from tasks.core.text.document import Text
+from tasks.core.text.document import Text, document_text
 from tasks.core.text.token_params import Tokenize
+from tasks.pseudo.generator import Writer, make_writer
 from tasks.pseudo.judges import agreeing, by_bm25, by_encoder
 from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev, plain
 from tasks.pseudo.params import Pseudo
@@ -31,14 +35,15 @@ from tasks.pseudo.splits import Split, as_split, counted
 KINDS = pa.schema([("query", pa.string()), ("kind", pa.string())])
 
 
-def make(path: Path, params: Pseudo) -> list[Candidate]:
-    """The queries of the chosen documents, in the order of the file. UserError where there is none."""
+def make(path: Path, params: Pseudo, text: Text, write: Writer | None = None) -> list[Candidate]:
+    """The queries of the chosen documents, in the order of the file; `write` is the generator. UserError where there is none."""
     last = _last_chosen(path, params)
     made: list[Candidate] = []
     for batch in read_batches(path, DOCUMENTS):
-        for row in batch.to_pylist():
-            if last is None or id_hash(row["id"], params.seed, CHOICE) <= last:
-                made += candidates(row["id"], row["title"], row["text"], params)
+        rows = [row for row in batch.to_pylist() if last is None or id_hash(row["id"], params.seed, CHOICE) <= last]
+        written = write([document_text(row["title"], row["text"], text) for row in rows]) if write else [[]] * len(rows)
+        for row, generated in zip(rows, written, strict=True):
+            made += candidates(row["id"], row["title"], row["text"], params, generated)
     if not made:
         raise UserError(
             f"{path}: no document gives a query of pseudo.kinds ({', '.join(params.kinds)}), expected titles, or texts of at least "
@@ -53,6 +58,16 @@ def _last_chosen(path: Path, params: Pseudo) -> int | None:
         return None
     ids = (name for batch in read_batches(path, DOCUMENTS, ["id"]) for name in batch["id"].to_pylist())
     return heapq.nsmallest(params.documents, (id_hash(name, params.seed, CHOICE) for name in ids))[-1]
+
+
+def writer(params: Pseudo, documents: Path) -> Writer | None:
+    """The generator, ready to write; None without one."""
+    if params.generator is None:
+        return None
+    device = choose_device(read_runtime())
+    count = min(count_rows(documents), params.documents or count_rows(documents))
+    progress = Progress(f"generate queries ({device.type})", count, "documents")
+    return make_writer(encoder_folder(params.generator), params, device, compute_dtype(device, params.precision), progress.advance)
 
 
 def read_split(corpus: Path, split: str) -> Split:
@@ -106,7 +121,7 @@ def main() -> None:
     params, bm25, text, tokenize = load(Pseudo, "pseudo"), load(BM25, "bm25"), load(Text, "text"), load(Tokenize, "tokenize")
     corpus, documents = arguments.corpus, arguments.corpus / "documents.parquet"
     source = dev_from(params, corpus)
-    made = make(documents, params)
+    made = make(documents, params, text, writer(params, documents))
     settings = [tokenize.model_dump(), text.model_dump(), params.precision, code_digest("pseudo")]
     scratch = scratch_folder("pseudo", work_digest(*settings, documents, arguments.encoder, arguments.tokenizer))
     depth = params.agree_depth

@@ -1,7 +1,7 @@
 """Queries from the words of a document. Every draw is a pure function of seed, document id, and number."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -58,14 +58,18 @@ def spans(words: list[str], doc: str, params: Pseudo) -> Iterator[str]:
         yield " ".join(words[start : start + length])
 
 
-def candidates(doc: str, title: str, text: str, params: Pseudo) -> list[Candidate]:
-    """The queries of a document, by kind in the order of `kinds`; a text that the document has given already is left out."""
+def candidates(doc: str, title: str, text: str, params: Pseudo, generated: Sequence[str] = ()) -> list[Candidate]:
+    """The queries of a document, by kind in the order of `kinds`; a text that the document has given already is left out.
+
+    `generated` are those of pseudo.generator.
+    """
     words = text.split()
     opening = first_sentence(text).split()
     made = {
         "title": [" ".join(title.split())],
         "sentence": [" ".join(opening[: params.most_sentence_words])] if len(opening) >= params.least_words else [],
         "span": spans(words, doc, params),
+        "generated": generated,
     }
     found: dict[str, Candidate] = {}
     for kind in dict.fromkeys(params.kinds):

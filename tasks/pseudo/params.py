@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from tasks.core.stage.params import Params
 
-Kind = Literal["title", "sentence", "span"]
+Kind = Literal["title", "sentence", "span", "generated"]
 
 
 class Pseudo(Params):
@@ -15,8 +15,18 @@ class Pseudo(Params):
     kinds: tuple[Kind, ...] = Field(
         ("title", "sentence", "span"),
         min_length=1,
-        description="what becomes a query: the title, the first sentence, spans of words drawn at random (ICT, arXiv:1906.00300)",
+        description="what becomes a query: the title, the first sentence, spans of words drawn at random (ICT, arXiv:1906.00300), "
+        "what pseudo.generator writes",
     )
+    generator: str | None = Field(
+        None,
+        min_length=1,
+        description="a sequence-to-sequence model that writes queries for documents, as docTTTTTquery's T5: a folder or Hugging Face id",
+    )
+    generated: int = Field(3, ge=1, description="queries that the generator writes per document (GPL, arXiv:2112.07577, has 3)")
+    generator_tokens: int = Field(350, ge=8, description="tokens of a document that the generator reads (GPL: 350); the rest is cut off")
+    top_k: int = Field(25, ge=0, description="the generator draws each token among so many likeliest ones (GPL: 25); 0: among all")
+    top_p: float = Field(0.95, gt=0, le=1, description="... and among the likeliest that have this probability together (GPL: .95)")
     per_document: int = Field(3, ge=1, description="spans drawn per document; title and sentence give one query each")
     least_words: int = Field(3, ge=1, description="least words of a span or sentence; words are separated by white space")
     most_words: int = Field(12, ge=1, description="most words of a span")
@@ -41,4 +51,7 @@ class Pseudo(Params):
         shortest = min(self.most_words, self.most_sentence_words)
         if self.least_words > shortest:
             raise ValueError(f"least_words {self.least_words}: expected at most {shortest}, as in most_words and most_sentence_words")
+        if ("generated" in self.kinds) != (self.generator is not None):
+            found = f"kinds {', '.join(self.kinds)} and generator {self.generator or 'null'}"
+            raise ValueError(f"{found}: expected generated among the kinds, and a generator, or neither")
         return self

@@ -1,0 +1,78 @@
+"""Queries that a sequence-to-sequence model writes for documents: docTTTTTquery's, or any other AutoModelForSeq2SeqLM.
+
+Tokens are drawn by top-k and nucleus sampling (GPL, arXiv:2112.07577, section 3.1: k 25, p .95, three queries of a document).
+"""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+
+from tasks.core.models.folder import refuse_adapters
+from tasks.core.stage.devices import place
+from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.errors import UserError
+from tasks.core.text.tokenizer import drop_code, load_tokenizer
+from tasks.pseudo.params import Pseudo
+
+BATCH = 16  # documents; one draw of random numbers for each batch
+MOST_TOKENS = 64  # of a query
+Writer = Callable[[Sequence[str]], list[list[str]]]
+
+
+def load_generator(folder: Path) -> Any:
+    """The model of a local folder, float32 and in eval mode; UserError if it is no sequence-to-sequence model."""
+    refuse_adapters(folder)
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"pseudo.generator: {folder}: cannot be loaded ({reason}); expected a sequence-to-sequence model, such as T5, with "
+            "config.json and model.safetensors"
+        ) from None
+    drop_code(model.config)
+    return model.eval()
+
+
+def make_writer(folder: Path, params: Pseudo, device: torch.device, dtype: torch.dtype, done: Callable[[int], None]) -> Writer:
+    """A function from documents' texts to `params.generated` queries of each, in their order.
+
+    `done` is called with the number of texts of each finished batch. What a batch draws is a function of the seed and its first text, so
+    the same texts give the same queries on the same kind of hardware.
+    """
+    tokenizer, model = load_tokenizer(folder), place(load_generator(folder), device, dtype)
+    sampling = GenerationConfig.from_dict(
+        model.generation_config.to_dict()
+        | {
+            "do_sample": True,
+            "num_beams": 1,
+            "top_k": params.top_k,
+            "top_p": params.top_p,
+            "num_return_sequences": params.generated,
+            "max_new_tokens": MOST_TOKENS,
+            "max_length": None,
+        }
+    )
+
+    def write(texts: Sequence[str]) -> list[list[str]]:
+        found: list[list[str]] = []
+        with torch.inference_mode(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.use_deterministic_algorithms(True, warn_only=True)  # nucleus sampling sums in an order that a GPU does not fix
+            for start in range(0, len(texts), BATCH):
+                part = list(texts[start : start + BATCH])
+                given = tokenizer(part, truncation=True, max_length=params.generator_tokens, padding=True, return_tensors="pt").to(device)
+                torch.manual_seed(draw_seed(params.seed, int.from_bytes(blake2b(part[0].encode(), digest_size=8).digest(), "little")))
+                ids = model.generate(given["input_ids"], attention_mask=given["attention_mask"], generation_config=sampling)
+                written = [" ".join(text.split()) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+                found += [written[n * params.generated : (n + 1) * params.generated] for n in range(len(part))]
+                done(len(part))
+        return found
+
+    return write
