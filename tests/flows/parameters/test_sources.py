@@ -227,6 +227,22 @@ def test_rerankers_are_kept_by_name(place: Place) -> None:
     assert place.write(encoder="./model") == plain, "a removed one goes"
 
 
+def test_the_generator_of_queries_has_an_entry_that_is_empty_without_one(place: Place) -> None:
+    def write(generator: str | None) -> dict[str, Any]:
+        sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "./model"}, "pseudo": {"generator": generator}}
+        Path("params.yaml").write_text(json.dumps(sections))
+        write_source(warn=place.warnings.append)
+        found: dict[str, Any] = json.loads(place.source.read_text())
+        return found
+
+    none, some = write(None), write("./model")
+    assert (none["generator"]["source"], none["generator"]["files"]) == ("", {})
+    assert some["generator"] == some["encoder"] and some["generator"]["digest"] != none["generator"]["digest"]
+    with pytest.raises(UserError, match="nowhere"):
+        write("./nowhere")
+    assert write(None) == none
+
+
 def test_articles_have_their_own_entry_and_are_not_required_until_needed(place: Place) -> None:
     def write(source: str) -> dict[str, Any]:
         sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": source}}
@@ -253,6 +269,7 @@ def test_every_key_that_names_a_source_is_listed() -> None:
         "encoder": {"source": "model"},
         "articles": {"source": "jsonl:wiki"},
         "rerankers": {"small": {"source": "../ce", "negatives": "none"}, "broken": None},
+        "pseudo": {"generator": "../t5"},
         "train": {"source": "no section of that kind"},
     }
     named = {
@@ -260,6 +277,7 @@ def test_every_key_that_names_a_source_is_listed() -> None:
         "encoder.source": "model",
         "articles.source": "jsonl:wiki",
         "rerankers.small.source": "../ce",
+        "pseudo.generator": "../t5",
     }
     assert dict(source_keys(sections)) == named
     assert source_keys({"dataset": {"source": "demo"}, "encoder": {"source": "model"}, "rerankers": None}) == [
