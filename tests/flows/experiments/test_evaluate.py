@@ -5,9 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from contextlib import chdir
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ import pytest
 
 from flows.experiments import evaluate
 from flows.experiments.evaluate import Settings, Shown
-from flows.parameters import edit
-from flows.parameters.checks import check, check_file
+from flows.parameters.checks import check
 from flows.process import locks
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import folder_digest
@@ -42,34 +39,12 @@ def planned(small: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., evalua
 
 
 @pytest.fixture
-def evaluated(small: Any, planned: Callable[..., evaluate.Plan]) -> Callable[..., Any]:
-    """What that command measures: the stages of its second tree, in this process, below folder `beside`."""
+def evaluated(planned: Callable[..., evaluate.Plan], carried_out: Callable[[evaluate.Plan], Path]) -> Callable[..., Any]:
+    """What that command measures, in a second tree beside the project."""
 
     def measured(*given: Any, **named: Any) -> Any:
-        plan, beside = planned(*given, **named), small.folder.with_name("beside")
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
-        for name in ("params.yaml", "dvc.yaml", "runtime.yaml"):
-            shutil.copy(small.folder / name, beside)
-        edit.apply(plan.edits, beside / "params.yaml", lambda _: None)
-        for module, *arguments in commands(beside, plan.targets):
-            done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
-            assert done.status == 0, (module, done)
-        return json.loads((beside / f"data/metrics/{plan.name}.json").read_text())
-
-    def commands(beside: Path, targets: Sequence[str]) -> list[list[str]]:
-        from dvc.repo import Repo
-
-        from flows.repository.graph import read_graph
-
-        with chdir(beside):
-            check_file()
-            repo = Repo.init(no_scm=True)
-            known = {node.addressing: node.cmd.split()[2:] for node in repo.index.stages}
-            names = list(read_graph(repo).upstream_of(targets).stages)
-            repo.close()
-        small.folder = beside
-        return [known[name] for name in names]
+        plan = planned(*given, **named)
+        return json.loads((carried_out(plan) / f"data/metrics/{plan.name}.json").read_text())
 
     return measured
 
