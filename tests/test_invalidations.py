@@ -233,15 +233,6 @@ def test_a_changed_source_re_runs_what_reads_it(copied: Copy) -> None:
         (copied.folder / SOURCE).write_text(before)
 
 
-def test_a_further_data_set_re_runs_no_stage(copied: Copy) -> None:
-    before = (copied.folder / "params.yaml").read_text(encoding="utf-8")
-    write(copied.folder / "params.yaml", read(copied.folder / "params.yaml") | {"extra": {"nq": "beir:nq"}})
-    try:
-        assert copied.rerun() == set()
-    finally:
-        (copied.folder / "params.yaml").write_text(before, encoding="utf-8")
-
-
 def test_another_measure_encodes_and_searches_nothing(copied: Copy) -> None:
     before = (copied.folder / "params.yaml").read_text(encoding="utf-8")
     write(copied.folder / "params.yaml", parameters() | {"evaluate": {"measures": ["nDCG@10", "R@7"]}})
