@@ -1,8 +1,8 @@
 """params.yaml as one record, assembled from each stage's own; for the flow, which validates before DVC runs. No stage imports this."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tasks.adore.params import Adore, Study
 from tasks.analyses.params import Analysis
@@ -13,7 +13,7 @@ from tasks.chunk.params import Chunk
 from tasks.core.stage.params import Params
 from tasks.core.text.document import Text
 from tasks.encode.params import Encode
-from tasks.evaluate.params import Evaluate
+from tasks.evaluate.params import EITHER, Evaluate, Split
 from tasks.failures.params import Failures
 from tasks.fuse.params import Fuse
 from tasks.index.params import Index
@@ -31,7 +31,27 @@ from tasks.teacher.params import Teacher
 from tasks.tokenize.params import Tokenize
 from tasks.train.params import Round
 
+Grade = Annotated[int, Field(ge=1)]
 RETRIEVE = frozenset(Retrieve.model_fields)  # of these, some were keys of evaluate before it was a stage of its own
+
+
+class Extra(Params):
+    """A further data set, on which every system is measured zero-shot. `NAME: SPEC` alone stands for `NAME: {source: SPEC}`."""
+
+    source: str = Field(description="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID")
+    relevance: dict[Split, Grade] = Field(EITHER, description="lowest grade that counts as relevant there, for both splits or for each")
+    titles: bool | None = Field(None, description="prepend a document's title to its text; null: as text.titles")
+    ignore_identical_ids: bool | None = Field(
+        None, description="exclude the document with the query's own id, as BEIR does; null: as retrieve.ignore_identical_ids"
+    )
+    query_length: int | None = Field(None, ge=3, description="maximum tokens per query; null: as tokenize.query_length")
+    document_length: int | None = Field(None, ge=3, description="maximum tokens per document; null: as tokenize.document_length")
+    drop: bool = Field(False, description="drop and count empty texts, and qrels of unknown ids, instead of refusing them")
+
+    @field_validator("relevance", mode="before", json_schema_input_type=dict[Split, Grade] | Grade)
+    @classmethod
+    def _each(cls, value: Any) -> Any:
+        return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)
 
 
 class Parameters(Params):
@@ -64,6 +84,12 @@ class Parameters(Params):
     study: dict[str, Study]
     retrieve: Retrieve
     evaluate: Evaluate
+    extra: dict[str, Extra] = Field({}, description="further data sets")
     analyses: dict[str, Analysis]
     failures: Failures
     report: Report
+
+    @field_validator("extra", mode="before", json_schema_input_type=dict[str, Extra | str])
+    @classmethod
+    def _sources(cls, value: Any) -> Any:
+        return {name: {"source": one} if isinstance(one, str) else one for name, one in value.items()} if isinstance(value, dict) else value

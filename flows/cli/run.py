@@ -1,5 +1,6 @@
 """`retemper run`."""
 
+import os
 from collections.abc import Callable
 from typing import Annotated
 
@@ -28,19 +29,23 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Name the stages that may run, and change nothing.")] = False,
 ) -> int:
-    """Bring the report up to date: only what changed runs."""
+    """Bring the report up to date: only what changed runs. Then measure every system on the data sets of extra, if there are any."""
+    from flows.experiments import extra
     from flows.parameters.recipes import edited
     from flows.pipeline import run
     from flows.pipeline.plan import check_parameters
     from flows.process.problems import tell
+    from flows.repository.worktree import SECOND
 
-    check = context.obj or check_parameters
+    check, own, status = context.obj or check_parameters, SECOND not in os.environ, 0
 
     undoing: list[Callable[[], None]] = []
 
     def edit_and_check() -> None:
         with edited(assignments or [], recipe, lasting=True) as undo:
             check()
+            if own and not targets:
+                extra.check()
         undoing.append(undo)
 
     if dry_run:
@@ -51,5 +56,7 @@ def run(
         run.run(targets or [], edit_and_check, edits=assignments or [], undo=lambda: undoing[0]())
     except run.StagesFailed as failed:
         tell(failed.problems)
-        return failed.status
-    return 0
+        status = failed.status
+    if own and extra.wanted():
+        return max(status, extra.run(measure=not (targets or status)))
+    return status

@@ -5,7 +5,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -81,12 +82,20 @@ class Shown:
 
 @dataclass(frozen=True)
 class Plan:
-    """The run of an evaluation: the system to measure, its stage, and what params.yaml of the second tree sets (`--set`)."""
+    """The run of an evaluation: what it is called, its stages, and what params.yaml of the second tree sets (`--set`)."""
 
     name: str
-    target: str
+    targets: Sequence[str]
     edits: Sequence[str]
     notes: Sequence[str]  # what its user should know
+
+
+class RunFailed(Exception):
+    """The run in the second tree failed: why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
 
 
 def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = None, mteb: Path | None = None) -> int:
@@ -104,28 +113,14 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
         raise UserError(f"--mteb {mteb}: found {', '.join(measures)} in evaluate.measures, expected {MAIN}, MTEB's score; add it there")
     list_dataset(data)  # a UserError names the path as it was given
     plan = make_plan(model, data, sections, settings=settings, shown=shown)
-    commit, processes, display = commit_of("HEAD"), Processes(), Display()
-    tree = passing_tree("evaluate")
+    processes, display = Processes(), Display()
     try:
-        with stopping_on_signals(processes):
-            project = make_worktree(tree, commit)
-            carry_changes(read_changes(commit), project)
-            edit.apply(plan.edits, project / "params.yaml", lambda _: None)
-            write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
-            equip(project)
-            kept = lend(data, project)
-            lock = kept / f"{plan.name}.lock"
-            shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)
-            for note in plan.notes:
-                display.line(note)
-            if problem := _run(project, plan.target, processes, display):
-                tell([problem])
-                return problem.status
-            shutil.copy(project / LOCK, lock)
-        measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), _texts(project / "data", shown)
-        revision = str(read_json(project / SOURCE)["dataset"]["digest"])
-    finally:
-        remove_worktree(tree)
+        with stopping_on_signals(processes), second_run(plan, kept_for(data), processes=processes, display=display) as project:
+            measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), texts(project / "data", shown)
+            revision = str(read_json(project / SOURCE)["dataset"]["digest"])
+    except RunFailed as failed:
+        tell([failed.problem])
+        return failed.problem.status
     fused = made_from(model, sections)[1] if model in fusions(sections) else []
     told = "\n".join([read, *(told_of(one, sections) for one in fused)])
     display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{told}")
@@ -136,7 +131,34 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
     return 0
 
 
-def _run(tree: Path, target: str, processes: Processes, display: Display) -> Problem | None:
+@contextmanager
+def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display) -> Iterator[Path]:
+    """The project's folder in a second tree, after an ordinary run there has brought the stages of `plan` up to date. Raises RunFailed.
+
+    Folder `kept` lends what earlier runs finished, and keeps dvc.lock for the next. The tree ends with the block.
+    """
+    commit = commit_of("HEAD")
+    tree = passing_tree("evaluate")
+    try:
+        project = make_worktree(tree, commit)
+        carry_changes(read_changes(commit), project)
+        edit.apply(plan.edits, project / "params.yaml", lambda _: None)
+        write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
+        equip(project)
+        lend(kept, project)
+        lock = kept / f"{plan.name}.lock"
+        shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)
+        for note in plan.notes:
+            display.line(note)
+        if problem := _run(project, plan.targets, processes=processes, display=display):
+            raise RunFailed(problem)
+        shutil.copy(project / LOCK, lock)
+        yield project
+    finally:
+        remove_worktree(tree)
+
+
+def _run(tree: Path, targets: Sequence[str], *, processes: Processes, display: Display) -> Problem | None:
     """An ordinary run in `tree`, of whose lines those of its stages are shown. Returns why it failed, if it did."""
     last = ""
 
@@ -149,29 +171,33 @@ def _run(tree: Path, target: str, processes: Processes, display: Display) -> Pro
         elif line.startswith("retemper: "):
             last = line.removeprefix("retemper: ")
 
-    status, problems = run_in(tree, (*RUN, target), processes, show=show, env={"PREFECT_HOME": str(server.HOME.absolute())})
+    status, problems = run_in(tree, (*RUN, *targets), processes, show=show, env={"PREFECT_HOME": str(server.HOME.absolute())})
     if not status:
         return None
-    found = problems[-1] if problems else Problem("pipeline", last or f"{target}: its run ended with status {status}", 1)
+    found = problems[-1] if problems else Problem("pipeline", last or f"{targets[0]}: its run ended with status {status}", 1)
     message, log, _ = found.message.partition("; its log: ")  # which ends with the tree
     return Problem(found.kind, f"{message}; its output is above" if log else message, found.status)
 
 
-def lend(data: str, tree: Path) -> Path:
-    """Let the stages in `tree` use what earlier evaluations on `data` kept in the current project. Returns the folder that holds it.
+def kept_for(data: str) -> Path:
+    """The folder of what evaluations on `data` keep; it exists. Of other data sets, those used least recently are forgotten.
 
     The project's own shards are another store: to an encode of other data, they would be those of deleted documents.
     """
-    folder = KEPT / hashlib.sha256(" ".join(_resolved(data)).encode()).hexdigest()[:16]
+    folder = KEPT / hashlib.sha256(" ".join(resolved(data)).encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
     for old in sorted(KEPT.iterdir(), key=lambda place: place.stat().st_mtime, reverse=True)[DATASETS:]:
         shutil.rmtree(old, ignore_errors=True)
-    for name in LENT:
-        (folder / name).mkdir(exist_ok=True)
-        (tree / ".retemper").mkdir(exist_ok=True)
-        (tree / ".retemper" / name).symlink_to((folder / name).resolve())
     return folder
+
+
+def lend(kept: Path, tree: Path) -> None:
+    """Let the stages in `tree` use what earlier runs left in folder `kept`."""
+    for name in LENT:
+        (kept / name).mkdir(parents=True, exist_ok=True)
+        (tree / ".retemper").mkdir(exist_ok=True)
+        (tree / ".retemper" / name).symlink_to((kept / name).resolve())
 
 
 def decided(settings: Settings, data: str) -> Shown:
@@ -181,7 +207,7 @@ def decided(settings: Settings, data: str) -> Shown:
     if given is not None and (len(given) > len(SPLITS) or min(given) < 1):
         raise UserError(f"--relevance {' '.join(map(str, given))}: expected a grade of 1 at least, or one for dev and one for test")
     least: dict[str, int] = dict(zip(SPLITS, (given[0], given[-1]), strict=True)) if given else dict.fromkeys(SPLITS, 1)
-    if given is None and _resolved(data) == _resolved(project.dataset.source):
+    if given is None and resolved(data) == resolved(project.dataset.source):
         least = {split: project.evaluate.relevance[split] for split in SPLITS}
     validate(
         type(project.evaluate),
@@ -196,13 +222,13 @@ def decided(settings: Settings, data: str) -> Shown:
     )
 
 
-def _resolved(data: str) -> tuple[str, str]:
+def resolved(data: str) -> tuple[str, str]:
     """What two SPECs of the same dataset share, however its folder is spelled."""
     spec = parse_dataset(data)
     return spec.kind, str(spec.folder.resolve()) if spec.kind in FOLDER_KINDS else spec.place
 
 
-def _texts(data: Path, shown: Shown) -> str:
+def texts(data: Path, shown: Shown) -> str:
     """How texts were given to the model, and how its lists were measured, in a line."""
     described = {name: read_json(min((data / "tokens" / name).rglob("meta.json"))) for name in ("queries", "documents")}
     texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
@@ -223,10 +249,24 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
             if not Path(place).exists():
                 raise UserError(f"{place}: not found, and fuse.{model} is made from it; run retemper run")
         name, target = model, f"evaluate_fuse@{model}"
-        fuse = {one: {**fusions(sections)[one], **_setting(read_json(record_of(one, sections)))} for one in fused}
+        fuse = {one: as_chosen(one, sections) for one in fused}
     else:
         name, fuse = _name(parse_encoder(model).name), {}
         encoders, target = {name: model}, f"evaluate@{name}"
+    edits, notes = edits_of(encoders, data, sections, settings=settings, shown=shown, fuse=fuse)
+    return Plan(name, [target], edits, notes)
+
+
+def edits_of(
+    encoders: Mapping[str, str],
+    data: str,
+    sections: Mapping[str, Any],
+    *,
+    settings: Settings,
+    shown: Shown,
+    fuse: Mapping[str, Any],
+) -> tuple[list[str], list[str]]:
+    """What params.yaml of a second tree sets to measure `encoders` (sources by name) and fusions on `data`; and lines on what was cut."""
     values = untrained({one: _whole_encoder(place) for one, place in encoders.items()}) | {
         "dataset.source": _whole_path(data),
         "queries": "corpus",
@@ -242,7 +282,7 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
     if settings.drop:
         values |= {"prepare.unknown_documents": "drop", "prepare.empty_texts": "drop"}
     tokens, notes = texts_of(encoders, sections, settings)
-    return Plan(name, target, [f"{key}={json.dumps(value)}" for key, value in (values | tokens).items()], notes)
+    return [f"{key}={json.dumps(value)}" for key, value in (values | tokens).items()], notes
 
 
 def untrained(encoders: Mapping[str, str]) -> dict[str, Any]:
@@ -291,13 +331,18 @@ def told_of(name: str, sections: Mapping[str, Any]) -> str:
     return f"{name}: {told['method']} of {told['first']} and {told['second']}, {what} {value:g}, {how}"
 
 
+def as_chosen(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of a fusion with its weight (or k) as it was chosen; UserError where it has not run."""
+    return {**fusions(sections)[name], **_setting(read_json(record_of(name, sections)))}
+
+
 def _setting(record: Mapping[str, Any]) -> dict[str, float]:
     """The weight or k in a fusion.json, by its key."""
     return {what: record[what] for what in ("weight", "k") if what in record}
 
 
 def _whole_path(data: str) -> str:
-    kind, place = _resolved(data)
+    kind, place = resolved(data)
     return f"{kind}:{place}" if place else kind
 
 

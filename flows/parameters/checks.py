@@ -46,6 +46,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     check_sources(sections, where)
     check_references(sections, where)
     check_official(parameters, where)
+    check_extra(parameters, where)
     check_rounds(parameters, where)
     check_metric(parameters, where)
     deepest, ranks = parameters.evaluate.deepest
@@ -100,7 +101,7 @@ def check_sources(sections: Mapping[str, Any], where: str) -> None:
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
     """Names of entries: their form, none reserved, none used twice in a namespace."""
-    for namespace in (SYSTEMS, NEGATIVES, ("study",), ("analyses",)):
+    for namespace in (SYSTEMS, NEGATIVES, ("study",), ("analyses",), ("extra",)):
         owner: dict[str, str] = {}
         for section in namespace:
             for name in _entries(sections, section):
@@ -199,6 +200,21 @@ def check_official(parameters: Parameters, where: str) -> None:
                 raise UserError(
                     f"{where}: {key}: found official, negatives of the source's own queries, but queries is pseudo; expected bm25"
                 )
+
+
+def check_extra(parameters: Parameters, where: str) -> None:
+    """Further data sets: each a SPEC, its grades fit for the measures, no two entries the same."""
+    seen = dict[str, str]()
+    for name, entry in parameters.extra.items():
+        try:
+            spec = str(parse_dataset(entry.source))
+        except UserError as error:
+            raise UserError(f"{where}: extra.{name}.source: {error}") from None
+        evaluated = parameters.evaluate.model_dump() | {"relevance": entry.relevance}
+        validate(type(parameters.evaluate), evaluated, where, section=f"extra.{name}")
+        if other := seen.get(same := entry.model_copy(update={"source": spec}).model_dump_json()):
+            raise UserError(f"{where}: extra.{name}: found the same as extra.{other}; remove one of the two")
+        seen[same] = name
 
 
 def check_rounds(parameters: Parameters, where: str) -> None:

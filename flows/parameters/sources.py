@@ -108,6 +108,26 @@ def write_source(
     _write_memory(memory, remembered)
 
 
+def dataset_entry(key: str, name: str, memory: Path = MEMORY, warn: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """The entry of a data set that is not in `source`: extra.NAME of params.yaml (`key`).
+
+    An unavailable one has its last entry; UserError where it was never seen, or is there but invalid.
+    """
+    remembered = _read_memory(memory)
+    try:
+        entry = describe(name, list_dataset(name), remembered)
+    except (UserError, OSError) as error:
+        known = remembered.entries.get(f"{key} {name}")
+        if known is None or not isinstance(error, Unavailable | OSError):
+            told = error if isinstance(error, UserError) else f"{error.filename}: {error.strerror}; give access"
+            raise UserError(f"params.yaml: {key}.source: {told}") from None
+        (warn or _warn)(f"params.yaml: {key}.source: {error}; continuing with its last known digest")
+        entry = known
+    remembered.entries[f"{key} {name}"] = entry
+    _write_memory(memory, remembered)
+    return entry
+
+
 def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, memory: Path = MEMORY) -> dict[str, Any]:
     """What a stage that reads these sources must know (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
 

@@ -24,6 +24,7 @@ from tasks.core.stage.params import read_yaml
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
 SCRATCH = Path(".retemper")
+SECOND = "RETEMPER_SECOND_TREE"  # environment: of a run in such a tree
 PASSING = ("evaluate", "reproduce")  # commands whose trees end with them
 SOURCE = "data/source.json"
 CARRIED = ("runtime.yaml", ".retemper/digests.json")  # this machine's own, never git's
@@ -77,8 +78,9 @@ def run_in(
     """
     reported = Problems(tree / ".retemper/second-tree.problem.json")
     path = os.pathsep.join(filter(None, [str(tree.absolute()), os.environ.get("PYTHONPATH", "")]))
+    ours = {"PYTHONPATH": path, SECOND: "1", **(env or {}), **reported.environment}
     try:
-        status = processes.run(run, show, environment(**{"PYTHONPATH": path, **(env or {}), **reported.environment}), tree)
+        status = processes.run(run, show, environment(**ours), tree)
     finally:
         problems = reported.take()
     return status, problems

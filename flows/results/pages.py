@@ -5,6 +5,7 @@ also has the curves of the pre-trainings and the analyses: with them, data/repor
 """
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ TIMELINE = Path(".retemper/logs/timeline.html")
 PRETRAINED = Path("data/pretrain_curves")
 # Places in the report's page.
 PLACE, LINKS, SUMMARY = "<!-- measured -->", "<!-- measured links -->", "<!-- measured summary -->"
+ADDED = re.compile("<!-- added -->.*?<!-- end -->", re.DOTALL)
 LAST, LAST_LINK = "<!-- lineage -->", "<!-- lineage link -->"
 
 
@@ -87,12 +89,25 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
     tell(f"page with this machine's times, and lineage: {PAGE}")
 
 
+def add(sections: Sequence[Section]) -> None:
+    """Put `sections` into the page, in place of those that were added before."""
+    report = PAGE if PAGE.is_file() else REPORT
+    if not report.is_file():
+        return
+    text = report.read_text(encoding="utf-8")
+    page = ADDED.sub("", text)
+    for place, parts in ((LINKS, [one.link() for one in sections]), (PLACE, [one.html() for one in sections])):
+        page = page.replace(place, f"<!-- added -->{''.join(parts)}<!-- end -->{place}" if parts else place, 1)
+    if page != text:
+        write_text(PAGE, page)
+
+
 def filled(report: str, parts: Sequence[Section], cost: str) -> str:
     """The report's page with further sections, links to them, and a line in its summary."""
     links = Markup("").join(part.link() for part in parts)
     row = Markup("<dt>Cost</dt><dd>{}</dd>").format(cost) if cost else Markup("")
     bodies = Markup("").join(part.html() for part in parts)
-    for place, text in ((SUMMARY, row), (LINKS, links), (PLACE, bodies)):
+    for place, text in ((SUMMARY, row), (LINKS, links + Markup(LINKS)), (PLACE, bodies + Markup(PLACE))):  # `add` needs the places
         report = report.replace(place, text, 1)
     return report
 

@@ -108,6 +108,8 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
             raise UserError(f"{lock_file}: truncated, so what it needs is unknown; run retemper run there to fix it")
         needs.add(read_lock(lock_file))
         needs.add(read_lock(tree / locks.BEFORE))
+        for kept in tree.glob(".retemper/extra/*/*.lock"):  # what the systems need on further data sets (flows.experiments.extra)
+            needs.add(read_lock(kept))
         for file in [
             tree / name for name in git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0") if is_of_dvc(name)
         ]:

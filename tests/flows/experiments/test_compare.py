@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 from scipy import stats
 
@@ -21,7 +22,8 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 
 QUERIES_OF = [f"q{n:02}" for n in range(40)]
-GRAPH = {"stages": {stage: {"foreach": "${rounds}", "do": {}} for stage in ("train", "evaluate")}}
+EVALUATE = {"cmd": "evaluate ${key}", "outs": ["data/values/${key}"], "metrics": ["data/metrics/${key}.json"]}
+GRAPH = {"stages": {stage: {"foreach": "${rounds}", "do": do} for stage, do in (("train", {"cmd": "train"}), ("evaluate", EVALUATE))}}
 PARAMS = {"rounds": {"star": {}, "warmup": {}}, "report": {"metric": "RR@10"}}
 
 
@@ -59,10 +61,14 @@ class Project:
         stages: dict[str, Any] = {}
         for name, (lr, code, found) in systems.items():
             params = {"data/params.json": {f"rounds.{name}": {"lr": lr}}, "data/code.json": {"train": code}}
-            stages[f"train@{name}"] = {"params": params, "outs": [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]}
+            stages[f"train@{name}"] = {"cmd": "train", "params": params, "outs": [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]}
             metrics = self.put(json.dumps({"dev": {"RR@10": sum(found.values()) / len(found)}}).encode())
-            outs = [{"path": f"data/values/{name}", "md5": self.values(found)}, {"path": f"data/metrics/{name}.json", "md5": metrics}]
-            stages[f"evaluate@{name}"] = {"deps": [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}], "outs": outs}
+            outs = [
+                {"path": f"data/values/{name}", "md5": self.values(found)},
+                {"path": f"data/metrics/{name}.json", "hash": "md5", "md5": metrics},
+            ]
+            read = [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]
+            stages[f"evaluate@{name}"] = {"cmd": f"evaluate {name}", "deps": read, "outs": outs}
         for file, content in (("dvc.lock", {"schema": "2.0", "stages": stages}), ("dvc.yaml", GRAPH), ("params.yaml", PARAMS)):
             with (self.folder / file).open("w") as handle:
                 YAML().dump(content, handle)
@@ -97,6 +103,19 @@ def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys
     gains = max(QUERIES_OF, key=lambda query: new[query] - old[query])
     assert "HEAD (star): rounds.star.lr: 5e-05 -> 1e-05" in shown
     assert f"HEAD (star) gains: {old[gains]:.3f} -> {new[gains]:.3f}  {gains}" in shown
+
+
+def test_dvc_metrics_diff_has_the_same_means_and_difference(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-4, "c1", drawn(3))})
+    project.commit({"star": (1e-5, "c1", drawn(2, better=0.2)), "warmup": (1e-4, "c1", drawn(3))})
+    compare(["HEAD~1:star", "HEAD:star"], "dev", None, shown=0, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["systems"]
+    with Repo() as repo:
+        told = repo.metrics.diff(a_rev="HEAD~1", b_rev="HEAD")["diff"]
+    assert list(told) == ["data/metrics/star.json"], "what is the same is not listed"
+    found = told["data/metrics/star.json"]["dev.RR@10"]
+    assert (found["old"], found["new"]) == (pytest.approx(row["first_mean"]), pytest.approx(row["mean"]))
+    assert found["diff"] == pytest.approx(row["difference"])
 
 
 def test_models_and_code_of_one_working_tree(project: Project, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from contextlib import chdir
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ import pytest
 
 from flows.experiments import evaluate
 from flows.experiments.evaluate import Settings, Shown
-from flows.parameters import edit
-from flows.parameters.checks import check, check_file
+from flows.parameters.checks import check
 from flows.process import locks
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import folder_digest
@@ -42,34 +39,12 @@ def planned(small: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., evalua
 
 
 @pytest.fixture
-def evaluated(small: Any, planned: Callable[..., evaluate.Plan]) -> Callable[..., Any]:
-    """What that command measures: the stages of its second tree, in this process, below folder `beside`."""
+def evaluated(planned: Callable[..., evaluate.Plan], carried_out: Callable[[evaluate.Plan], Path]) -> Callable[..., Any]:
+    """What that command measures, in a second tree beside the project."""
 
     def measured(*given: Any, **named: Any) -> Any:
-        plan, beside = planned(*given, **named), small.folder.with_name("beside")
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
-        for name in ("params.yaml", "dvc.yaml", "runtime.yaml"):
-            shutil.copy(small.folder / name, beside)
-        edit.apply(plan.edits, beside / "params.yaml", lambda _: None)
-        for module, *arguments in commands(beside, plan.target):
-            done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
-            assert done.status == 0, (module, done)
-        return json.loads((beside / f"data/metrics/{plan.name}.json").read_text())
-
-    def commands(beside: Path, target: str) -> list[list[str]]:
-        from dvc.repo import Repo
-
-        from flows.repository.graph import read_graph
-
-        with chdir(beside):
-            check_file()
-            repo = Repo.init(no_scm=True)
-            known = {node.addressing: node.cmd.split()[2:] for node in repo.index.stages}
-            names = list(read_graph(repo).upstream_of([target]).stages)
-            repo.close()
-        small.folder = beside
-        return [known[name] for name in names]
+        plan = planned(*given, **named)
+        return json.loads((carried_out(plan) / f"data/metrics/{plan.name}.json").read_text())
 
     return measured
 
@@ -93,10 +68,10 @@ def test_a_model_of_two_towers_is_evaluated_as_it_is(small: Any, evaluated: Any)
 
 def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(small.folder)
-    told = evaluate._texts(Path("data"), Shown(False, False, ONE))
+    told = evaluate.texts(Path("data"), Shown(False, False, ONE))
     assert re.fullmatch(r"queries of at most \d+ tokens, prefix ''; documents of at most 24 tokens, prefix ''; titles off", told)
     told_too = f"{told}; identical ids excluded; test: relevant from grade 2"
-    assert evaluate._texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == told_too
+    assert evaluate.texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == told_too
 
 
 def test_lengths_titles_and_tolerance_are_the_evaluations_own(small: Any, evaluated: Any) -> None:
@@ -183,7 +158,7 @@ def test_names_of_models_are_fit_for_a_round(planned: Any, small: Any) -> None:
         place = small.folder / "saved" / folder
         shutil.copytree(small.folder / "data/encoders/warmup", place)
         plan = planned(model=str(place))
-        assert (plan.name, plan.target) == (name, f"evaluate@{name}")
+        assert (plan.name, plan.targets) == (name, [f"evaluate@{name}"])
         empty: dict[str, Any] = {section: {} for section in evaluate.EMPTY}
         check(read_yaml(small.folder / "params.yaml") | empty | {"rounds": {name: evaluate.AS_IT_IS}})
 
@@ -282,12 +257,13 @@ def test_what_evaluations_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     kept = []
     for number in range(evaluate.DATASETS + 2):
         (tmp_path / f"tree{number}").mkdir()
-        kept.append(evaluate.lend(f"beir:{number}", tmp_path / f"tree{number}"))
+        kept.append(evaluate.kept_for(f"beir:{number}"))
+        evaluate.lend(kept[-1], tmp_path / f"tree{number}")
         (tmp_path / f"tree{number}/.retemper/shards/x.npy").touch()
         os.utime(kept[-1], (number, number))
     assert [place.exists() for place in kept] == [False, False] + [True] * evaluate.DATASETS
     (tmp_path / "again").mkdir()
-    evaluate.lend("beir:./3", tmp_path / "again")
+    evaluate.lend(evaluate.kept_for("beir:./3"), tmp_path / "again")
     assert (tmp_path / "again/.retemper/shards/x.npy").exists(), "the same data, however its folder is spelled"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import flows.parameters.sources
-from flows.parameters.sources import source_keys, watch, write_source
+from flows.parameters.sources import dataset_entry, source_keys, watch, write_source
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze_parameters
 
@@ -241,6 +241,21 @@ def test_the_generator_of_queries_has_an_entry_that_is_empty_without_one(place: 
     with pytest.raises(UserError, match="nowhere"):
         write("./nowhere")
     assert write(None) == none
+
+
+def test_a_further_data_set_is_known_by_content_and_remembered(place: Place, tmp_path: Path) -> None:
+    source = place.write()
+    found = dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append)
+    assert found["digest"] == source["dataset"]["digest"] and json.loads(place.source.read_text()) == source
+    (tmp_path / "beir").rename(tmp_path / "gone")
+    assert dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append) == found
+    assert len(place.warnings) == 1 and place.warnings[0].startswith("params.yaml: extra.nq.source: beir: not found, expected a BEIR")
+    with pytest.raises(UserError, match=r"^params.yaml: extra.other.source: beir: not found"):
+        dataset_entry("extra.other", "beir:beir")
+    (tmp_path / "gone").rename(tmp_path / "beir")
+    (tmp_path / "beir/qrels/test.tsv").unlink()
+    with pytest.raises(UserError, match=r"^params.yaml: extra.nq.source: beir/qrels: found no qrels"):
+        dataset_entry("extra.nq", "beir:beir")
 
 
 def test_articles_have_their_own_entry_and_are_not_required_until_needed(place: Place) -> None:

@@ -105,6 +105,14 @@ def test_nothing_is_removed_after_a_kill_that_truncated_dvc_lock(tmp_path: Path)
     assert gc.find_needs([], [tmp_path]).oids == {"before", "now"}
 
 
+def test_what_further_data_sets_were_measured_with_is_needed(tmp_path: Path) -> None:
+    kept = tmp_path / ".retemper/extra/nq/systems.lock"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("schema: '2.0'\nstages:\n  encode:\n    cmd: x\n    outs:\n    - {path: data/x, hash: md5, md5: theirs}\n")
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    assert gc.find_needs([], [tmp_path]).oids == {"theirs"}
+
+
 def test_files_of_a_needed_folder_are_needed() -> None:
     needs = gc.Needs()
     needs.add({"train": {"outs": [{"path": "data/x", "md5": "aa.dir"}, {"path": "data/y", "md5": "bb"}]}})

@@ -1,0 +1,183 @@
+"""data/extra/NAME: what every system reaches on a further data set, as files, a table for the terminal, and a section of the page."""
+
+import itertools
+import shutil
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from flows.process.display import text_table
+from flows.results.metrics import Metrics, read_metrics
+from flows.results.pages import SIGNIFICANCE, Section
+from tasks.core.charts.page import table
+from tasks.core.metrics.mteb import task_result
+from tasks.core.metrics.tested import Tested
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder, read_json, write_json
+
+RESULTS = Path("data/extra")
+MADE = "made.json"
+REPORTED = ("test", "dev")  # splits, in the order of their tables
+
+
+@dataclass(frozen=True)
+class Made:
+    """The results on one data set: what made.json says, means by system, and the tests of every two systems by split."""
+
+    name: str
+    about: Mapping[str, Any]
+    metrics: Metrics
+    tests: Mapping[str, Any]
+
+    @property
+    def letters(self) -> dict[str, str]:
+        """A letter for each system."""
+        names = (first + last for first in ["", *string.ascii_lowercase] for last in string.ascii_lowercase)
+        return dict(zip(self.about["systems"], names, strict=False))
+
+    @property
+    def splits(self) -> list[str]:
+        return [split for split in REPORTED if split in self.tests["splits"]]
+
+    def queries(self, split: str) -> int:
+        return int(self.tests["splits"][split]["queries"])
+
+    def rows(self, split: str, best: str) -> tuple[list[str], list[list[str]]]:
+        """Header and a row for each system; `above` has the letters of those it is significantly above. `best` is marked."""
+        metric = self.about["metric"]
+        measures = [metric, *(name for name in next(iter(self.metrics.values()))[split] if name != metric)]
+        above = dict.fromkeys(self.about["systems"], "")
+        for pair in self.tests["splits"][split]["pairs"]:
+            if pair["significant"]:
+                winner, loser = ("system", "baseline") if pair["difference"] > 0 else ("baseline", "system")
+                above[pair[winner]] += self.letters[pair[loser]]
+        body = [
+            [
+                f"{self.letters[system]} {system}{' *' if system == best else ''}",
+                f"{self.metrics[system][split][metric]:.4f}",
+                "".join(sorted(marks)),
+                *(f"{self.metrics[system][split][name]:.4f}" for name in measures[1:]),
+            ]
+            for system, marks in above.items()
+        ]
+        return ["system", metric, "above", *measures[1:]], body
+
+
+def is_current(name: str, digest: str) -> bool:
+    """Whether the results on a data set are of what `digest` covers."""
+    made = RESULTS / name / MADE
+    return made.is_file() and read_json(made)["digest"] == digest
+
+
+def load(name: str) -> Made:
+    """The results on a data set."""
+    folder = RESULTS / name
+    return Made(name, read_json(folder / MADE), read_metrics(folder / "metrics"), read_json(folder / "significance.json"))
+
+
+def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, values: Path) -> None:
+    """data/extra/NAME from the files of a second tree: metrics, values of every query, tests, and MTEB's JSON where it has a score."""
+    with new_folder(RESULTS / name) as out:
+        for folder in ("metrics", "values", "mteb"):
+            (out / folder).mkdir()
+        for system in about["systems"]:
+            shutil.copyfile(metrics / f"{system}.json", out / "metrics" / f"{system}.json")
+            (out / "values" / system).mkdir()
+            for file in (values / system).glob("*.parquet"):
+                shutil.copyfile(file, out / "values" / system / file.name)
+            result = task_result(about["source"], about["revision"], read_json(metrics / f"{system}.json"), about["relevance"])
+            if result["scores"]:
+                write_json(out / "mteb" / f"{system}.json", result)
+        write_json(out / "significance.json", tested(out / "values", about, test))
+        write_json(out / MADE, about)
+
+
+def tested(values: Path, about: Mapping[str, Any], test: Tested) -> dict[str, Any]:
+    """Every two systems on every split, with Holm's correction over all pairs of the split."""
+    found = dict[str, Any]()
+    for split in REPORTED:
+        read = {system: _values(values / system / f"{split}.parquet", about["metric"]) for system in about["systems"]}
+        there = {system: one for system, one in read.items() if one}
+        if there:
+            queries = next(iter(there.values())).keys()
+            if any(one.keys() != queries for one in there.values()):
+                raise UserError(f"{values}: found systems with different {split} queries, expected the same; run again")
+            found[split] = {"queries": len(queries), "pairs": pairs(there, test)}
+    return {
+        "metric": about["metric"],
+        "alpha": test.alpha,
+        "test": f"{test.tests} over queries",
+        "correction": "Holm over all pairs of a split",
+        "splits": found,
+    }
+
+
+def pairs(values: Mapping[str, Mapping[str, float]], test: Tested) -> list[dict[str, Any]]:
+    """Every system against each one before it, over the same queries."""
+    import numpy as np
+
+    from tasks.core.metrics.paired_tests import holm, paired_t_test
+
+    queries = list(next(iter(values.values())))
+    arrays = {system: np.array([one[query] for query in queries], dtype=np.float64) for system, one in values.items()}
+    order = [(later, earlier) for earlier, later in itertools.combinations(arrays, 2)]
+    p_values = [test.p(arrays[later], arrays[earlier]) for later, earlier in order]
+    made = []
+    for (later, earlier), p, p_holm in zip(order, p_values, holm(p_values), strict=True):
+        _, low, high = paired_t_test(arrays[later], arrays[earlier], test.alpha)
+        difference = float((arrays[later] - arrays[earlier]).mean())
+        made.append({"system": later, "baseline": earlier, "difference": difference, "low": low, "high": high, "p": p, "p_holm": p_holm})
+        made[-1]["significant"] = p_holm <= test.alpha
+    return made
+
+
+def _values(path: Path, metric: str) -> dict[str, float]:
+    """A measure of every query; empty without the file."""
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        return {}
+    table = pq.read_table(path, columns=["query", metric])
+    return dict(zip(table["query"].to_pylist(), table[metric].to_pylist(), strict=True))
+
+
+def best_here() -> str:
+    """The best system on the main data set, as the report chose it; empty before there is a report."""
+    return str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
+
+
+def text(made: Made, best: str) -> str:
+    """A table for each split, for a terminal."""
+    about = made.about
+    lines = [f"extra.{made.name}: {about['source']}, {about['documents']:,} documents, zero-shot"]
+    for split in made.splits:
+        lines += [f"{split}, {made.queries(split):,} queries", text_table(*made.rows(split, best))]
+    return "\n".join([*lines, *legend(made, best), about["texts"]])
+
+
+def section(made: Made, best: str) -> Section:
+    """The same as a section of the page."""
+    parts: Sequence[Markup] = [
+        Markup("<h3>{}, {} queries</h3>{}").format(split, f"{made.queries(split):,}", table(*made.rows(split, best), words=("above",)))
+        for split in made.splits
+    ]
+    about = made.about
+    told = [f"Zero-shot on {about['source']}, {about['documents']:,} documents", *legend(made, best), about["texts"]]
+    note = " ".join(f"{line[0].upper()}{line[1:]}." for line in told)
+    return Section(f"extra-{made.name}", f"On {made.name}", Markup("").join(parts), note)
+
+
+def legend(made: Made, best: str) -> list[str]:
+    """How to read the tables."""
+    tests = made.tests
+    compared = len(next(iter(tests["splits"].values()))["pairs"])
+    told = [f"above: the systems that it is significantly above ({tests['test']}, Holm over {compared} pairs, level {tests['alpha']:g})"]
+    if best in made.about["systems"]:
+        told.append(f"{best} *: the best on the main data set, where it was chosen")
+    if left_out := made.about["left_out"]:
+        told.append(f"not measured here: {', '.join(left_out)}, which reorder other systems' runs")
+    return told
