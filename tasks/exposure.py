@@ -77,10 +77,9 @@ def kinds(records: Sequence[str], corpora: Sequence[Path]) -> dict[str, list[str
     """What each record is in some corpora: a document, or a query of a split; nothing where its id is unknown."""
     found: dict[str, list[str]] = {record: [] for record in records}
     for corpus in corpora:
-        tables = {"document": corpus / "documents.parquet"} | {
-            f"query of {split}": corpus / "queries" / f"{split}.parquet" for split in SPLITS
-        }
-        for kind, path in tables.items():
+        tables = {"document": "documents.parquet"} | {f"query of {split}": f"queries/{split}.parquet" for split in SPLITS}
+        for kind, name in tables.items():
+            path = corpus / name
             for record, place in zip(records, places(records, path if path.exists() else None).tolist(), strict=True):
                 if place >= 0 and kind not in found[record]:
                     found[record].append(kind)

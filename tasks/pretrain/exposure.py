@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from tasks.core.stage.draws import epoch_order
 from tasks.core.text.chunks import open_chunks
 from tasks.core.training.exposure import TEXT, Replay, Roles
@@ -20,6 +22,6 @@ def replay(paths: Mapping[str, Path], params: Pretrain, where: str) -> Replay:
         for step in range(total):
             epoch, place = divmod(step, steps_per_epoch(rows, params))
             chosen = rows[epoch_order(len(rows), params.seed, epoch)[place * size : (place + 1) * size]]
-            yield step, {TEXT: owners[chosen]}
+            yield step, {TEXT: owners[chosen].astype(np.int64)}
 
     return Replay(chunks.tokens.folder / "ids.parquet", None, total, steps())

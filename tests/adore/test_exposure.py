@@ -36,11 +36,7 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
     elsewhere = [*small.elsewhere("adore@tower", "again"), "--negatives", "data/negatives/bm25"]
     done = small.stage("adore@tower", *elsewhere)
     assert done.status == 0, done
-    paths = {
-        "tokens": small.folder / "data/tokens",
-        "corpus": small.folder / "data/corpus",
-        "negatives": small.folder / "data/negatives/bm25",
-    }
+    paths = {name: small.folder / f"data/{name}" for name in ("tokens", "corpus")} | {"negatives": small.folder / "data/negatives/bm25"}
     found = exposure.replay(paths, validate(Adore, values, "adore"), tmp_path)
     replayed = [{role: set(ordinals.tolist()) for role, ordinals in roles.items()} for _, roles in found.steps]
     assert len(replayed) == len(trained) == found.total == 3
