@@ -67,7 +67,8 @@ def parts(training: Mapping[str, Any], records: Sequence[str], scratch: Path) ->
     told = parts_of(
         Replay(found.documents, found.queries, found.total, counted(), found.beside), queries[queries >= 0], documents[documents >= 0]
     )
-    progress.close()
+    if progress.terminal:
+        progress.close()
     names = {True: dict(zip(queries.tolist(), records, strict=True)), False: dict(zip(documents.tolist(), records, strict=True))}
     rows = [{"id": names[part.role in OF_QUERIES][part.ordinal], **asdict(part)} for part in told]
     return [{key: value for key, value in row.items() if key != "ordinal"} for row in rows], found.total
