@@ -24,6 +24,7 @@ from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
 from tasks.core.metrics.mteb import MAIN, task_result
+from tasks.core.sources import forgotten
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.errors import Problem, UserError
@@ -110,6 +111,8 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
         with stopping_on_signals(processes):
             project = make_worktree(tree, commit)
             carry_changes(read_changes(commit), project)
+            if data != sections["dataset"]["source"]:
+                (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
             edit.apply(plan.edits, project / "params.yaml", lambda _: None)
             write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
             equip(project)

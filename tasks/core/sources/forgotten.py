@@ -24,18 +24,18 @@ def mark(kind: str, record: str) -> str:
     return hashlib.sha256(f"{kind}\0{record}".encode()).hexdigest()
 
 
-def read_marks(path: Path = FILE) -> frozenset[str]:
-    """The marks of the list; none where there is no list. UserError for a line that is none of its lines."""
+def read_marks(path: Path = FILE) -> dict[str, Kind]:
+    """The marks of the list, with their kinds; none where there is no list. UserError for a line that is none of its lines."""
+    found: dict[str, Kind] = {}
     if not path.exists():
-        return frozenset()
-    found = set()
+        return found
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             match = LINE.fullmatch(line.strip())
             if match is None:
                 raise UserError(f"{path}:{number}: found {line[:60]!r}, expected a kind, a SHA-256 and a date; git checkout {path}")
-            found.add(match[2])
-    return frozenset(found)
+            found[match[2]] = "document" if match[1] == "document" else "query"
+    return found
 
 
 def marks_digest(marks: Collection[str]) -> str:
