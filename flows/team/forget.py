@@ -314,6 +314,7 @@ def exposed(plan: Plan, tell: Tell) -> list[exposure.Model]:
 
 def tell_plan(plan: Plan, store: Store, tell: Tell, models: Sequence[exposure.Model]) -> None:
     """What would be removed, by place, and the models that saw the records."""
+    outs = {path for path, _ in plan.holdings.outs}
     rows = []
     for name, present in (
         ("cache", {oid for oid in plan.holdings.oids if object_path(store.objects, oid).is_file()}),
@@ -321,13 +322,14 @@ def tell_plan(plan: Plan, store: Store, tell: Tell, models: Sequence[exposure.Mo
     ):
         groups: dict[str, int] = defaultdict(int)
         for oid in present:
-            groups["/".join(plan.holdings.oids[oid].split("/")[:3])] += 1
+            path = Path(plan.holdings.oids[oid])
+            groups[next(str(one) for one in (path, *path.parents) if str(one) in outs)] += 1
         rows += [[name, path, str(count)] for path, count in sorted(groups.items())]
     rows += [["source", path, str(count)] for path, count in plan.lines.items()]
     rows += [["working trees", "files of artifacts and vectors", str(len(plan.files))]] if plan.files else []
     rows += [["scratch", str(path), "1"] for path in plan.folders]
     rows += [["run cache", "recorded runs", str(len(plan.runs))]] if plan.runs else []
-    tell(f"{len(plan.marks)} records, {len(plan.new)} of them new on {FILE}")
+    tell(f"{FILE}: {len(plan.marks)} records, {len(plan.new)} of them new")
     if rows:
         tell(text_table(["where", "what", "number"], rows))
     if models:
