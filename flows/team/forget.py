@@ -62,7 +62,7 @@ class Plan:
 def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell) -> int:
     """Forget documents and queries by their ids, or without ids all those of the list once more; 0 if no text of theirs is left.
 
-    `dry`: only tell. `sure` is asked before anything is removed. UserError while a run is in progress in a project that uses this
+    `dry`: only report. `sure` is asked before anything is removed. UserError while a run is in progress in a project that uses this
     cache, for an unknown id, and where a remote is unavailable.
     """
     with repository() as repo, ExitStack() as held:

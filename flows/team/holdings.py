@@ -2,7 +2,7 @@
 
 Texts turn into tokens, posting lists, vectors, runs, and pages, so a search for bytes finds few of them. Everything that a stage made
 from a corpus with a record, directly or not, counts as holding it, apart from what cannot (NONE) and files of the other kind of record
-(OF). Weights of models count as none: what they saw is told by `retemper exposure`.
+(OF). Weights of models count as none: what they saw is shown by `retemper exposure`.
 """
 
 import io
