@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def places_of(text: str, *folders: Path) -> set[str]:
 def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny_corpus: Any, tmp_path: Path) -> None:
     team = tmp_path / "remote"
     assert cached.retemper("remote", "add", "team", str(team)).status == 0
-    subprocess.run(["dvc", "push", "--quiet", "--run-cache"], check=True, env=None)
+    subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet", "--run-cache"], check=True)
     query, document = next(iter(tiny_corpus.qrels["train"].items()))
     other = next(reversed(tiny_corpus.documents))
     secret, asked = tiny_corpus.documents[document][1], tiny_corpus.queries["train"][query]
