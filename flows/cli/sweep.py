@@ -1,7 +1,7 @@
 """`retemper sweep`, `experiments` and `reproduce`: runs beside the working tree, and their results."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -46,8 +46,15 @@ def reproduce(
     *,
     into: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The clone, kept afterwards; default: a temporary one.")] = None,
     recompute: Annotated[bool, typer.Option("--recompute", help="With an empty cache and no remote: every stage runs.")] = False,
+    environment: Annotated[
+        Literal["revision", "present"],
+        typer.Option(help="Versions of packages: those of the revision's constraints.txt, or those installed here."),
+    ] = "revision",
+    tolerance: Annotated[
+        float, typer.Option(min=0, metavar="X", help="Where hardware differs: how far apart measures, vectors, and lists may be.")
+    ] = 0.01,
 ) -> int:
     """Run a revision in a fresh clone and compare every digest with its dvc.lock."""
-    from flows.experiments.reproduce import reproduce
+    from flows.experiments.reproduce import How, reproduce
 
-    return reproduce(rev, into, recompute)
+    return reproduce(rev, into, How(recompute, environment, tolerance))

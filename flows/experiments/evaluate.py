@@ -25,6 +25,7 @@ from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
 from tasks.core.metrics.mteb import MAIN, task_result
+from tasks.core.sources import forgotten
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.errors import Problem, UserError
@@ -142,7 +143,10 @@ def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display
     try:
         project = make_worktree(tree, commit)
         carry_changes(read_changes(commit), project)
+        own = read_yaml(project / "params.yaml")["dataset"]["source"]
         edit.apply(plan.edits, project / "params.yaml", lambda _: None)
+        if read_yaml(project / "params.yaml")["dataset"]["source"] != own:
+            (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
         write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
         equip(project)
         lend(kept, project)

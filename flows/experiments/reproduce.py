@@ -1,14 +1,22 @@
-"""`retemper reproduce REV`: a second tree runs a revision, and every digest is compared with the revision's own dvc.lock."""
+"""`retemper reproduce REV`: a second tree runs a revision, and every digest is compared with the revision's own dvc.lock.
 
-from collections.abc import Iterator, Sequence
+It runs with the revision's own versions (flows.experiments.versions). Where other hardware made the artifacts, other bits are expected:
+then what can be measured is compared by a tolerance (flows.experiments.closeness).
+"""
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from flows.experiments.closeness import distance
+from flows.experiments.versions import python_of
 from flows.parameters.sources import STANDS
 from flows.pipeline import server
 from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
-from flows.repository.cache import cache_folder, listing
+from flows.repository.cache import cache_folder, listing, object_path
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
 from flows.repository.worktree import RUN, equip, link_sources, make_worktree, passing_tree, remove_worktree, run_in
@@ -17,14 +25,27 @@ from flows.team.lineage import ancestors
 from tasks.core.stage.errors import USER_ERROR, Problem, UserError
 
 LATENCY = "data/latency/"
+TOLERANCE = 0.01
+HARDWARE = ("processor", "device", "threads", "instructions", "bf16", "arithmetic")  # of a record; the rest are versions
+Environment = Literal["revision", "present"]
 
 
-def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[str] = RUN) -> int:
-    """Print equal or different for every out; exit status 0 only if all are equal.
+@dataclass(frozen=True)
+class How:
+    """How to reproduce: with an empty cache, with whose versions, and how far apart measurements may be where hardware differs."""
 
-    Outs come from the cache and the remote where these have them, unless `recompute`: then every stage runs. Sources are those of
-    the revision; UserError if a stage would have to read one that has changed since.
+    recompute: bool = False
+    environment: Environment = "revision"
+    tolerance: float = TOLERANCE
+
+
+def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] = RUN) -> int:
+    """Print equal, close or different for every out; exit status 0 only if none is different.
+
+    Outs come from the cache and the remote where these have them, unless how.recompute: then every stage runs. Sources are those of
+    the revision; UserError if a stage would have to read one that has changed since, and where its versions cannot be installed.
     """
+    recompute = how.recompute
     commit = commit_of(revision)
     wanted = lock_of(commit, revision)
     if wanted is None:
@@ -36,15 +57,16 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
     try:
         with stopping_on_signals(processes):
             project = make_worktree(tree, commit)
+            python = python_of(project, processes, display.line) if how.environment == "revision" else run[0]
             cache = None if recompute else cache_folder()
             equip(project, own_cache=recompute)
             link_sources(project)
             if recompute:
                 _forget_remote(project)
                 (project / LOCK).unlink()  # its later entries were made here
-            status, problems = run_in(
-                project, run, processes, show=display.line, env={STANDS: "1", "PREFECT_HOME": str(server.HOME.absolute())}
-            )
+            command = (python, *run[1:]) if run is RUN else run
+            env = {STANDS: "1", "PREFECT_HOME": str(server.HOME.absolute())}
+            status, problems = run_in(project, command, processes, show=display.line, env=env)
             why = "; ".join(problem.message for problem in problems) or "its output is above"
             if status == USER_ERROR:
                 raise UserError(f"revision {revision}: {why}")
@@ -56,12 +78,15 @@ def reproduce(revision: str, into: Path | None, recompute: bool, run: Sequence[s
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
             rows = list(compare(wanted, made, *caches))
             notes = list(explain(wanted, made, rows, project))
+            rows = [*closer(rows, wanted, elsewhere(wanted, made, project), caches, tolerance=how.tolerance)]
     finally:
         if not into:
             remove_worktree(tree)
     display.line(f"\n{text_table(['out', 'digest', 'result'], rows)}")
-    unequal = sum(row[2] != "equal" for row in rows)
-    display.line(f"{revision} ({commit[:10]}): {len(rows) - unequal} outs equal, {unequal} different{f', in {tree}' if into else ''}")
+    equal, unequal = (sum(row[2].startswith(word) for row in rows) for word in ("equal", "different"))
+    close = len(rows) - equal - unequal
+    told = f"{equal} outs equal, {f'{close} close, ' if close else ''}{unequal} different"
+    display.line(f"{revision} ({commit[:10]}): {told}{f', in {tree}' if into else ''}")
     for note in notes:
         display.line(note)
     if status:
@@ -80,6 +105,49 @@ def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], proj
     yield from environments.differences(
         [stage for stage in stages if stage in here], environments.of_artifacts(wanted, cache=cache_folder()), here
     )
+
+
+def elsewhere(wanted: Lock, made: Lock, project: Path) -> set[str]:
+    """The stages that are known to have run on other hardware, with other threads, or in other arithmetic than in the second tree."""
+    here = environments.of_artifacts(made, project / timing.LOG)
+    there = environments.of_artifacts(wanted, cache=cache_folder())
+    return {
+        stage
+        for stage in here.keys() & there.keys()
+        if any(here[stage].get(key) != there[stage].get(key) for key in HARDWARE if key in here[stage] and key in there[stage])
+    }
+
+
+def closer(
+    rows: Sequence[tuple[str, str, str]], wanted: Lock, elsewhere: Set[str], caches: tuple[Path, Path], *, tolerance: float
+) -> Iterator[tuple[str, str, str]]:
+    """`rows` with `close: ...` in place of `different: ...` for what other hardware made, or was made from that, within `tolerance`."""
+    makers = {str(out["path"]): stage for stage, entry in wanted.items() for out in entry.get("outs") or []}
+    for path, digest, result in rows:
+        found = result.removeprefix("different: ").partition(" ")[0]
+        if result.startswith("different: ") and found != "not" and elsewhere & set(ancestors(wanted, makers[path])):
+            apart = _apart(path, (digest, found), caches)
+            if apart is None:
+                result = "close: other bits, as its inputs; nothing in it is measured"
+            else:
+                word = "close" if apart <= tolerance else "different"
+                result = f"{word}: measured {apart:.2g} apart, tolerance {tolerance:g}{'' if word == 'close' else f'; {found}'}"
+        yield path, digest, result
+
+
+def _apart(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> float | None:
+    """The largest distance of two versions of an out; None where no file of it can be measured, infinite where files are missing."""
+    pairs = zip(caches, digests, strict=True)
+    old, new = (listing(*pair) if pair[1].endswith(".dir") else {Path(path).name: pair[1]} for pair in pairs)
+    if old.keys() != new.keys() or not old:
+        return float("inf")
+    found = [
+        apart
+        for name in old
+        if old[name] != new[name]
+        and (apart := distance(name, object_path(caches[0], old[name]), object_path(caches[1], new[name]))) is not None
+    ]
+    return max(found, default=None)
 
 
 def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tasks.core.sources import datasets, wikipedia
 from tasks.core.sources.downloads import encoder_folder
+from tasks.core.sources.forgotten import FILE, marks_digest, read_marks
 from tasks.core.stage.errors import Unavailable, UserError, printable
 from tasks.core.stage.files import file_digest, file_stamp, write_json
 from tasks.core.stage.params import FROZEN, read_parameters, read_yaml
@@ -150,6 +151,8 @@ def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, me
             found = f"found sha256 {digest[:10]}, expected {wanted[:10]} of {source}"
             return {"problem": f"{_key(kind)} {name}: has changed: {found}; {remedy}", "files": {}}
         files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}
+        if kind == "dataset" and FILE.exists():
+            files[str(FILE.resolve())] = file_stamp(FILE)
     return {"problem": "", "files": files}
 
 
@@ -216,11 +219,16 @@ def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:
 
 
 def list_dataset(name: str, *, needs_qrels: bool = True) -> Listing:
-    """The files and versions behind a dataset SPEC; UserError where they are missing, qrels only if it `needs_qrels`."""
+    """The files and versions behind a dataset SPEC; UserError where they are missing, qrels only if it `needs_qrels`.
+
+    Its identity covers the records that prepare leaves out, if there are any.
+    """
     spec = datasets.parse_dataset(name)
     files = datasets.dataset_files(spec, needs_qrels=needs_qrels)
     folder = spec.folder if spec.place and files else None
-    return Listing(_relative(files, folder), datasets.dataset_versions(spec), spec.kind if files else str(spec))
+    forgotten = marks_digest(read_marks())
+    identity = f"{spec.kind if files else spec}{f' without {forgotten}' if forgotten else ''}"
+    return Listing(_relative(files, folder), datasets.dataset_versions(spec), identity)
 
 
 def list_encoder(name: str) -> Listing:

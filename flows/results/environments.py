@@ -9,17 +9,20 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from flows.repository import makings
 from flows.repository.lock import Lock, entry_digest
 from flows.results.timing import LOG, read
 from tasks.core.stage.entry import SECONDS
+from tasks.core.stage.params import FROZEN
+from tasks.params import Parameters
 
 FOLDER = Path(".retemper/environments")
 # Artifacts depend on their arithmetic or text processing.
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "peft")
 NOTED_BY = "tasks.core.stage.devices"  # RECORD names the stage's file
+SECTIONS = {"train": "rounds", "reranker": "rerankers", "retrieve_adore": "retrieve"}  # of params.yaml, where a stage has another name
 RECORD = "RETEMPER_RECORD"  # as in NOTED_BY, which imports torch
 
 
@@ -47,7 +50,24 @@ def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
         noted = json.loads((folder / f"{stage}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         noted = {}  # a stage without tensors
-    return {**(noted if isinstance(noted, dict) else {}), "processor": _processor(), "python": platform.python_version(), **_versions()}
+    noted = noted if isinstance(noted, dict) else {}
+    if asked := precision(stage):
+        noted["arithmetic"] = "bf16" if asked == "bf16" and noted.get("bf16") == "native" else "fp32"
+    return {**noted, "processor": _processor(), "python": platform.python_version(), **_versions()}
+
+
+def precision(stage: str, params: Path = FROZEN) -> str:
+    """The precision that the frozen parameters, with their defaults, ask of a stage; empty for a stage that has none."""
+    kind, _, name = stage.partition("@")
+    section = SECTIONS.get(kind, kind)
+    try:
+        annotation = Parameters.model_fields[section].annotation
+        given: Any = json.loads(params.read_text(encoding="utf-8"))[section]
+        named = get_args(annotation)  # of a dict of entries
+        record: Any = named[-1] if named else annotation
+        return str(((given[name] if named else given) or {}).get("precision", record.model_fields["precision"].default))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def of_artifacts(lock: Lock, log: Path = LOG, *, what: str = "environment", cache: Path | None = None) -> dict[str, dict[str, Any]]:

@@ -58,14 +58,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
     """
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
-        shared = (root / team.PROJECTS).is_dir()
-        projects = [Path.cwd(), *(other for other in team.registered(root) if shared and other != Path.cwd())]
-        if not root.is_relative_to(Path.cwd()) and not shared and not _is_worktree_of(root):
-            raise UserError(
-                f"{root}: this cache is outside the project, and who else uses it is unknown; "
-                f"run retemper cache share {root} in each project that does"
-            )
-        trees = list(dict.fromkeys(tree for project in projects for tree in worktrees(project)))
+        projects, trees = users_of(root)
         held.enter_context(locks.only_run_in(trees))
         locks.repair()
         held.enter_context(repo.lock)
@@ -79,7 +72,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
         needed = with_contents(needs, lambda oid: listing(root / "files" / "md5", oid))
         found = Garbage(
             {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
-            tuple(path for path, entry in _runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
+            tuple(path for path, entry in recorded_runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
         )
         _tell(f"cache {root}", found, {path: needs.names.get(object_id(path), "") for path in found.objects}, dry, tell)
         if not dry:
@@ -88,6 +81,18 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
             for folder in {run.parent for run in found.runs}:
                 with suppress(OSError):  # DVC fails on an empty folder of runs; one that is not empty stays
                     folder.rmdir()
+
+
+def users_of(root: Path) -> tuple[list[Path], list[Path]]:
+    """The projects that use a cache, this one first, and all their working trees. UserError where they cannot be known."""
+    shared = (root / team.PROJECTS).is_dir()
+    projects = [Path.cwd(), *(other for other in team.registered(root) if shared and other != Path.cwd())]
+    if not root.is_relative_to(Path.cwd()) and not shared and not _is_worktree_of(root):
+        raise UserError(
+            f"{root}: this cache is outside the project, and who else uses it is unknown; "
+            f"run retemper cache share {root} in each project that does"
+        )
+    return projects, list(dict.fromkeys(tree for project in projects for tree in worktrees(project)))
 
 
 def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
@@ -136,7 +141,7 @@ def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield str(out["md5"]), str(out["path"])
 
 
-def _runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def recorded_runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Every entry of a run cache; records the names of what it made."""
     for path in sorted((root / "runs").glob("*/*/*")):
         try:
@@ -161,7 +166,7 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
     except Exception as error:  # from DVC, or any library that talks to remotes
         raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
     places = {oid: path for path in there if (oid := remote_id(path))}
-    entries = list(_runs(root, needs))
+    entries = list(recorded_runs(root, needs))
 
     def load(oid: str) -> Mapping[str, str]:
         if found := listing(root / "files" / "md5", oid):

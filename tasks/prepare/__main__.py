@@ -3,10 +3,12 @@
 from contextlib import ExitStack
 
 from tasks.core.sources.datasets import parse_dataset
+from tasks.core.sources.forgotten import FILE, read_marks
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load, read_parameters
 from tasks.prepare.corpus import write_corpus
+from tasks.prepare.forgotten import without
 from tasks.prepare.negatives import write_none, write_official
 from tasks.prepare.params import Dataset, Prepare
 from tasks.prepare.readers import read
@@ -27,12 +29,15 @@ def main() -> None:
         corpus, none, random, official = (
             outs.enter_context(new_folder(path)) for path in (paths.out, paths.none, paths.random, paths.official)
         )
-        source = read(spec, needs_qrels=needs_qrels)
+        marks = read_marks()
+        source = without(read(spec, needs_qrels=needs_qrels), marks)
         prepared = write_corpus(source, settings, corpus, needs_qrels=needs_qrels)
         write_none(none)
         write_none(random)
         counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
     print(f"{spec}\n{table(prepared.stats)}")
+    if marks:
+        print(f"{FILE}: {len(marks):,} records are left out where the source has them")
     for reason, count in counts.items():
         if count:
             print(f"official negatives {reason}: {count:,}")

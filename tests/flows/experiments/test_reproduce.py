@@ -10,10 +10,10 @@ from flows.results import environments, timing
 REPRODUCE = """
 import sys
 from pathlib import Path
-from flows.experiments.reproduce import reproduce
+from flows.experiments.reproduce import How, reproduce
 from tests.forks import FORK
 run = [*FORK, "tests.forked", "--toy", "run"]
-sys.exit(reproduce(sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "recompute", run))
+sys.exit(reproduce(sys.argv[1], Path(sys.argv[2]), How(sys.argv[3] == "recompute"), run=run))
 """
 
 

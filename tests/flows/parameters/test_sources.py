@@ -12,6 +12,7 @@ import pytest
 
 import flows.parameters.sources
 from flows.parameters.sources import dataset_entry, source_keys, watch, write_source
+from tasks.core.sources.forgotten import mark
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze_parameters
 
@@ -378,3 +379,16 @@ def test_a_stage_learns_that_a_source_has_changed(place: Place) -> None:
     found = watch(["encoder", "dataset"])
     assert found["problem"].startswith("dataset.source beir:beir: has changed: found sha256 ")
     assert found["problem"].endswith("of data/source.json; run again") and found["files"] == {}
+
+
+def test_a_list_of_forgotten_records_is_part_of_the_data_set(place: Place) -> None:
+    before = place.write()["dataset"]
+    place.write()
+    lines = [f"document {mark('document', name)} 2026-11-24\n" for name in ("d1", "d2")]
+    Path("forgotten.txt").write_text("".join(lines))
+    assert (changed := place.write()["dataset"])["digest"] != before["digest"]
+    assert changed["files"] == before["files"]
+    Path("forgotten.txt").write_text("# sorted otherwise\n" + "".join(lines[::-1]))
+    assert place.write()["dataset"] == changed
+    Path("forgotten.txt").write_text("# none\n")
+    assert place.write()["dataset"] == before, "a project without forgotten records is as it was"

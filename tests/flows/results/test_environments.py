@@ -95,3 +95,18 @@ def test_stages_with_the_same_difference_share_a_line() -> None:
         "a, b: was computed with threads 1, here 2; torch 2.1, here 2.2",
         "c: was computed with the same threads, hardware and versions",
     ]
+
+
+def test_the_arithmetic_is_what_was_asked_of_hardware_that_has_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "data").mkdir()
+    sections = {"rounds": {"a": {"precision": "fp32"}, "b": {}}, "encode": {}, "retrieve": None, "mix": {"m": {}}}
+    (folder / "data/params.json").write_text(json.dumps(sections))
+    asked = {stage: environments.precision(stage) for stage in ("train@a", "train@b", "encode@a", "retrieve_adore@t", "mix@m", "report")}
+    assert asked == {"train@a": "fp32", "train@b": "bf16", "encode@a": "bf16", "retrieve_adore@t": "bf16", "mix@m": "", "report": ""}
+    for native, told in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr(devices, "compute_dtype", lambda *_, native=native: torch.bfloat16 if native else torch.float32)
+        for stage, arithmetic in (("train@a", "fp32"), ("train@b", told)):
+            monkeypatch.setenv(devices.RECORD, environments.begin(stage)[devices.RECORD])
+            devices.record(torch.device("cpu"))
+            assert environments.taken(stage)["arithmetic"] == arithmetic
+    assert "arithmetic" not in environments.taken("report")

@@ -1,0 +1,93 @@
+"""How far two versions of an artifact's file are apart, where other hardware gives other bits.
+
+Vectors and weights by the norm of their difference over the norm of the first; figures (JSON) by their largest absolute difference;
+runs and tables of ranked documents by the share of the first TOP documents that are not the same. 0 is equal.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TOP = 10
+UNLIKE = math.inf  # of another shape, or with other keys
+
+
+def distance(name: str, old: Path, new: Path) -> float | None:
+    """The distance of two files of this name; None where nothing is measured (pages, texts, indexes)."""
+    measure = {".npy": _arrays, ".safetensors": _weights, ".json": _figures, ".trec": _runs, ".parquet": _tables}.get(Path(name).suffix)
+    try:
+        return None if measure is None else measure(old, new)
+    except (OSError, ValueError, KeyError):
+        return UNLIKE
+
+
+def _arrays(old: Path, new: Path) -> float:
+    return _apart(*(np.load(path.open("rb"), allow_pickle=False) for path in (old, new)))
+
+
+def _weights(old: Path, new: Path) -> float:
+    from safetensors.numpy import load_file
+
+    one, other = load_file(old), load_file(new)
+    if one.keys() != other.keys():
+        return UNLIKE
+    return max((_apart(one[name], other[name]) for name in one), default=0.0)
+
+
+def _apart(one: Any, other: Any) -> float:
+    if one.shape != other.shape:
+        return UNLIKE
+    norm, difference = (
+        float(np.linalg.norm(one.astype(np.float64))),
+        float(np.linalg.norm(one.astype(np.float64) - other.astype(np.float64))),
+    )
+    return difference / norm if norm else (0.0 if not difference else UNLIKE)
+
+
+def _figures(old: Path, new: Path) -> float:
+    one, other = (dict(_flat(json.loads(path.read_text(encoding="utf-8")))) for path in (old, new))
+    if one.keys() != other.keys():
+        return UNLIKE
+    return max((abs(one[key] - other[key]) for key in one), default=0.0)
+
+
+def _flat(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Every number with its place; texts (digests of weights, say) are left out."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, (*place, str(key)))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _flat(inner, (*place, str(number)))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield place, float(value)
+
+
+def _runs(old: Path, new: Path) -> float:
+    lists = [[line.split() for line in path.read_text(encoding="utf-8").splitlines()] for path in (old, new)]
+    return _swapped(*([(query, doc, int(rank)) for query, _, doc, rank, *_ in rows] for rows in lists))
+
+
+def _tables(old: Path, new: Path) -> float | None:
+    import pyarrow.parquet as pq
+
+    if not {"query", "doc", "rank"} <= set(pq.read_schema(old).names):
+        return None
+    tables = [pq.read_table(path, columns=["query", "doc", "rank"]) for path in (old, new)]
+    return _swapped(*(zip(*(table[name].to_pylist() for name in ("query", "doc", "rank")), strict=True) for table in tables))
+
+
+def _swapped(old: Any, new: Any) -> float:
+    """The mean share, over the queries of either, of the first TOP documents of the first that the second lacks."""
+    first, second = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for lists, rows in ((first, old), (second, new)):
+        for query, doc, rank in rows:
+            if rank <= TOP:
+                lists[query].add(doc)
+    shares = [len(first[query] - second[query]) / max(1, len(first[query])) for query in {*first, *second}]
+    return sum(shares) / len(shares) if shares else 0.0

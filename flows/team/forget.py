@@ -1,0 +1,345 @@
+"""`retemper forget`: a record leaves the source, the caches, and the remotes, and does not come back.
+
+The list of hashes comes first, so that a run that was killed is finished by `retemper forget` without arguments; corpora are removed last,
+because they say what else holds a record.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.process import locks
+from flows.process.display import text_table
+from flows.process.processes import environment
+from flows.repository.cache import file_md5, object_id, object_path, objects
+from flows.repository.dvc import PUSHED, UNPUSHED
+from flows.repository.git import git
+from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
+from flows.repository.project import repository
+from flows.repository.remote import refuse_unmarked
+from flows.team import exposure, gc, sweep
+from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, remote_places
+from flows.team.sync import reason
+from tasks.core.sources.datasets import local_path
+from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_text
+from tasks.core.stage.params import read_yaml
+
+SETTINGS = Path("retraining.yaml")
+REBUILT = ("scratch", "evaluate", "dataset", "dataset.json", "champion")  # of .retemper: unfinished or derived, made again when needed
+CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
+FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tables
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Plan:
+    """What is to be removed, and where."""
+
+    marks: frozenset[str]
+    new: tuple[tuple[Kind, str], ...]  # records that the list does not have yet
+    holdings: Holdings
+    sources: tuple[tuple[str, tuple[Path, ...]], ...]  # kind and folders
+    lines: Mapping[str, int]  # records by file of a source
+    files: tuple[Path, ...]  # of working trees
+    folders: tuple[Path, ...]
+    runs: tuple[Path, ...]  # entries of the run cache
+    notes: list[str] = field(default_factory=list)
+
+
+def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell) -> int:
+    """Forget documents and queries by their ids, or without ids all those of the list once more; 0 if no text of theirs is left.
+
+    `dry`: only report. `sure` is asked before anything is removed. UserError while a run is in progress in a project that uses this
+    cache, for an unknown id, and where a remote is unavailable.
+    """
+    with repository() as repo, ExitStack() as held:
+        root = Path(repo.cache.local_cache_dir)
+        projects, trees = gc.users_of(root)
+        held.enter_context(locks.only_run_in(trees))
+        locks.repair()
+        held.enter_context(repo.lock)
+        store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
+        entries = list(known_entries(root, projects, trees))
+        plan = make_plan(records, entries, store, root=root, trees=trees)
+        tell_plan(plan, store, tell, exposed(plan, tell))
+        if dry or not sure():
+            tell("nothing was removed")
+            return 0
+        remember(plan)
+        for kind, folders in plan.sources:
+            withdraw(kind, folders, plan.marks, dry=False)
+        remove(plan, store, root)
+        left = check(plan, store, root, trees, tell)
+    tell_next(tell)
+    return 1 if left else 0
+
+
+def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *, root: Path, trees: Sequence[Path]) -> Plan:
+    """What holds `records` and those of the list."""
+    listed = read_marks()
+    new = tuple(one for record in dict.fromkeys(records) for one in named(record, entries, store, listed) if mark(*one) not in listed)
+    known = listed | {mark(*one): one[0] for one in new}
+    marks = frozenset(known)
+    if not marks:
+        raise UserError(f"{FILE}: no record is listed; name one: retemper forget ID, or document:ID, query:ID")
+    kinds = frozenset(known.values())
+    holdings = find(entries, store, marks, kinds)
+    sources = tuple(own_sources())
+    lines: dict[str, int] = {}
+    for kind, folders in sources:
+        told = withdraw(kind, folders, marks, dry=True)
+        lines |= told["files"]
+        holdings.texts |= set(told["texts"])
+    gone = set(holdings.oids)
+    runs = tuple(path for path, entry in gc.recorded_runs(root, gc.Needs()) if any(oid in gone for oid, _ in gc.outs(entry)))
+    files = tuple(path for tree in trees for path in held_files(tree, gone, kinds))
+    folders = tuple(path for tree in trees for name in REBUILT if (path := tree / ".retemper" / name).exists())
+    if "document" in kinds:
+        files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
+    plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)
+    plan.notes += [f"{one}: neither in the cache nor on a remote, so what was made from it is not known" for one in holdings.unread]
+    plan.notes += list(source_notes(lines))
+    return plan
+
+
+def named(record: str, entries: Sequence[Entry], store: Store, listed: Collection[str]) -> list[tuple[Kind, str]]:
+    """The kind and id that a user names: an id, or document:ID, query:ID. UserError where it is neither, or both."""
+    kinds = [kind for kind in KINDS if mark(kind, record) in listed] or kinds_of(record, entries, store)
+    if len(kinds) == 1:
+        return [(kinds[0], record)]
+    if kinds:
+        raise UserError(f"{record}: a document and a query have this id; name one: document:{record} or query:{record}")
+    prefix, _, rest = record.partition(":")
+    for kind in KINDS:
+        if prefix == kind and rest:
+            return [(kind, rest)]
+    raise UserError(
+        f"{record}: no corpus in the cache or on a remote has this id; if the source has it: document:{record} or query:{record}"
+    )
+
+
+def kinds_of(record: str, entries: Sequence[Entry], store: Store) -> list[Kind]:
+    """What this project's corpora have under an id."""
+    own = [entry for entry in entries if entry.own]
+    return [kind for kind in KINDS if holders(own, store, {mark(kind, record)}).ids]
+
+
+def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -> Iterator[Entry]:
+    """Entries of every dvc.lock of the projects and of the run cache. Corpora of this project, of any commit, are its own."""
+    own = set(own_corpora())
+    found: list[Lock] = [lock for project in projects for _, there in locks_of_references(project) for lock in there]
+    for tree in trees:
+        found += [read_lock(tree / name) for name in (locks.DVC_LOCK, locks.BEFORE, locks.AFTER)]
+        found += [read_lock(path) for path in sorted((tree / UNPUSHED).glob("*.lock"))]
+    for tree in worktrees():
+        own |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
+    found += [{"run": entry} for _, entry in gc.recorded_runs(root, gc.Needs())]
+    for lock in found:
+        for entry in lock.values():
+            yield Entry(entry, any(out in own for out in Entry(entry, True).outs()))
+
+
+def own_corpora() -> Iterator[tuple[str, str]]:
+    """Path and digest of the corpora in every dvc.lock that git has of this project, in old commits too."""
+    for line in git("rev-list", "--all", "--objects", "--", locks.DVC_LOCK.name, check=False).splitlines():
+        oid, _, name = line.partition(" ")
+        if name.endswith(locks.DVC_LOCK.name):
+            yield from CORPUS.findall(git("cat-file", "blob", oid))
+
+
+def open_remotes(repo: Any) -> Iterator[Remote]:
+    """Every remote of the project; what its runs made becomes known here. UserError where one is unavailable."""
+    for name in repo.config["remote"]:
+        try:
+            remote = repo.cloud.get_remote(name)
+            refuse_unmarked(remote)
+            repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
+            yield Remote(name, remote.fs, remote.odb, remote.path, remote_places(remote.fs, remote.odb.path))
+        except Exception as error:  # from DVC, or any library that talks to remotes
+            raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
+
+
+def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
+    """The user's own tables: the data set, if it is a folder of lines or rows, batches of the inbox, judgments of browse."""
+    kind, _, place = str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", "")).partition(":")
+    if kind in FOLDERS and local_path(place).is_dir():
+        yield kind, (local_path(place).absolute(),)
+    settings = read_yaml(SETTINGS) if SETTINGS.exists() else {}
+    inbox = (settings.get("intake") or {}).get("inbox")
+    batches = sorted(path.absolute() for path in local_path(inbox).glob("*") if path.is_dir()) if inbox else []
+    judged = Path(".retemper/judged").absolute()
+    if folders := [*batches, *([judged] if judged.is_dir() else [])]:
+        yield "beir", tuple(folders)
+
+
+def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
+    """Run tasks.prepare.withdraw."""
+    asked = json.dumps({"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry})
+    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
+    command = [sys.executable, "-m", "tasks.prepare.withdraw"]
+    done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, env=env, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def held_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> Iterator[Path]:
+    """Files of a working tree with the content of one of `oids`."""
+    for path in sweep.files_below(tree / "data"):
+        if may_hold(path.relative_to(tree).as_posix(), kinds) and file_md5(path) in oids:
+            yield path
+    for path in (tree / "data").rglob("*"):  # links into the cache
+        if path.is_symlink() and may_hold(path.relative_to(tree).as_posix(), kinds) and object_id(path.resolve()) in oids:
+            yield path
+
+
+def other_shards(folder: Path, clean: Collection[str]) -> Iterator[Path]:
+    """Kept vectors that are not known to be of other documents."""
+    for path in sorted(folder.glob("*.npy")):
+        digest = path.with_suffix(".sha256")
+        if not digest.exists() or digest.read_text(errors="replace") not in clean:
+            yield from (one for suffix in (".npy", ".sha256", ".rows") if (one := path.with_suffix(suffix)).exists())
+
+
+def source_notes(lines: Mapping[str, int]) -> Iterator[str]:
+    """What the user must do about the source."""
+    source = str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", ""))
+    if source.partition(":")[0] not in FOLDERS:
+        yield f"dataset.source {source}: its files are not changed, but prepare leaves the records out; have its owner delete them"
+    for path in lines:
+        if git("ls-files", "--error-unmatch", path, check=False):
+            yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"
+
+
+def remember(plan: Plan) -> None:
+    """Add the new records to the list."""
+    today = datetime.now(UTC).date().isoformat()
+    text = FILE.read_text(encoding="utf-8") if FILE.exists() else HEAD
+    if plan.new:
+        write_text(FILE, text + "".join(f"{kind} {mark(kind, record)} {today}\n" for kind, record in plan.new))
+
+
+def remove(plan: Plan, store: Store, root: Path) -> None:
+    """Remove what the plan names, corpora last."""
+    for path in plan.folders:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    for path in plan.files:
+        path.unlink(missing_ok=True)
+    for last in (False, True):
+        oids = [oid for oid, path in plan.holdings.oids.items() if path.startswith(CORPORA) == last]
+        for remote in store.remotes:
+            delete_from(remote, oids)
+        for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")):
+            object_path(store.objects, oid).unlink(missing_ok=True)
+    for run in plan.runs:
+        for remote in store.remotes:
+            place = remote.fs.join(remote.root, *run.relative_to(root).parts)
+            if remote.fs.exists(place):
+                remote.fs.remove(place)
+        run.unlink(missing_ok=True)
+        with suppress(OSError):  # DVC fails on an empty folder of runs; one that is not empty stays
+            run.parent.rmdir()
+    PUSHED.unlink(missing_ok=True)
+
+
+def delete_from(remote: Remote, oids: Collection[str]) -> None:
+    """Remove objects from a remote, listings first."""
+    places = [remote.places[oid] for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")) if oid in remote.places]
+    there = [place for place in places if remote.fs.exists(place)]
+    if there:
+        from dvc_data.hashfile.db import get_index
+
+        remote.fs.remove(there)
+        get_index(remote.odb).clear()
+
+
+def check(plan: Plan, store: Store, root: Path, trees: Sequence[Path], tell: Tell) -> list[Path]:
+    """Look for the texts in what is left; what is derived is removed too. Returns the files that still have one."""
+    wanted, left = sweep.needles(plan.holdings.texts), list[Path]()
+    if not plan.holdings.texts:
+        tell("no text of theirs is known here, so none was looked for")
+        return left
+    stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
+    for place in stores:
+        stray = [path for path in objects(place / "files" / "md5") if sweep.holds(path, wanted)]
+        names = {object_id(path) for path in stray}
+        stray += [
+            path
+            for path in objects(place / "files" / "md5")
+            if names and path.suffix == ".dir" and any(name in path.read_text(errors="replace") for name in names)
+        ]
+        for path in stray:
+            tell(f"{path}: had the text, though no recorded run says so; removed")
+            path.unlink(missing_ok=True)
+    for tree in trees:
+        for path in sweep.found_below(tree, wanted, but=[*stores, *(other for other in trees if other != tree)]):
+            if path.relative_to(tree).parts[0] in ("data", ".retemper") and "prefect-server" not in path.parts:
+                tell(f"{path}: had the text; removed")
+                path.unlink()
+            else:
+                left.append(path)
+    folders = [folder for _, folders in plan.sources for folder in folders]
+    left += [path for folder in folders for path in sweep.found_below(folder, wanted) if path not in left]
+    for remote in store.remotes:
+        if remote.fs.protocol != "local":
+            tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
+    for path in left:
+        tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
+    return left
+
+
+def exposed(plan: Plan, tell: Tell) -> list[exposure.Model]:
+    """The models that saw the records, as far as it can be replayed."""
+    if not plan.holdings.ids:
+        return []
+    try:
+        found = exposure.expose(sorted(plan.holdings.ids), exposure.known_locks())
+    except UserError as error:
+        tell(f"which models saw them is not known: {error}")
+        return []
+    plan.notes += found.notes
+    return list(found.models)
+
+
+def tell_plan(plan: Plan, store: Store, tell: Tell, models: Sequence[exposure.Model]) -> None:
+    """What would be removed, by place, and the models that saw the records."""
+    outs = {path for path, _ in plan.holdings.outs}
+    rows = []
+    for name, present in (
+        ("cache", {oid for oid in plan.holdings.oids if object_path(store.objects, oid).is_file()}),
+        *((f"remote {remote.name}", plan.holdings.oids.keys() & remote.places.keys()) for remote in store.remotes),
+    ):
+        groups: dict[str, int] = defaultdict(int)
+        for oid in present:
+            path = Path(plan.holdings.oids[oid])
+            groups[next(str(one) for one in (path, *path.parents) if str(one) in outs)] += 1
+        rows += [[name, path, str(count)] for path, count in sorted(groups.items())]
+    rows += [["source", path, str(count)] for path, count in plan.lines.items()]
+    rows += [["working trees", "files of artifacts and vectors", str(len(plan.files))]] if plan.files else []
+    rows += [["scratch", str(path), "1"] for path in plan.folders]
+    rows += [["run cache", "recorded runs", str(len(plan.runs))]] if plan.runs else []
+    tell(f"{FILE}: {len(plan.marks)} records, {len(plan.new)} of them new")
+    if rows:
+        tell(text_table(["where", "what", "number"], rows))
+    if models:
+        tell("\n" + text_table(["model that saw them", "in"], [[exposure.told(one), ", ".join(one.trainings)] for one in models]))
+    for note in plan.notes:
+        tell(f"note: {note}")
+
+
+def tell_next(tell: Tell) -> None:
+    """What is left to do."""
+    tell(f"removed. Next: git add {FILE} && git commit; retemper run (or retemper retrain) trains without the records;")
+    tell("then crown a new champion and run retemper gc, with --remote: weights that saw them stay until then.")
+    tell("Everyone with a clone or a cache of their own: git pull, then retemper forget (without ids).")

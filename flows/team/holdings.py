@@ -1,0 +1,237 @@
+"""Which objects of a cache, and of remotes, hold some records: by lineage from every corpus that has them.
+
+Texts turn into tokens, posting lists, vectors, runs, and pages, so a search for bytes finds few of them. Everything that a stage made
+from a corpus with a record, directly or not, counts as holding it, apart from what cannot (NONE) and files of the other kind of record
+(OF). Weights of models count as none: what they saw is shown by `retemper exposure`.
+"""
+
+import io
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flows.repository.cache import listing, object_path, remote_id
+from flows.team.lineage import folder_digest
+from tasks.core.sources.forgotten import Kind, mark
+
+CORPORA = ("data/corpus", "data/pseudo")
+NONE = tuple(
+    f"data/{name}/"
+    for name in ("encoders", "rerankers", "state", "curves", "pretrain_curves", "metrics", "index_metrics", "latency", "studies")
+)
+OF: Mapping[Kind, tuple[str, ...]] = {  # what holds one kind alone
+    "document": tuple(
+        f"data/{name}"
+        for name in ("corpus/documents", "pseudo/documents", "tokens/documents", "bm25/", "embeddings/", "indexes/", "chunks/")
+    ),
+    "query": tuple(
+        f"data/{name}" for name in ("corpus/queries/", "corpus/columns/", "pseudo/queries/", "pseudo/kinds/", "tokens/queries/")
+    ),
+}
+EMBEDDINGS = "data/embeddings/"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A remote's filesystem and the objects there, by digest."""
+
+    name: str
+    fs: Any
+    odb: Any
+    root: str  # of the remote
+    places: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Store:
+    """Objects of the local cache, or of a remote where the cache lacks one."""
+
+    objects: Path
+    remotes: Sequence[Remote] = ()
+
+    def read(self, oid: str) -> bytes | None:
+        with suppress(OSError):
+            return object_path(self.objects, oid).read_bytes()
+        for remote in self.remotes:
+            if oid in remote.places:
+                return bytes(remote.fs.fs.cat_file(remote.places[oid]))
+        return None
+
+    def listing(self, oid: str) -> dict[str, str]:
+        """Files of a folder by name; empty where its listing is nowhere."""
+        if found := listing(self.objects, oid):
+            return found
+        text = self.read(oid) if oid.endswith(".dir") else None
+        return {entry["relpath"]: entry["md5"] for entry in json.loads(text)} if text else {}
+
+    def table(self, oid: str, columns: Sequence[str]) -> pa.Table | None:
+        data = self.read(oid)
+        return None if data is None else pq.read_table(io.BytesIO(data), columns=list(columns))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a dvc.lock or of the run cache; `own` if one of this project's dvc.locks has it."""
+
+    value: Mapping[str, Any]
+    own: bool
+
+    def outs(self) -> Iterator[tuple[str, str]]:
+        for out in self.value.get("outs") or []:
+            if out.get("md5"):
+                yield str(out["path"]), str(out["md5"])
+
+    def deps(self) -> Iterator[tuple[str, str]]:
+        for dep in self.value.get("deps") or []:
+            yield str(dep["path"]), str(dep.get("md5", ""))
+
+
+@dataclass
+class Holdings:
+    """What holds the records: objects by digest, and the outs (path, digest) that they are part of.
+
+    `texts` are the records' own, `clean` the SHA-256 of vectors known to be of other documents.
+    """
+
+    outs: set[tuple[str, str]] = field(default_factory=set)
+    oids: dict[str, str] = field(default_factory=dict)  # digest to path
+    ids: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
+    clean: set[str] = field(default_factory=set)
+    unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
+
+
+def find(entries: Sequence[Entry], store: Store, marks: Collection[str], kinds: Collection[Kind]) -> Holdings:
+    """What holds the records of `marks`, which are of `kinds`.
+
+    Other projects may share the cache and use the same ids: an entry that is not `own` counts only if a record's text is the same.
+    """
+    found = holders(entries, store, marks)
+    _follow(entries, store, kinds, found)
+    kept = _kept_elsewhere(entries, store, found)
+    for path, oid in sorted(found.outs):
+        _hold(path, oid, store, marks, kinds=kinds, found=found)
+    for oid in kept & found.oids.keys():
+        del found.oids[oid]
+    return found
+
+
+def holders(entries: Iterable[Entry], store: Store, marks: Collection[str]) -> Holdings:
+    """The corpora that have records of `marks`, their ids and texts."""
+    found = Holdings()
+    corpora: dict[tuple[str, str], bool] = {}
+    for entry in entries:
+        for path, oid in entry.outs():
+            if path in CORPORA:
+                corpora[path, oid] = corpora.get((path, oid), False) or entry.own
+    for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first, which say the texts
+        texts = _texts(store, path, oid, marks, found)
+        if texts and (corpora[path, oid] or texts & found.texts):
+            found.texts |= texts
+            found.outs.add((path, oid))
+    return found
+
+
+def may_hold(path: str, kinds: Collection[Kind]) -> bool:
+    """Whether a file or folder, by its path below the project, may hold a record of one of `kinds`."""
+    if f"{path}/".startswith(NONE):
+        return False
+    only = [kind for kind, places in OF.items() if path.startswith(places) or f"{path}/".startswith(places)]
+    return not only or bool(set(only) & set(kinds))
+
+
+def _texts(store: Store, path: str, oid: str, marks: Collection[str], found: Holdings) -> set[str]:
+    """The texts of marked records in a corpus."""
+    files = store.listing(oid)
+    if not files:
+        found.unread.append(f"{path} {oid}")
+        return set()
+    texts: set[str] = set()
+    for name, inner in files.items():
+        kind = "document" if name == "documents.parquet" else "query" if name.startswith("queries/") else ""
+        if kind:
+            table = store.table(inner, ["id", "text", *(["title"] if kind == "document" else [])])
+            if table is None:
+                found.unread.append(f"{path}/{name} {inner}")
+                continue
+            places = [row for row, one in enumerate(table["id"].to_pylist()) if mark(kind, one) in marks]
+            for row in table.take(pa.array(places, pa.int64())).to_pylist():
+                found.ids.add(row["id"])
+                texts.add(row["text"] or row.get("title") or " ")
+    return texts
+
+
+def _follow(entries: Sequence[Entry], store: Store, kinds: Collection[Kind], found: Holdings) -> None:
+    """Add the outs of every entry that read from one of `found.outs`, and so on."""
+    readers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        for dep in entry.deps():
+            readers[dep].append(entry)
+    read = {path for path, _ in readers}
+    waiting = list(found.outs)
+    while waiting:
+        path, oid = waiting.pop()
+        for dep in _as_read(path, oid, store, [one for one in read if may_hold(one, kinds)]):
+            for entry in readers.get(dep, ()):
+                for out in entry.outs():
+                    if out not in found.outs and may_hold(out[0], kinds):
+                        found.outs.add(out)
+                        waiting.append(out)
+
+
+def _as_read(path: str, oid: str, store: Store, read: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """An out as dependencies name it: itself, and the files and folders in it that some stage reads."""
+    yield path, oid
+    inner = [one for one in read if one.startswith(f"{path}/")]
+    files = store.listing(oid) if inner else {}
+    for one in inner:
+        below = one.removeprefix(f"{path}/")
+        inside = {name.removeprefix(f"{below}/"): digest for name, digest in files.items() if name.startswith(f"{below}/")}
+        if below in files or inside:
+            yield one, files.get(below) or folder_digest(inside)
+
+
+def _kept_elsewhere(entries: Sequence[Entry], store: Store, found: Holdings) -> set[str]:
+    """Objects of outs that hold no record: equal files of others are not removed under them."""
+    others = {out for entry in entries for out in entry.outs()} - found.outs
+    kept = {oid for _, oid in others}
+    for _, oid in others:
+        kept |= set(store.listing(oid).values()) if oid.endswith(".dir") else set()
+    return kept
+
+
+def _hold(path: str, oid: str, store: Store, marks: Collection[str], *, kinds: Collection[Kind], found: Holdings) -> None:
+    found.oids[oid] = path
+    files = store.listing(oid)
+    spared = _other_shards(files, store, marks, found) if path.startswith(EMBEDDINGS) else set()
+    for name, inner in files.items():
+        if name not in spared and may_hold(f"{path}/{name}", kinds):
+            found.oids[inner] = f"{path}/{name}"
+
+
+def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str], found: Holdings) -> set[str]:
+    """Names of the shards of an embedding folder without a marked document; their SHA-256 go to `found.clean`."""
+    ids, owners, manifest = (store.read(files.get(name, "")) for name in ("ids.parquet", "owners.npy", "manifest.json"))
+    if ids is None or owners is None or manifest is None:
+        return set()
+    told = json.loads(manifest)
+    names = pq.read_table(io.BytesIO(ids), columns=["id"])["id"].to_pylist()
+    marked = np.array([mark("document", name) in marks for name in names], dtype=bool)
+    rows = np.flatnonzero(marked[np.load(io.BytesIO(owners), allow_pickle=False)])
+    touched = set(np.searchsorted(np.cumsum(told["shards"]), rows, side="right").tolist())
+    spared = {number for number in range(len(told["shards"])) if number not in touched}
+    found.clean |= {digest for number, digest in enumerate(told.get("digests") or []) if number in spared}
+    return {f"{number:05d}.npy" for number in spared}
+
+
+def remote_places(fs: Any, base: str) -> dict[str, str]:
+    """Path of every object below a remote's folder, by digest."""
+    return {oid: path for path in (fs.find(base) if fs.exists(base) else []) if (oid := remote_id(path))}

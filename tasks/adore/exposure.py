@@ -1,0 +1,54 @@
+"""The records of a query-side training, step by step.
+
+Documents that a search finds depend on the weights of the step, so `retrieved` and `refreshed` lists cannot be replayed: there, every
+document of the corpus is searched, and the positives of a step's queries are those that its lists may have.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tasks.adore.data import Data, batch_of, read_data, steps_of
+from tasks.adore.params import Adore
+from tasks.core.stage.draws import draw_seed
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import open_tokens
+from tasks.core.training.exposure import HARD, POSITIVE, QUERY, SEARCHED, Replay, Roles
+
+FOUND = ("retrieved", "refreshed")  # lists that only the weights know
+
+
+def negatives_of(data: Data, params: Adore, step: int, batch: Ints) -> list[Ints]:
+    """Documents of each query's list, apart from known positives and documents with their texts; as tasks.adore.step draws them."""
+    if params.lists == "random":
+        rng = np.random.default_rng(draw_seed(params.seed, 2, step))
+        drawn = list(rng.integers(data.documents, size=(len(batch), min(params.depth, data.documents))))
+    else:
+        assert data.negatives is not None, "given negatives were not read"
+        drawn = [data.negatives.of(query) for query in batch.tolist()]
+    return [np.setdiff1d(documents, data.known.of(query)) for query, documents in zip(batch.tolist(), drawn, strict=True)]
+
+
+def replay(paths: Mapping[str, Path], params: Adore, scratch: Path) -> Replay:
+    """The queries of each step and their lists, as far as these are drawn."""
+    documents, queries = open_tokens(paths["tokens"] / "documents"), open_tokens(paths["tokens"] / "queries" / "train")
+    negatives = paths["negatives"] / "train.parquet" if params.lists == "given" else None
+    data = read_data(queries, documents, paths["corpus"] / "qrels" / "train.parquet", negatives, params.depth, scratch)
+    total = steps_of(data, params)
+
+    def steps() -> Iterator[tuple[int, Roles]]:
+        for step in range(total):
+            batch = batch_of(data, params, step)
+            drawn = [] if params.lists in FOUND else negatives_of(data, params, step, batch)
+            yield (
+                step,
+                {
+                    QUERY: batch,
+                    POSITIVE: np.concatenate([data.positives.of(query) for query in batch.tolist()]),
+                    HARD: np.concatenate([np.empty(0, dtype=np.int64), *drawn]),
+                },
+            )
+
+    beside = {SEARCHED: np.arange(data.documents)} if params.lists in FOUND else {}
+    return Replay(documents.folder / "ids.parquet", queries.folder / "ids.parquet", total, steps(), beside)

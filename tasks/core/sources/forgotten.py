@@ -1,0 +1,43 @@
+"""The list of forgotten records: a file of the project, in git, that holds neither texts nor ids.
+
+A line is a kind (document or query), the SHA-256 of kind and id, and a date: `document 5f3a... 2026-11-24`. `retemper forget` adds
+lines; prepare leaves these records out, whatever source brings them again.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Literal
+
+from tasks.core.stage.errors import UserError
+
+Kind = Literal["document", "query"]
+KINDS: tuple[Kind, ...] = ("document", "query")
+FILE = Path("forgotten.txt")
+HEAD = "# Records that prepare leaves out: kind, SHA-256 of kind and id, date. Written by retemper forget; keep it in git.\n"
+LINE = re.compile(r"(document|query) ([0-9a-f]{64})( .*)?")
+
+
+def mark(kind: str, record: str) -> str:
+    """What the list holds in place of an id: SHA-256, in hexadecimal."""
+    return hashlib.sha256(f"{kind}\0{record}".encode()).hexdigest()
+
+
+def read_marks(path: Path = FILE) -> dict[str, Kind]:
+    """The marks of the list, with their kinds; none where there is no list. UserError for a line that is none of its lines."""
+    found: dict[str, Kind] = {}
+    if not path.exists():
+        return found
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            match = LINE.fullmatch(line.strip())
+            if match is None:
+                raise UserError(f"{path}:{number}: found {line[:60]!r}, expected a kind, a SHA-256 and a date; git checkout {path}")
+            found[match[2]] = "document" if match[1] == "document" else "query"
+    return found
+
+
+def marks_digest(marks: Collection[str]) -> str:
+    """One digest of the marks, in any order; empty where there are none, so that a project without a list is as it was."""
+    return hashlib.sha256("\n".join(sorted(marks)).encode()).hexdigest() if marks else ""

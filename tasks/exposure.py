@@ -1,0 +1,100 @@
+"""The process behind `retemper exposure`: which steps of which trainings some records took part in. No stage imports this.
+
+Reads a JSON object from standard input and prints one:
+
+    {"records": [ID, ...], "corpora": [FOLDER, ...], "scratch": FOLDER,
+     "trainings": [{"stage", "name", "params", "paths": {ARGUMENT: PATH}, "behind", "taken"}, ...]}
+    {"records": {ID: ["document", "query of train", ...]}, "parts": [[{"id", "role", "first", "last", "count"}, ...], ...], "totals": [...]}
+
+`parts` and `totals` (steps) are in the order of `trainings`.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.adore import exposure as adore
+from tasks.adore.params import Adore
+from tasks.core.stage.entry import stage
+from tasks.core.stage.params import validate
+from tasks.core.stage.progress import Progress
+from tasks.core.tables.ids import Ints, ordinals
+from tasks.core.tables.schemas import SPLITS
+from tasks.core.training.exposure import OF_QUERIES, Replay, parts_of
+from tasks.pretrain import exposure as pretrain
+from tasks.pretrain.params import Pretrain
+from tasks.reranker import exposure as reranker
+from tasks.reranker.params import Reranker
+from tasks.train import exposure as train
+from tasks.train.params import Round
+
+
+def replay(training: Mapping[str, Any], scratch: Path) -> Replay:
+    """The replay of one training."""
+    paths = {name: Path(path) for name, path in training["paths"].items()}
+    kind, where = training["stage"], f"{training['stage']}@{training['name']}"
+    if kind == "train":
+        return train.replay(paths, validate(Round, training["params"], where), scratch, training["behind"], training["taken"])
+    if kind == "adore":
+        return adore.replay(paths, validate(Adore, training["params"], where), scratch)
+    if kind == "reranker":
+        return reranker.replay(paths, validate(Reranker, training["params"], where), scratch)
+    return pretrain.replay(paths, validate(Pretrain, training["params"], where), where)
+
+
+def places(records: Sequence[str], path: Path | None) -> Ints:
+    """The ordinal of each record among the ids of a Parquet file, -1 if it is not there."""
+    return ordinals(pa.chunked_array([records]), path) if path else np.full(len(records), -1)
+
+
+def parts(training: Mapping[str, Any], records: Sequence[str], scratch: Path) -> tuple[list[dict[str, Any]], int]:
+    """The parts that records took in one training, and its number of steps."""
+    found = replay(training, scratch)
+    queries, documents = places(records, found.queries), places(records, found.documents)
+    progress = Progress(f"replay {training['stage']}@{training['name']}", found.total, "steps")
+
+    def counted() -> Any:
+        for step in found.steps:
+            yield step
+            progress.advance()
+
+    told = parts_of(
+        Replay(found.documents, found.queries, found.total, counted(), found.beside), queries[queries >= 0], documents[documents >= 0]
+    )
+    if progress.terminal:
+        progress.close()
+    names = {True: dict(zip(queries.tolist(), records, strict=True)), False: dict(zip(documents.tolist(), records, strict=True))}
+    rows = [{"id": names[part.role in OF_QUERIES][part.ordinal], **asdict(part)} for part in told]
+    return [{key: value for key, value in row.items() if key != "ordinal"} for row in rows], found.total
+
+
+def kinds(records: Sequence[str], corpora: Sequence[Path]) -> dict[str, list[str]]:
+    """What each record is in some corpora: a document, or a query of a split; nothing where its id is unknown."""
+    found: dict[str, list[str]] = {record: [] for record in records}
+    for corpus in corpora:
+        tables = {"document": "documents.parquet"} | {f"query of {split}": f"queries/{split}.parquet" for split in SPLITS}
+        for kind, name in tables.items():
+            path = corpus / name
+            for record, place in zip(records, places(records, path if path.exists() else None).tolist(), strict=True):
+                if place >= 0 and kind not in found[record]:
+                    found[record].append(kind)
+    return found
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    records, scratch = asked["records"], Path(asked["scratch"])
+    told = [parts(training, records, scratch) for training in asked["trainings"]]
+    known = kinds(records, list(map(Path, asked["corpora"])))
+    print(json.dumps({"records": known, "parts": [found for found, _ in told], "totals": [total for _, total in told]}))
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

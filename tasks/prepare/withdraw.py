@@ -1,0 +1,140 @@
+"""Take records out of a source's own files: a BEIR folder's lines, a CSV folder's rows. The process behind `retemper forget`.
+
+Reads a JSON object from standard input and prints one. What is not taken out stays byte for byte; a file is replaced by one rename.
+
+    {"kind": "beir" | "csv", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false}
+    {"files": {FILE: records taken out}, "texts": [TEXT, ...]}
+"""
+
+import csv
+import gzip
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from tasks.core.sources.forgotten import mark
+from tasks.core.stage.entry import stage
+from tasks.core.stage.files import new_file
+from tasks.prepare.csv_tables import LARGEST_CELL, NAMES
+from tasks.prepare.lines import BOM, GZIP_MAGIC
+
+Taken = str | None  # the text of a record that is taken out (empty for a judgment), None for one that stays
+Judge = Callable[[str], Taken]  # of a line, or of a row of several lines
+
+
+def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> tuple[dict[str, int], list[str]]:
+    """Take the records of `marks` out of the files of a folder; returns how many, by file, and their texts. `dry`: only look."""
+    counts: dict[str, int] = {}
+    texts: list[str] = []
+    for name, path in files(kind, folder):
+        taken = [text for _, text in records(kind, name, path, marks) if text is not None]
+        if taken:
+            counts[str(path)] = len(taken)
+            texts += filter(None, taken)
+            if not dry:
+                _rewrite(path, (raw for raw, text in records(kind, name, path, marks) if text is None))
+    return counts, texts
+
+
+def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a folder, and which table each is: documents, queries or qrels."""
+    endings = (".jsonl",) if kind == "beir" else (".csv", ".tsv")
+    for stem, name in (("corpus", "documents"), ("queries", "queries")):
+        yield from ((name, path) for ending in endings for gz in ("", ".gz") if (path := folder / f"{stem}{ending}{gz}").is_file())
+    judged = (".tsv",) if kind == "beir" else (".csv", ".tsv")
+    found = sorted((folder / "qrels").iterdir()) if (folder / "qrels").is_dir() else []
+    yield from (("qrels", path) for path in found if path.name.removesuffix(".gz").endswith(judged) and path.is_file())
+
+
+def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
+    """Every line (or row) of a file as it is, and whether it is to be taken out."""
+    with _open(path) as handle:
+        if kind == "beir" and name != "qrels":
+            yield from ((raw, _json_taken(raw, name, marks)) for raw in handle)
+        elif kind == "beir":
+            yield from ((raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
+        else:
+            yield from _rows(handle, name, path, marks)
+
+
+def _json_taken(raw: bytes, name: str, marks: Collection[str]) -> Taken:
+    try:
+        record = json.loads(_text(raw))
+        identity, text = str(record["_id"]), f"{record.get('text') or record.get('title') or ''}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return text or " " if mark(_record(name), identity) in marks else None
+
+
+def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
+    held: list[bytes] = []
+
+    def lines() -> Iterator[str]:
+        for raw in handle:
+            held.append(raw)
+            yield _text(raw)
+
+    csv.field_size_limit(LARGEST_CELL)
+    places: list[int | None] | None = None
+    for cells in csv.reader(lines(), delimiter="\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","):
+        raw, taken = b"".join(held), None
+        held.clear()
+        if places is None:
+            header = [cell.strip() for cell in cells]
+            places = [next((header.index(one) for one in names if one in header), None) for names in NAMES[name]] if any(header) else None
+        elif name == "qrels":
+            taken = _judged(cells, (places[0], places[1]), marks)
+        elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
+            taken = _cell(cells, places[-1]) or " "
+        yield raw, taken
+
+
+def _judged(cells: Sequence[str], places: tuple[int | None, int | None], marks: Collection[str]) -> Taken:
+    query, doc = (_cell(cells, place) for place in places)
+    found = (query is not None and mark("query", query) in marks) or (doc is not None and mark("document", doc) in marks)
+    return "" if found else None
+
+
+def _cell(cells: Sequence[str], place: int | None) -> str | None:
+    return None if place is None or place >= len(cells) else cells[place].rstrip("\r\n")
+
+
+def _record(name: str) -> str:
+    return "document" if name == "documents" else "query"
+
+
+def _text(raw: bytes) -> str:
+    return raw.removeprefix(BOM).decode("utf-8", "replace")
+
+
+def _open(path: Path) -> IO[bytes]:
+    with path.open("rb") as handle:
+        packed = handle.read(2) == GZIP_MAGIC
+    return gzip.open(path) if packed else path.open("rb")  # type: ignore[return-value]  # a GzipFile reads like any other
+
+
+def _rewrite(path: Path, kept: Iterator[bytes]) -> None:
+    with path.open("rb") as handle:
+        packed = handle.read(2) == GZIP_MAGIC
+    with new_file(path) as temporary:
+        with gzip.GzipFile(temporary, "wb", mtime=0) if packed else temporary.open("wb") as out:
+            out.writelines(kept)
+        temporary.chmod(path.stat().st_mode)
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    counts: dict[str, int] = {}
+    texts: list[str] = []
+    for folder in asked["folders"]:
+        more, found = withdraw(asked["kind"], Path(folder), frozenset(asked["marks"]), dry=asked["dry"])
+        counts |= more
+        texts += found
+    print(json.dumps({"files": counts, "texts": texts}))
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

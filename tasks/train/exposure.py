@@ -1,0 +1,57 @@
+"""The records of a round, step by step: the batches that tasks.train.step draws, and who is a negative of whom in its loss."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tasks.core.text.tokens import open_tokens
+from tasks.core.training.exposure import HARD, HELD_DOCUMENT, HELD_QUERY, IN_BATCH, POSITIVE, QUERY, Replay, Roles
+from tasks.train.batches import Batch, draw_batch, read_training_set, sampled_queries, steps_of
+from tasks.train.params import Round
+from tasks.train.validation import hold_out
+
+
+def roles_of(batch: Batch, params: Round) -> Roles:
+    """The records of one step by role.
+
+    Negatives are candidates: `guide` and `hardest` choose among them by the weights of the step. A distillation without nll_weight
+    compares a query's own documents only.
+    """
+    negative_BS = ~batch.positive
+    hard_S = (negative_BS & batch.own).any(0)
+    others = params.in_batch and (not params.distilled or params.nll_weight > 0)
+    other_S = (negative_BS & ~batch.own).any(0) & others
+    documents_S = batch.documents[batch.slots]
+    return {
+        QUERY: batch.queries,
+        POSITIVE: documents_S[: len(batch.queries)],
+        HARD: documents_S[hard_S],
+        IN_BATCH: documents_S[other_S],
+    }
+
+
+def replay(paths: Mapping[str, Path], params: Round, scratch: Path, behind: int = 0, taken: int | None = None) -> Replay:
+    """A round's steps. `paths` are the stage's arguments; `behind` steps of earlier rounds come before it where it continues them.
+
+    `taken`: how many steps the saved weights have had, None for all that params ask for.
+    """
+    documents, queries = open_tokens(paths["tokens"] / "documents"), open_tokens(paths["tokens"] / "queries" / "train")
+    ids = documents.folder / "ids.parquet", queries.folder / "ids.parquet"
+    if params.steps == 0:
+        return Replay(*ids, 0, iter(()))
+    qrels, table = paths["corpus"] / "qrels" / "train.parquet", paths["negatives"] / "train.parquet"
+    only_positives = params.hard_negatives_from == "positives"
+    data = sampled_queries(
+        read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives), params
+    )
+    beside: Roles = {}
+    if params.validate_every:
+        data, sample = hold_out(data, params)
+        beside = {HELD_QUERY: sample.queries, HELD_DOCUMENT: sample.documents}
+    before = behind if params.optimizer_from == "continue" else 0
+    total = steps_of(data, params) if taken is None else taken
+
+    def steps() -> Iterator[tuple[int, Roles]]:
+        for step in range(total):
+            yield step, roles_of(draw_batch(data, params, before + step), params)
+
+    return Replay(*ids, total, steps(), beside)

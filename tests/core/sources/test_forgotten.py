@@ -1,0 +1,25 @@
+"""The list of forgotten records: hashes alone, in any order."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tasks.core.sources.forgotten import HEAD, mark, marks_digest, read_marks
+from tasks.core.stage.errors import UserError
+
+
+def test_a_list_is_read_with_its_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "forgotten.txt"
+    assert read_marks(path) == {}
+    assert mark("document", "d1") == hashlib.sha256(b"document\0d1").hexdigest() != mark("query", "d1")
+    path.write_text(f"{HEAD}document {mark('document', 'd1')} 2026-11-24\n\nquery {mark('query', 'q1')}\n")
+    assert read_marks(path) == {mark("document", "d1"): "document", mark("query", "q1"): "query"}
+    path.write_text("document d1\n")
+    with pytest.raises(UserError, match=r"forgotten\.txt:1: found 'document d1', expected a kind, a SHA-256"):
+        read_marks(path)
+
+
+def test_the_digest_depends_on_no_order_and_is_empty_without_marks() -> None:
+    assert marks_digest(["a", "b"]) == marks_digest(["b", "a"]) != marks_digest(["a"])
+    assert marks_digest([]) == ""

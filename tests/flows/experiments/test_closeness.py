@@ -1,0 +1,73 @@
+"""Distances of two versions of a file, by hand."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from flows.experiments.closeness import distance
+from flows.experiments.reproduce import closer
+
+
+def test_vectors_and_weights_are_apart_by_the_norm_of_their_difference(tmp_path: Path) -> None:
+    one, other = np.array([[3.0, 4.0]], dtype=np.float32), np.array([[3.0, 4.5]], dtype=np.float32)
+    for name, value in (("a.npy", one), ("b.npy", other), ("c.npy", one.T)):
+        np.save(tmp_path / name, value)
+    assert distance("x.npy", tmp_path / "a.npy", tmp_path / "b.npy") == pytest.approx(0.1)
+    assert distance("x.npy", tmp_path / "a.npy", tmp_path / "c.npy") == math.inf
+    save_file({"w": one, "v": one}, tmp_path / "a.safetensors")
+    save_file({"w": one, "v": other}, tmp_path / "b.safetensors")
+    save_file({"w": one}, tmp_path / "c.safetensors")
+    assert distance("x.safetensors", tmp_path / "a.safetensors", tmp_path / "b.safetensors") == pytest.approx(0.1)
+    assert distance("x.safetensors", tmp_path / "a.safetensors", tmp_path / "c.safetensors") == math.inf
+
+
+def test_figures_are_apart_by_the_largest_difference(tmp_path: Path) -> None:
+    def write(name: str, value: Any) -> Path:
+        (tmp_path / name).write_text(json.dumps(value))
+        return tmp_path / name
+
+    one = write("a.json", {"dev": {"nDCG@10": 0.5, "RR@10": 0.25}, "weights": "abc"})
+    assert distance("m.json", one, write("b.json", {"dev": {"nDCG@10": 0.503, "RR@10": 0.25}, "weights": "other"})) == pytest.approx(0.003)
+    assert distance("m.json", one, write("c.json", {"dev": {"nDCG@10": 0.5}})) == math.inf
+    assert distance("page.html", one, one) is None
+
+
+def test_runs_are_apart_by_documents_of_the_first_ten(tmp_path: Path) -> None:
+    def write(name: str, docs: list[str]) -> None:
+        (tmp_path / f"{name}.trec").write_text("".join(f"q1 Q0 {doc} {rank} {-rank} s\n" for rank, doc in enumerate(docs, 1)))
+        table = pa.table({"query": ["q1"] * len(docs), "doc": docs, "rank": range(1, len(docs) + 1)})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+
+    write("a", [f"d{n}" for n in range(12)])
+    write("b", ["x", *(f"d{n}" for n in range(11))])
+    for kind in ("trec", "parquet"):
+        assert distance(f"r.{kind}", tmp_path / f"a.{kind}", tmp_path / f"b.{kind}") == pytest.approx(0.1), "d9 fell to rank 11"
+        assert distance(f"r.{kind}", tmp_path / f"a.{kind}", tmp_path / f"a.{kind}") == 0
+
+
+def test_only_what_other_hardware_made_is_compared_by_tolerance(tmp_path: Path) -> None:
+    """Of two rounds, a was trained elsewhere; its metrics follow from that, b's do not."""
+    lock = {
+        f"{stage}@{name}": {
+            "deps": [{"path": f"data/encoders/{name}", "md5": "x"}] if stage == "evaluate" else [],
+            "outs": [{"path": f"data/{'metrics' if stage == 'evaluate' else 'encoders'}/{name}{'.json' if stage == 'evaluate' else ''}"}],
+        }
+        for stage in ("train", "evaluate")
+        for name in "ab"
+    }
+    for folder, oid, value in (("old", "aa11", 0.5), ("new", "bb22", 0.504)):
+        (tmp_path / folder / oid[:2]).mkdir(parents=True)
+        (tmp_path / folder / oid[:2] / oid[2:]).write_text(json.dumps({"dev": value}))
+    rows = [(f"data/metrics/{name}.json", "aa11", "different: bb22") for name in "ab"]
+    caches = (tmp_path / "old", tmp_path / "new")
+    found = list(closer(rows, lock, {"train@a"}, caches, tolerance=0.01))
+    assert [row[2] for row in found] == ["close: measured 0.004 apart, tolerance 0.01", "different: bb22"]
+    assert next(closer(rows, lock, {"train@a"}, caches, tolerance=0.001))[2].startswith("different: measured 0.004 apart")
+    assert next(closer([(*rows[0][:2], "different: not made")], lock, {"train@a"}, caches, tolerance=1))[2] == "different: not made"

@@ -1,0 +1,25 @@
+"""A finished project with dvc.lock and cache, for tests that look a record up in all of it."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import chdir
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def cached(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`small` as DVC has it: what its stages made is in the cache and in dvc.lock. It is the current folder."""
+    from dvc.repo import Repo
+
+    small.write(".gitignore", "/.retemper/\n/beir/\n/runtime.yaml\n__pycache__/\n")
+    author = ["-c", "user.name=small", "-c", "user.email=small@example.com"]
+    with chdir(small.folder):
+        monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+        repo = Repo()
+        repo.commit(force=True, recursive=True)
+        repo.close()
+        subprocess.run(["git", "add", "--all"], check=True)
+        subprocess.run(["git", *author, "commit", "--quiet", "-m", "computed"], check=True)
+        yield small

@@ -1,0 +1,180 @@
+"""A forgotten record leaves nothing behind: no byte of its text in project, source, cache, and remote; and it does not come back."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.team import holdings, sweep
+from flows.team.holdings import Entry, Store
+from flows.team.lineage import folder_digest
+from tasks.core.sources.forgotten import mark, read_marks
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+
+
+def texts_of(path: Path) -> str:
+    """A file as text, Parquet as the text of its cells."""
+    content = path.read_bytes()
+    if content[:4] != b"PAR1":
+        return content.decode(errors="replace")
+    return json.dumps(pq.read_table(path).to_pylist(), ensure_ascii=False, default=str)
+
+
+def places_of(text: str, *folders: Path) -> set[str]:
+    """Every file below `folders`, hidden ones too but git's objects, that has a text, plain or escaped."""
+    forms = (text, json.dumps(text)[1:-1])
+    files = (file for folder in folders for file in folder.rglob("*") if file.is_file() and ".git" not in file.parts)
+    return {str(file) for file in files if any(form in texts_of(file) for form in forms)}
+
+
+def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny_corpus: Any, tmp_path: Path) -> None:
+    team = tmp_path / "remote"
+    assert cached.retemper("remote", "add", "team", str(team)).status == 0
+    subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet", "--run-cache"], check=True)
+    query, document = next(iter(tiny_corpus.qrels["train"].items()))
+    other = next(reversed(tiny_corpus.documents))
+    secret, asked = tiny_corpus.documents[document][1], tiny_corpus.queries["train"][query]
+    cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
+    cached.write(".retemper/scratch/reranker/texts.bin", secret)
+    cached.write(".retemper/shards/of-someone.npy", b"vectors")
+    stray = cached.folder / ".dvc/cache/files/md5/ab/cdef0123456789abcdef0123456789"  # of no recorded run
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text(f"an old page with {secret[:80]} ...")
+    shutil.copytree(cached.folder / "beir", tmp_path / "beir")
+    assert len(places_of(secret, cached.folder, team)) >= 6
+    before = cached.state()
+    looked = cached.retemper("forget", document, query, "--dry-run")
+    assert looked.status == 0, looked
+    assert cached.state() == before, "a dry run changes nothing"
+    assert "data/embeddings/warmup" in looked.out and "remote team" in looked.out
+    assert "data/encoders" not in looked.out, "weights are told by what saw the record"
+    assert "train@" in looked.out or "tower" in looked.out
+    refused = cached.retemper("forget", document)
+    assert (refused.status, len(refused.err.strip().splitlines())) == (2, 1)
+
+    done = cached.retemper("forget", document, query, "--yes")
+    assert done.status == 0, done
+    assert places_of(secret, cached.folder, team) == set()
+    assert [name for name in places_of(asked, cached.folder, team) if "queries" in name or name.endswith(".jsonl")] == []
+    for folder in (cached.folder / ".dvc/cache", team):
+        for file in (folder / "files/md5").rglob("*"):
+            if file.is_file() and file.read_bytes()[:4] == b"PAR1":
+                columns = pq.read_table(file)
+                assert not any(document in columns[name].to_pylist() for name in columns.column_names), file
+    assert read_marks(Path("forgotten.txt")).keys() == {mark("document", document), mark("query", query)}
+    assert document not in Path("forgotten.txt").read_text()
+    assert (cached.folder / "data/encoders/warmup").is_dir()
+    lines = (cached.folder / "beir/corpus.jsonl").read_text().splitlines()
+    assert len(lines) == 59 and any(f'"{other}"' in line for line in lines)
+
+    shutil.rmtree(cached.folder / "beir")
+    shutil.copytree(tmp_path / "beir", cached.folder / "beir")  # a source that brings it again
+    for out in ("corpus", "negatives/none", "negatives/random", "negatives/official"):
+        shutil.rmtree(cached.folder / "data" / out, ignore_errors=True)
+    assert "2 records are left out" in cached.stage("prepare").out
+    assert document not in pq.read_table(cached.folder / "data/corpus/documents.parquet")["id"].to_pylist()
+    again = cached.retemper("forget", "--yes")
+    assert again.status == 0, again
+    assert places_of(secret, cached.folder, team) == set(), "the list alone takes it out of the source again"
+
+
+def test_an_unknown_id_and_an_empty_list_are_one_line(cached: Any) -> None:
+    for arguments, told in ((("zebra",), "zebra: no corpus"), ((), "no record is listed")):
+        done = cached.retemper("forget", *arguments, "--dry-run")
+        assert (done.status, len(done.err.strip().splitlines())) == (2, 1), done
+        assert told in done.err
+
+
+def put(objects: Path, oid: str, write: Any) -> None:
+    path = objects / oid[:2] / oid[2:]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def corpus(store: Store, name: str, texts: dict[str, str]) -> str:
+    """A corpus of these documents and one query in the store; its digest."""
+    tables = {
+        "documents.parquet": (DOCUMENTS, [{"id": i, "title": "", "text": text} for i, text in texts.items()]),
+        "queries/train.parquet": (QUERIES, [{"id": "q1", "text": "who", "answers": []}]),
+    }
+    files = {}
+    for number, (file, (schema, rows)) in enumerate(tables.items()):
+        files[file] = f"{name}{number}".ljust(32, "0")
+        put(
+            store.objects,
+            files[file],
+            lambda path, schema=schema, rows=rows: write_table(path, schema, [pa.Table.from_pylist(rows, schema)]),
+        )
+    return listed(store, files)
+
+
+def listed(store: Store, files: dict[str, str]) -> str:
+    oid = folder_digest(files)
+    put(store.objects, oid, lambda path: path.write_text(json.dumps([{"relpath": name, "md5": md5} for name, md5 in files.items()])))
+    return oid
+
+
+def entry(own: bool, reads: dict[str, str], **makes: str) -> Entry:
+    return Entry(
+        {
+            "deps": [{"path": path, "md5": oid} for path, oid in reads.items()],
+            "outs": [{"path": f"data/{name.replace('__', '/')}", "md5": oid} for name, oid in makes.items()],
+        },
+        own,
+    )
+
+
+def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> None:
+    old, new = corpus(store, "a", {"d1": "secret of one", "d2": "two"}), corpus(store, "c", {"d2": "two"})
+    tokens = listed(store, {"documents/tokens.bin": "t1", "queries/train/tokens.bin": "t2"})
+    clean = listed(store, {"documents/tokens.bin": "t3", "queries/train/tokens.bin": "t2"})
+    entries = [
+        entry(True, {}, corpus=old),
+        entry(False, {}, corpus=new),
+        entry(False, {"data/corpus": old}, tokens=tokens),
+        entry(False, {"data/corpus": new}, tokens=clean),
+        entry(False, {"data/tokens/documents": folder_digest({"tokens.bin": "t1"})}, encoders__a="e1", runs__a="r1"),
+        entry(False, {"data/tokens/documents": folder_digest({"tokens.bin": "t3"})}, encoders__b="e2", runs__b="r2"),
+        entry(False, {"data/encoders/a": "e1"}, metrics__a="m1", runs__elsewhere="r3"),
+    ]
+    found = holdings.find(entries, store, {mark("document", "d1")}, ["document"])
+    assert found.oids.keys() == {old, "a0".ljust(32, "0"), tokens, "t1", "r1"}, "neither weights, nor what they alone made, nor queries"
+    assert (found.texts, found.ids) == ({"secret of one"}, {"d1"})
+    asked = holdings.find(entries, store, {mark("query", "q1")}, ["query"])
+    assert {"t2", tokens, clean, old, new} <= asked.oids.keys()
+    assert not {"t1", "t3", "r1", "a0".ljust(32, "0")} & asked.oids.keys(), "documents hold no query"
+
+
+def test_the_same_id_of_another_projects_data_is_another_record(store: Store) -> None:
+    ours, theirs, copy = (corpus(store, name, {"d1": text}) for name, text in (("a", "ours"), ("c", "theirs"), ("e", "ours")))
+    entries = [entry(True, {}, corpus=ours), entry(False, {}, corpus=theirs), entry(False, {}, pseudo=copy)]
+    found = holdings.find(entries, store, {mark("document", "d1")}, ["document"])
+    assert found.outs == {("data/corpus", ours), ("data/pseudo", copy)}
+    assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, ["document"]).unread == ["data/corpus gone.dir"]
+
+
+def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
+    text = 'A "quoted" text & more, long enough to be looked for'
+    pq.write_table(pa.table({"id": ["a"], "text": [text]}), tmp_path / "table.parquet")
+    pq.write_table(pa.table({"id": ["a"], "text": ["another"]}), tmp_path / "other.parquet")
+    (tmp_path / "line.jsonl").write_text(json.dumps({"text": text}))
+    (tmp_path / "page.html").write_text("<p>A &quot;quoted&quot; text &amp; more, long enough to be looked for</p>")
+    (tmp_path / "empty").touch()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/plain").write_text(text)
+    subprocess.run(["gzip", "-k", "line.jsonl"], cwd=tmp_path, check=True)
+    found = sweep.found_below(tmp_path, sweep.needles([text]))
+    assert {path.name for path in found} == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
+    assert list(sweep.found_below(tmp_path, sweep.needles([]))) == []

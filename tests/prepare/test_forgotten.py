@@ -1,0 +1,83 @@
+"""Forgotten records are left out as if the source had never had them, and are taken out of its files byte by byte."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.sources.datasets import parse_dataset
+from tasks.core.sources.forgotten import mark
+from tasks.prepare.forgotten import without
+from tasks.prepare.readers import read
+from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
+from tasks.prepare.withdraw import withdraw
+
+MARKS = {mark("document", "d1"), mark("query", "q2")}
+AT = At("source", 1)
+
+
+def test_a_source_without_records_is_one_that_never_had_them(prepare: Any) -> None:
+    def source(documents: str, queries: str, judged: list[tuple[str, str]]) -> Source:
+        return Source(
+            documents=lambda: (Document(AT, f"d{n}", "", f"text {n}") for n in documents),
+            queries={"": lambda: (Query(AT, f"q{n}", f"query {n}", []) for n in queries)},
+            qrels={"train": lambda: (Qrel(AT, query, doc, 1) for query, doc in judged)},
+            negatives=lambda: (Negative(AT, query, "d1" if "1" in documents else "d3") for query, _ in judged),
+        )
+
+    whole = source("0123", "0123", [("q0", "d0"), ("q1", "d1"), ("q2", "d2"), ("q3", "d3")])
+    less = source("023", "013", [("q0", "d0"), ("q3", "d3")])
+    found, wanted = prepare(without(whole, MARKS)), prepare(less)
+    assert (found.documents, found.queries, found.qrels) == (wanted.documents, wanted.queries, wanted.qrels)
+    assert {row[0] for row in found.queries["train"]} == {"q0", "q3"}, "q1 has lost its only document"
+    assert found.official == [], "d1 was every query's negative"
+    assert without(whole, set()) is whole
+
+
+def lines(*records: dict[str, str]) -> bytes:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_of_a_beir_folder_are_taken_out(put: Callable[[dict[str, str | bytes]], Path], packed: bool) -> None:
+    pack = gzip.compress if packed else bytes
+    end = ".gz" if packed else ""
+    kept = lines({"_id": "d0", "text": "größe"}) + b'  {"_id":"d2",  "text":"spaces stay"}\r\n'
+    folder = put(
+        {
+            f"corpus.jsonl{end}": pack(lines({"_id": "d1", "title": "t", "text": "secret"}) + kept),
+            "queries.jsonl": lines({"_id": "q1", "text": "one"}, {"_id": "q2", "text": "who"}),
+            "qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t1\nq2\td0\t1\n",
+        }
+    )
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    counts, texts = withdraw("beir", folder, MARKS, dry=True)
+    assert before == {path: path.read_bytes() for path in before}, "a dry run changes nothing"
+    assert counts == {str(folder / f"corpus.jsonl{end}"): 1, str(folder / "queries.jsonl"): 1, str(folder / "qrels/train.tsv"): 2}
+    assert sorted(texts) == ["secret", "who"]
+    assert withdraw("beir", folder, MARKS, dry=False) == (counts, texts)
+    corpus = (folder / f"corpus.jsonl{end}").read_bytes()
+    assert (gzip.decompress(corpus) if packed else corpus) == kept
+    assert (folder / "qrels/train.tsv").read_bytes() == b"query-id\tcorpus-id\tscore\nq1\td0\t1\n"
+    assert withdraw("beir", folder, MARKS, dry=False) == ({}, [])
+    assert [query.id for query in read(parse_dataset(f"beir:{folder}")).queries[""]()] == ["q1"]
+
+
+def test_rows_of_a_csv_folder_are_taken_out_with_their_line_breaks(put: Callable[[dict[str, str | bytes]], Path]) -> None:
+    head, first, last = 'text,id,"title"\r\n', '"a ""b"",\nc",d0,t\r\n', "plain,d2,\r\n"
+    folder = put(
+        {
+            "corpus.csv": f'{head}{first}"secret\nin two lines",d1,t\r\n{last}',
+            "queries.tsv": "id\ttext\nq1\tone\nq2\twho\n",
+            "qrels/train.csv": "doc,query,grade\nd0,q1,1\nd1,q1,1\nd0,q2,1\n",
+        }
+    )
+    counts, texts = withdraw("csv", folder, MARKS, dry=False)
+    assert sorted(counts.values()) == [1, 1, 2]
+    assert sorted(texts) == ["secret\nin two lines", "who"]
+    assert (folder / "corpus.csv").read_bytes() == f"{head}{first}{last}".encode()
+    assert (folder / "queries.tsv").read_text() == "id\ttext\nq1\tone\n"
+    assert (folder / "qrels/train.csv").read_text() == "doc,query,grade\nd0,q1,1\n"

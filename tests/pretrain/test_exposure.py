@@ -1,0 +1,43 @@
+"""The replay of a pre-training equals the chunks that an instrumented run of the stage read."""
+
+from typing import Any
+
+import pytest
+
+from tasks.core.stage.params import load
+from tasks.core.text.chunks import Chunks
+from tasks.core.training.exposure import TEXT
+from tasks.pretrain import __main__ as entry
+from tasks.pretrain import exposure
+from tasks.pretrain.params import Pretrain
+
+
+@pytest.mark.parametrize("objective", ["costa", "ict"])
+def test_replay_equals_an_instrumented_run(small: Any, monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
+    small.set("chunk.texts", "corpus")
+    assert small.stage("chunk", "--texts", "data/corpus", "--out", "again/chunks").status == 0
+    small.set("pretrain.costa", {"init": "base", "objective": objective, "steps": 7, "batch_texts": 32, "paragraph": [32, 48]})
+    read: list[set[int]] = []
+    row, make = Chunks.row, entry.make_step
+
+    def watched(self: Chunks, number: int) -> Any:
+        read[-1].add(int(self.tokens.owners[number]))
+        return row(self, number)
+
+    def watched_step(*given: Any) -> Any:
+        backward = make(*given)
+
+        def each(number: int) -> Any:
+            read.append(set())
+            return backward(number)
+
+        return each
+
+    monkeypatch.setattr(Chunks, "row", watched)
+    monkeypatch.setattr(entry, "make_step", watched_step)
+    done = small.stage("pretrain@costa", *small.elsewhere("pretrain@costa", "again"), "--chunks", "again/chunks")
+    assert done.status == 0, done
+    params = load(Pretrain, "pretrain.costa", small.folder / "params.yaml")
+    found = exposure.replay({"chunks": small.folder / "again/chunks"}, params, "pretrain.costa")
+    assert [set(roles[TEXT].tolist()) for _, roles in found.steps] == read
+    assert len(read) == 7 and len(set(map(frozenset, read))) > 2
