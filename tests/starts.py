@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 Start = Callable[[str], Path]  # a model folder by name
@@ -59,30 +58,22 @@ STARTS: dict[str, tuple[str, str, bool, str, list[tuple[int, int, bool, str]], b
 DECODERS = ("qwen3", "llama", "gpt2")
 
 
-@pytest.fixture(scope="session")
-def start(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """Makes each of STARTS once."""
-    folder = tmp_path_factory.mktemp("starts")
+def make(name: str, place: Path, tiny_encoder: Path) -> Path:
+    """One of STARTS as a folder (new)."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
-    def make(name: str) -> Path:
-        place = folder / name
-        if place.exists():
-            return place
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
-
-        kind, side, ends, pooling, layers, normalize = STARTS[name]
-        bare = tiny_encoder
-        if kind != "tiny":
-            bare = folder / f"{name}_bare"
-            drawn(kind).save_pretrained(bare)
-            byte_tokenizer(side, ends=ends).save_pretrained(bare)
-        transformer = Transformer(str(bare), max_seq_length=LENGTH)
-        torch.manual_seed(1)
-        modules = [transformer, Pooling(layers[0][0] if layers else transformer.get_embedding_dimension(), pooling)]
-        modules += [Dense(a, b, bias, getattr(torch.nn, activation)()) for a, b, bias, activation in layers]
-        modules += [Normalize()] if normalize else []
-        SentenceTransformer(modules=modules, prompts=PROMPTS, device="cpu").save(str(place))
-        return place
-
-    return make
+    kind, side, ends, pooling, layers, normalize = STARTS[name]
+    bare = tiny_encoder
+    if kind != "tiny":
+        bare = place.with_name(f"{name}_bare")
+        drawn(kind).save_pretrained(bare)
+        byte_tokenizer(side, ends=ends).save_pretrained(bare)
+    transformer = Transformer(str(bare), max_seq_length=LENGTH)
+    torch.manual_seed(1)
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
+    modules += [Dense(a, b, bias, getattr(torch.nn, activation)()) for a, b, bias, activation in layers]
+    modules += [Normalize()] if normalize else []
+    similarity = "cosine" if normalize else "dot"
+    SentenceTransformer(modules=modules, prompts=PROMPTS, similarity_fn_name=similarity, device="cpu").save(str(place))
+    return place
