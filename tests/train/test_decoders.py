@@ -16,7 +16,7 @@ from tasks.core.models.folder import read_shape
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.judgments import lists_of
-from tasks.core.tables.trec import read_run
+from tasks.core.tables.trec import read_scored_run
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens
 from tasks.train.batches import TrainingSet
@@ -216,11 +216,12 @@ def test_adore_trains_and_retrieves_with_the_width_of_its_round(project: Path, t
     documents = open_embeddings(project / "narrow/vectors")
     vectors = np.concatenate([np.asarray(block) for _, block in documents.blocks()])
     scores = model.encode_query([text for _, text in queries], show_progress_bar=False) @ vectors.T
-    ids, runs = documents.ids().to_pylist(), dict(read_run(project / "tuned/runs/dev.trec", 20)[0])
+    ids = documents.ids().to_pylist()
+    runs = {query: (best, scored) for query, best, scored in read_scored_run(project / "tuned/runs/dev.trec", 20)}
     for (query, _), row in zip(queries, scores, strict=True):
-        best = dict(runs[query])
-        assert next(iter(best)) == ids[int(row.argmax())]
-        np.testing.assert_allclose(list(best.values()), sorted(row, reverse=True)[:20], atol=1e-4)
+        best, scored = runs[query]
+        np.testing.assert_allclose(scored, sorted(row, reverse=True)[:20], atol=1e-5)
+        np.testing.assert_allclose(scored, [row[ids.index(doc)] for doc in best], atol=1e-5)
 
 
 def test_a_width_that_a_vector_has_not_is_one_line(project: Path, end_here: Any) -> None:
