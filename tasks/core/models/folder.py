@@ -62,12 +62,12 @@ def refuse_adapters(folder: Path) -> None:
 def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
     """The prompts of queries and documents in a config_sentence_transformers.json, in the order that encode_document tries them.
 
-    Where it names neither, default_prompt_name says what precedes every text.
+    Where it has neither, default_prompt_name says what precedes every text. An empty prompt is one, too.
     """
-    prompts = described.get("prompts") or {}
-    document = next((prompts[name] for name in ("document", "passage", "corpus") if prompts.get(name)), "")
+    prompts = {name: prompt for name, prompt in (described.get("prompts") or {}).items() if prompt is not None}
+    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), None)
     query = prompts.get("query")
-    if not query and not document:
+    if query is None and document is None:
         query = document = prompts.get(described.get("default_prompt_name") or "")
     return str(query or ""), str(document or "")
 

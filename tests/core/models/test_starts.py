@@ -220,9 +220,11 @@ def test_prompts_before_the_last_token_may_be_left_out_of_pooling(start: Start, 
     ("described", "prompts"),
     [
         ({"prompts": {"query": "q", "document": ""}, "default_prompt_name": "query"}, ("q", "")),
-        ({"prompts": {"retrieval": "r", "query": "", "document": ""}, "default_prompt_name": "retrieval"}, ("r", "r")),
+        ({"prompts": {"retrieval": "r", "query": None, "document": None}, "default_prompt_name": "retrieval"}, ("r", "r")),
+        ({"prompts": {"retrieval": "r", "query": "", "document": ""}, "default_prompt_name": "retrieval"}, ("", "")),
         ({"prompts": {"retrieval": "r"}}, ("", "")),
-        ({"prompts": {"document": "", "passage": "p"}}, ("", "p")),
+        ({"prompts": {"document": "", "passage": "p"}}, ("", "")),
+        ({"prompts": {"document": None, "passage": "p"}}, ("", "p")),
         ({"prompts": None, "default_prompt_name": "x"}, ("", "")),
     ],
 )
