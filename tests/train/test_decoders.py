@@ -154,7 +154,7 @@ rounds:
   adapted: {init: base, negatives: bm25, steps: 6, batch_queries: 8, lr: 1e-2, lora: {rank: 2}, precision: bf16}
   wide: {init: base, negatives: bm25, steps: 6, width: 64}
 encode: {precision: fp32}
-retrieve: {depth: 20}
+retrieve: {depth: 20, precision: fp32}
 adore: {tuned: {round: narrow, negatives: none, steps: 4, batch_queries: 8, depth: 10, lr: 1e-3, precision: fp32}}
 """
 
