@@ -44,24 +44,25 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
         raise UserError(f"dev: none of {len(evidence.new)} judged queries is left to confirm a choice; add some, or set rule: not_worse")
     now = next(iter(evidence.old))
     level = rule.alpha / rule.comparisons / evidence.looks
-    against: dict[int, Mapping[str, float]] = {}
+    against: dict[int, dict[str, float]] = {}
+    lost, beaten = [], []
     for number, values in evidence.old.items():
         differences = np.asarray([evidence.new[query] - values[query] for query in order])
         try:
             against[number] = {"difference": float(differences.mean()), "bound": betting.lower_bound(differences, level)}
         except ValueError as error:
             raise UserError(f"{measure}: {error}; choose a measure between 0 and 1, or rule: not_worse") from None
+        passes, better = betting.shows_more(differences, np.array([-rule.margin, 0.0]), level).tolist()
+        lost += [] if passes else [number]
+        beaten += [number] if better else []
     champion = evidence.old[now]
     all_differences = {query: evidence.new[query] - champion[query] for query in evidence.new}
     found = find_vetoes(all_differences, evidence.slices, rule) if rule.veto_rate else []
-    lost = {number: figures for number, figures in against.items() if figures["bound"] < -rule.margin}
-    beaten = [number for number, figures in against.items() if figures["bound"] > 0]
     too_many = len(against) >= MOST and not beaten
     reason = f"{measure} {_figures(against[now])}"
-    if lost and now not in lost:
-        other = next(iter(lost))
-        reason += f"; against champion/{other} {_figures(lost[other])}"
-    reason += f" is {'not ' if lost else ''}>= {-rule.margin:.4f}"
+    if lost and lost[0] != now:
+        reason += f"; against champion/{lost[0]} {_figures(against[lost[0]])}"
+    reason += f" is {'not ' if lost else ''}> {-rule.margin:.4f}"
     if too_many and not lost:
         reason += f"; {len(against)} champions were never shown to be beaten, and it is shown better than none of them"
     elif beaten and not lost:

@@ -4,12 +4,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+from scipy import stats
+
+from flows.retraining import betting
 from flows.retraining.promotion import Promotion
 from tasks.core.metrics.confirmation import ONE_IN
+from tasks.core.metrics.power import noncentral_t
 
 GAIN = 0.02  # the gain that it is told of, in units of the measure
 WANTED = 0.9
 MOST = 10**7  # queries that are looked at
+STEPS, PATHS = 400, 4000
 
 
 def foresee(last: Mapping[str, Any], rule: Promotion) -> str:
@@ -38,24 +44,19 @@ def foresee(last: Mapping[str, Any], rule: Promotion) -> str:
 def chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1) -> float:
     """The chance that a model truly `gain` better than the champion passes the test against it, over `queries` that confirm.
 
-    guaranteed: with the bet b = sqrt(2 log(1 / level) / n) / s, the log capital of flows.retraining.betting is nearly a Brownian motion. Over
-    all n queries it drifts by n (b (gain + margin) - b^2 s^2 / 2) with standard deviation b s sqrt(n), and must once reach log(1 / level):
-    by the reflection principle (Siegmund, Sequential Analysis, 1985, chapter 3). not_worse, better: the power of a one-sided t-test, by the
-    noncentral t. `looks`: as in Evidence.
+    guaranteed: by PATHS Brownian motions, which the sum of the differences nearly is, under the bets of flows.retraining.betting with a
+    known spread. not_worse, better: the power of a one-sided t-test, by the noncentral t. `looks`: as in Evidence.
     """
-    from scipy import stats
-
-    from tasks.core.metrics.power import noncentral_t
-
     shift = (gain + (0.0 if rule.rule == "better" else rule.margin)) * math.sqrt(queries) / spread
     if rule.rule != "guaranteed":
         return 1 - noncentral_t(float(stats.t.ppf(1 - rule.alpha, queries - 1)), queries - 1, shift)
-    wanted = math.log(rule.comparisons * looks / rule.alpha)
-    bet = min(math.sqrt(2 * wanted / queries) / spread, 0.75)
-    deviation = bet * spread * math.sqrt(queries)
-    drift, barrier = shift - deviation / 2, wanted / deviation
-    again = math.exp(min(2 * drift * barrier + float(stats.norm.logcdf(-barrier - drift)), 0.0))
-    return float(stats.norm.cdf(drift - barrier)) + again
+    wanted, most = math.log(rule.comparisons * looks / rule.alpha), betting.MOST_OF_IT * spread * math.sqrt(queries)
+    steps = np.random.default_rng(0).normal(shift / STEPS, 1 / math.sqrt(STEPS), (STEPS, PATHS))
+    left = np.full(PATHS, wanted)
+    for place, step in enumerate(steps):
+        bet = np.minimum(np.sqrt(2 * left / (1 - place / STEPS)), most)
+        left = np.maximum(left - (bet * step - bet**2 / (2 * STEPS)), 0.0)
+    return float((left == 0).mean())
 
 
 def least(true: Callable[[int], bool]) -> int | None:
