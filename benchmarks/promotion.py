@@ -105,6 +105,7 @@ class Years:
             if len(some):
                 old = self._scores(self.means[some, place], self.lucks[some, place], some)
                 passes[some, place], better[some, place] = compared(new[some] - old, rule)
+        better = stand & np.logical_and.accumulate((better | ~stand)[:, ::-1], axis=1)[:, ::-1]  # the oldest first
         full = stand.all(axis=1) & ~better.any(axis=1)
         crowned = passes.all(axis=1) & ~(full & (rule.rule == "guaranteed"))
         false = (better & crowned[:, None] & (candidate[:, None] <= self.means)).any(axis=1)
