@@ -31,11 +31,11 @@ def foresee(last: Mapping[str, Any], rule: Promotion) -> str:
         return chance(gain, of, spread=spread, rule=rule, looks=int(last.get("looks", 1)))
 
     needed = least(lambda of: now(GAIN, of) >= WANTED)
-    more = f"{math.ceil(needed / share):,} dev queries are" if needed else "more dev queries than can be had are"
+    more = f"about {math.ceil(needed / share):,} dev queries are" if needed else "more dev queries than can be had are"
     confirm = f" ({queries:,} confirm)" if share < 1 else ""
     line = (
         f"promotion ({rule.rule}): with {round(queries / share):,} dev queries{confirm} and the last comparison's spread of {spread:.3f}, "
-        f"a gain of {GAIN:g} is promoted with {now(GAIN):.0%}, an equal model with {now(0.0):.1%}, "
+        f"a gain of {GAIN:g} is promoted with about {now(GAIN):.0%}, an equal model with {now(0.0):.1%}, "
         f"a loss of {max(rule.margin, GAIN / 2):g} with {now(-max(rule.margin, GAIN / 2)):.1%}"
     )
     return f"{line}; {more} needed to promote that gain with {WANTED:.0%}".replace("%", " %")
