@@ -311,9 +311,8 @@ def test_what_is_done_without_a_test(
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
     ended = retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)") and out[1] == "pipeline", (
-        "said before training"
-    )
+    assert out[0].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
+    assert out[1] == "pipeline"
     assert ended.result == result
     assert said in ended.reason
     assert "secret" not in ended.reason
