@@ -330,8 +330,8 @@ def told_of(name: str, sections: Mapping[str, Any]) -> str:
     """`hybrid: linear of bm25 and star, weight 0.2, as chosen on this project's dev`."""
     told = read_json(record_of(name, sections))
     ((what, value),) = _setting(told).items()
-    chosen = {"dev": "as chosen on this project's dev", None: "not chosen: this project has no dev"}
-    how = chosen.get(told["chosen_on"], f"as in {told['chosen_on']}")
+    chosen = {"params.yaml": "as in params.yaml", None: "not chosen: this project has no dev"}
+    how = chosen.get(told["chosen_on"], f"as chosen on this project's {told['chosen_on']}")
     return f"{name}: {told['method']} of {told['first']} and {told['second']}, {what} {value:g}, {how}"
 
 

@@ -44,12 +44,19 @@ def best_model(
 
     `fused`: include fusions that can be searched. UserError where there is none.
     """
+    served = served_models(metrics, measure, sections, indexes=indexes, split=split, fused=fused)
+    if not served:
+        raise UserError(f"{METRICS}: no model with an index and {measure} on {split}; run retemper run first, on data with {split} queries")
+    return best_system(served, sections)
+
+
+def served_models(
+    metrics: Metrics, measure: str, sections: Mapping[str, Any], *, indexes: Path = INDEXES, split: str = "dev", fused: bool = False
+) -> dict[str, float]:
+    """`measure` on `split` of every model with an index; `fused`: and of fusions that can be searched."""
     served_too = {name for name in fusions(sections) if is_served(name, sections)} if fused else set()
-    served = {
+    return {
         model: float(splits[split][measure])
         for model, splits in metrics.items()
         if measure in splits.get(split, {}) and (model in served_too or (indexes / model).exists())
     }
-    if not served:
-        raise UserError(f"{METRICS}: no model with an index and {measure} on {split}; run retemper run first, on data with {split} queries")
-    return best_system(served, sections)

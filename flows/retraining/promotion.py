@@ -1,8 +1,8 @@
-"""Whether a new model takes the champion's place: a paired, one-sided test on the same dev queries. retraining.yaml, as a record."""
+"""Whether a new model takes the champion's place: `decide`, from values by dev query alone. retraining.yaml, as a record."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +15,25 @@ from tasks.core.stage.params import Params, read_yaml, validate
 
 
 class Promotion(Params):
-    """When a new model becomes champion."""
+    """When a new model becomes champion (docs/retraining.md)."""
 
-    rule: Literal["not_worse", "better"] = Field("not_worse", description="what must be shown of the new model, at level alpha")
-    margin: float = Field(0.01, ge=0, description="not_worse: the loss that is still accepted, in units of the measure")
-    alpha: float = Field(0.05, gt=0, lt=0.5, description="level of the one-sided test")
+    rule: Literal["guaranteed", "not_worse", "better"] = Field(
+        "guaranteed",
+        description="guaranteed: not worse than any champion that it might be worse than, whatever is promoted in a year; not_worse, "
+        "better: a t-test against the champion alone, each time anew",
+    )
+    margin: float = Field(0.01, ge=0, description="guaranteed, not_worse: the loss that is still accepted, in units of the measure")
+    alpha: float = Field(
+        0.05, gt=0, lt=0.5, description="guaranteed: chance of a false promotion in `comparisons` in a row; else: of one comparison"
+    )
+    comparisons: int = Field(52, ge=1, description="guaranteed: comparisons that share alpha; 52: those of a year of weekly retrainings")
+    anchor: int | None = Field(
+        None, ge=1, description="guaranteed: number of the champion that none may fall behind, ever; null: the first champion"
+    )
+    veto_rate: float = Field(
+        0.05, ge=0, lt=0.5, description="guaranteed: false discovery rate of the groups of queries that veto a promotion; 0: no vetoes"
+    )
+    veto_queries: int = Field(30, ge=2, description="guaranteed: dev queries that a group has at least, to veto")
     metric: str | None = Field(None, description="a measure of evaluate.measures; default: report.metric")
 
 
@@ -31,8 +45,22 @@ class Retraining(Params):
 
 
 @dataclass(frozen=True)
+class Veto:
+    """A group of dev queries on which the new model loses more than the margin: mean difference, and p by Benjamini and Hochberg."""
+
+    group: str
+    queries: int
+    difference: float
+    p: float
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """Means over the same `queries`, their difference (new - old), and the bound that decided."""
+    """Means over the same `queries`, their difference (new - old), and the bound that decided, all against the present champion.
+
+    `spread`: standard deviation of the differences. `level`: alpha of this comparison. guaranteed: `queries` of the `dev` ones confirm;
+    `against`: difference and bound by number of champion, of which it is better than those `beaten`; `looks`: as in Evidence.
+    """
 
     promoted: bool
     reason: str
@@ -42,6 +70,29 @@ class Verdict:
     old: float
     difference: float
     bound: float
+    rule: str = "not_worse"
+    spread: float = 0.0
+    dev: int = 0
+    level: float = 0.05
+    against: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    beaten: Collection[int] = ()
+    vetoes: Collection[Veto] = ()
+    looks: int = 1
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict rests on beside `new`, values of the measure by dev query: those of champions by number, the present one first.
+
+    `fresh`: queries that were not in dev yet when the present champion was crowned. `slices`: groups of queries, by name. `looks`: how
+    many systems the candidate may have been chosen from with a look at the queries that confirm: 1 where none was.
+    """
+
+    new: Mapping[str, float]
+    old: Mapping[int, Mapping[str, float]]
+    fresh: Collection[str] = ()
+    slices: Mapping[str, Collection[str]] = field(default_factory=dict)
+    looks: int = 1
 
 
 def read_retraining(path: Path = FILE) -> Retraining:
@@ -66,14 +117,29 @@ def lower_bound(differences: list[float], alpha: float) -> float:
         return differences[0]
     from scipy import stats
 
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / (count - 1))
-    return mean - float(stats.t.ppf(1 - alpha, count - 1)) * spread / math.sqrt(count)
+    return mean - float(stats.t.ppf(1 - alpha, count - 1)) * spread(differences) / math.sqrt(count)
+
+
+def spread(differences: list[float]) -> float:
+    """Their standard deviation, with Q - 1 in the denominator."""
+    mean = math.fsum(differences) / len(differences)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / max(1, len(differences) - 1))
+
+
+def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
+    """Whether the new model is promoted, by the rule. UserError where the models were measured on different queries, or too few."""
+    for other in evidence.old.values():
+        if evidence.new.keys() != other.keys():
+            raise UserError(f"dev: the models were measured on different queries ({len(evidence.new)} and {len(other)}), expected the same")
+    if rule.rule == "guaranteed":
+        from flows.retraining.guaranteed import guarantee  # numpy: not with every command
+
+        return guarantee(evidence, measure, rule)
+    return judge(evidence.new, next(iter(evidence.old.values())), measure, rule)
 
 
 def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion) -> Verdict:
-    """Compare values of `measure` by query. not_worse: the bound L >= -margin; better: L > 0. UserError where the queries differ."""
-    if new.keys() != old.keys():
-        raise UserError(f"dev: the models were measured on different queries ({len(new)} and {len(old)}), expected the same")
+    """Compare values of `measure` by query, by a t-test. not_worse: the bound L >= -margin; better: L > 0."""
     differences = [new[query] - old[query] for query in sorted(new)]
     bound = lower_bound(differences, rule.alpha)
     promoted = bound >= -rule.margin if rule.rule == "not_worse" else bound > 0
@@ -89,6 +155,10 @@ def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule
         math.fsum(old.values()) / len(old),
         mean,
         bound,
+        rule=rule.rule,
+        spread=spread(differences),
+        dev=len(new),
+        level=rule.alpha,
     )
 
 

@@ -12,18 +12,18 @@ import time
 import traceback
 import uuid
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.champion import Champion
 from flows.champions.history import Ended, Result
 from flows.champions.measurement import OF_SERVER, SCRATCH, NotComparable, evaluate_champion, values
-from flows.champions.parts import is_same_model, outs_of, parts_of
+from flows.champions.parts import Parts, is_same_model, outs_of, parts_of
 from flows.intake import batches, settings
 from flows.parameters import edit
 from flows.parameters.sources import source_keys
@@ -37,7 +37,8 @@ from flows.repository.git import GitFailed, git
 from flows.repository.lock import read_lock
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
-from flows.retraining import notify, promotion
+from flows.retraining import evidence, notify, power, promotion
+from flows.retraining.standing import standing
 from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import read_yaml
@@ -95,10 +96,13 @@ def _work(
     _take_in(rules.intake, project)
     sections = read_yaml(Path("params.yaml"))
     measure = promotion.measure_of(rules.promotion, sections)
+    last = history.recorded(tree.folder, tree.tip) if tree.tip else None
+    if line := power.foresee((last and last.comparison) or {}, rules.promotion):
+        display.line(line)
     _run_pipeline(check, processes, display)
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
-    model = metrics.best_model(found, measure, sections, fused=True)
+    model = metrics.best_model(evidence.choosing(found, measure, rules.promotion), measure, sections, fused=True)
     champions = champion.read_champions(project)
     now = champions[-1] if champions else None
     new = Champion(
@@ -125,11 +129,8 @@ def _work(
         new = replace(new, cause="data")
     elif now:
         try:
-            corpus = made.digests.get("corpus", "")
-            measured = _again(partial(evaluate_champion, project, now, corpus, processes=processes, display=display))
-            found[f"champion/{now.number}"] = measured
-            ours = values(Path("data/values") / model, measure, found[model])
-            verdict = promotion.judge(ours, values(SCRATCH / "values", measure, measured), measure, rules.promotion)
+            compare = partial(_compare, project, champions, new, made=made, found=found, sections=sections, rule=rules.promotion)
+            verdict = compare(processes=processes, display=display)
             new = replace(new, comparison=asdict(verdict))
             reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
         except NotComparable as error:
@@ -139,6 +140,7 @@ def _work(
     reason = printable(reason)
     result: Result = "promoted" if promoted else "refused"
     ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)
+    ended = replace(ended, comparison=new.comparison or None)
     write_json(Path(retraining_tree.RECORD), asdict(ended))
     commit = retraining_tree.commit(tree, f"Retraining {ended.id}: {model} {result}\n\n{reason}\n")
     if promoted:
@@ -149,6 +151,43 @@ def _work(
     with contextlib.suppress(GitFailed):  # all is done; the next run checks out again
         git("checkout", "--quiet", "--force", "--detach", commit, folder=tree.root)
     return replace(ended, commit=commit)
+
+
+def _compare(
+    project: Path,
+    champions: Sequence[Champion],
+    new: Champion,
+    *,
+    made: Parts,
+    found: dict[str, dict[str, Any]],
+    sections: Mapping[str, Any],
+    rule: promotion.Promotion,
+    processes: Processes,
+    display: Display,
+) -> promotion.Verdict:
+    """The candidate `new` against the champion, and if it passes, each other one that stands; their metrics go to `found`."""
+
+    def measured(one: Champion) -> dict[int, dict[str, float]]:
+        work = partial(evaluate_champion, project, one, made.digests.get("corpus", ""), processes=processes, display=display)
+        found[f"champion/{one.number}"] = _again(work)
+        return {one.number: values(SCRATCH / "values", new.measure, found[f"champion/{one.number}"])}
+
+    guaranteed, now = rule.rule == "guaranteed", champions[-1]
+    others = [one for one in standing(champions, new.measure, rule.anchor) if one.number != now.number] if guaranteed else []
+    old = measured(now)
+    ours = values(evidence.VALUES / new.model, new.measure, found[new.model])
+    seen = promotion.Evidence(ours, old)
+    if guaranteed:
+        fresh = evidence.fresh(project, now, made, queries=ours, warn=display.warn)
+        looks, slices = evidence.looks(found, new.measure, sections), evidence.slices(Path(made.paths["corpus"]))
+        seen = replace(seen, fresh=fresh, slices=slices, looks=looks)
+    verdict = promotion.decide(seen, new.measure, rule)
+    for one in others:
+        if not verdict.promoted:
+            break
+        seen = replace(seen, old={**seen.old, **measured(one)})
+        verdict = promotion.decide(seen, new.measure, rule)
+    return verdict
 
 
 def _nothing_new(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:

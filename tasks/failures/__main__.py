@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.core.metrics.groups import read_columns
 from tasks.core.metrics.measures import Qrels
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
@@ -16,7 +17,7 @@ from tasks.core.tables.schemas import MEASURED, QUERIES
 from tasks.core.text.document import Text
 from tasks.failures.groups import Group, compare
 from tasks.failures.params import Failures
-from tasks.failures.queries import Words, dimensions, read_columns
+from tasks.failures.queries import Words, dimensions
 from tasks.failures.suspects import suspects, write_suspects
 from tasks.failures.systems import Values, load_values, opponents, read_means
 from tasks.failures.worst import RELEVANT, Found, describe, found_by, losers, read_documents

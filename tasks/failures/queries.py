@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tasks.core.metrics.groups import Dimension, by_column, by_range, by_value, question_word
 from tasks.core.retrieval.lexical import load
-from tasks.core.tables.parquet import read_table
-from tasks.core.tables.schemas import COLUMNS
 from tasks.core.text.analysis import analyzer
-from tasks.failures.groups import Dimension, by_column, by_range, by_value, question_word, rarity
+from tasks.failures.groups import rarity
 
 
 class Words:
@@ -40,14 +39,4 @@ def dimensions(texts: Mapping[str, str], own: Mapping[str, Mapping[str, str]], w
     for name, values in own.items():
         if dimension := by_column([values.get(query, "") for query in texts], bins):
             found[f"column {name}"] = dimension
-    return found
-
-
-def read_columns(path: Path) -> dict[str, dict[str, str]]:
-    """The source's own columns: values by name and query; empty if it has none."""
-    found: dict[str, dict[str, str]] = {}
-    if path.exists():
-        table = read_table(path, COLUMNS)
-        for query, name, value in zip(*(table[name].to_pylist() for name in COLUMNS.names), strict=True):
-            found.setdefault(name, {})[query] = value
     return found

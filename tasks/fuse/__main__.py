@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tasks.core.metrics.confirmation import chooses
 from tasks.core.metrics.measures import parse
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
@@ -17,6 +18,7 @@ from tasks.fuse.grid import chosen, fused_batches, grid_means, side_by_side
 from tasks.fuse.params import Fuse
 
 RECORD = "fusion.json"  # next to the runs: what was fused, how, and the whole grid
+CHOSEN_ON = {"dev": "dev", "selection": "dev (selection part)"}
 
 
 def queries_of(folder: Path, split: str) -> list[str]:
@@ -33,6 +35,8 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
     sections = read_parameters()
     name, relevance = metric_of(sections), least_grade("dev", sections)
     measure, judged = parse([name], relevance), load_qrels(qrels / "dev.parquet", "dev", relevance)
+    if params.queries == "selection":
+        judged = {query: grades for query, grades in judged.items() if chooses(query)}
     told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method}
     what = NAMES[params.method]
     if params.setting is not None:
@@ -42,7 +46,7 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
     pairs = side_by_side(queries_of(queries, "dev"), first / "dev.trec", second / "dev.trec", params.method)
     means = grid_means(pairs, params.method, params.depth, qrels=judged, measure=measure)
     grid = [{what: setting, name: mean} for setting, mean in means.items()]
-    return told | {what: chosen(means), "measure": name, "chosen_on": "dev", "grid": grid}
+    return told | {what: chosen(means), "measure": name, "chosen_on": CHOSEN_ON[params.queries], "grid": grid}
 
 
 def line(name: str, record: dict[str, Any]) -> str:
@@ -54,7 +58,7 @@ def line(name: str, record: dict[str, Any]) -> str:
     if not record["grid"]:
         return f"{setting}, not chosen: there are no judged dev queries"
     grid = ", ".join(f"{point[what]:g}: {point[record['measure']]:.4f}" for point in record["grid"])
-    return f"{setting}, the best {record['measure']} on dev of {grid}"
+    return f"{setting}, the best {record['measure']} on {record['chosen_on']} of {grid}"
 
 
 def main() -> None:

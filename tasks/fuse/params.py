@@ -1,6 +1,6 @@
 """Parameters of fuse."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,6 +28,11 @@ class Fuse(Params):
         description="weight of first, for linear and zscore; null: the best on dev by report.metric, in steps of .05; .5 without dev",
     )
     k: float | None = Field(None, gt=0, description="k of rrf; null: the best on dev by report.metric, 1 to 100; 60 without dev")
+    queries: Literal["dev", "selection"] = Field(
+        "dev",
+        description="judged dev queries that an unset weight or k is chosen on: all, or the one in five on which retraining chooses among "
+        "systems, which leaves the others to confirm (docs/retraining.md)",
+    )
     depth: int = Field(1000, ge=1, description="depth of the fused run, in ranks")
 
     @model_validator(mode="after")

@@ -527,6 +527,7 @@ def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str], 
     with (folder / "params.yaml").open("w") as handle:
         yaml.dump(params, handle)
     (folder / "dvc.yaml").write_text(RETRAINING_GRAPH)
+    (folder / "retraining.yaml").write_text("promotion: {rule: not_worse}\n")  # twenty queries are too few for a guarantee
     (folder / "data/.gitignore").write_text("/*\n!/.gitignore\n!/source.json\n")
     (folder / ".gitignore").write_text(".retemper/\n__pycache__/\n")
     environment = {name: value for name, value in toy_environment.items() if not name.startswith(("GIT_AUTHOR", "GIT_COMMITTER"))}

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tasks.core.metrics.confirmation import chooses
 from tasks.core.metrics.measures import parse
 from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
 from tasks.core.stage.errors import UserError
@@ -108,6 +109,20 @@ def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any
     places: Any = {"corpus": Path(), "split": "dev", "values": Path("dev.parquet")}
     means, _ = evaluate_split(Path("runs/hybrid/dev.trec"), {q: grades[q] for q in counted}, parse(["RR@10"], 2), **places)
     assert means["RR@10"] == pytest.approx(best)  # what evaluate will compute
+
+
+def test_a_weight_may_be_chosen_on_the_selection_part_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first system is good on those queries that choose, the second on all others, which are four times as many."""
+    names = [f"dev{n}" for n in range(60)]
+    right, wrong = {"a": 9.0, "b": 1.0, "c": 0.0}, {"b": 9.0, "c": 8.0, "a": 0.0}
+    first, second = ({q: right if chooses(q) == best else wrong for q in names} for best in (True, False))
+    for split in ("dev", "test"):
+        write(split, names, first=first, second=second, relevant=[(q, "a", 1) for q in names])
+    everything, part = run(monkeypatch), run(monkeypatch, method="linear, queries: selection")
+    assert everything["weight"] == 0 and everything["chosen_on"] == "dev"
+    assert part["weight"] == next(point["weight"] for point in part["grid"] if point["nDCG@10"] == 1.0) > 0.5
+    assert part["chosen_on"] == "dev (selection part)"
+    assert "the best nDCG@10 on dev (selection part) of" in capsys.readouterr().out
 
 
 def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
-"""When a new model is promoted: the bound against scipy's paired test, and a case worked out by hand."""
+"""When a new model is promoted by a t-test: the bound against scipy's paired test, and a case worked out by hand."""
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from flows.retraining.promotion import Promotion, judge, lower_bound, measure_of, read_retraining
+from flows.retraining.promotion import Evidence, Promotion, Verdict, decide, lower_bound, measure_of, read_retraining
 from tasks.core.stage.errors import UserError
 
 
@@ -33,26 +34,31 @@ def named(*values: float) -> dict[str, float]:
     return {f"q{number}": value for number, value in enumerate(values)}
 
 
+def judge(new: dict[str, float], old: dict[str, float], **rule: Any) -> Verdict:
+    return decide(Evidence(new, {1: old}), "m", Promotion(**({"rule": "not_worse"} | rule)))
+
+
 def test_the_rules() -> None:
     old = named(0.5, 0.6, 0.7)
-    assert judge(old, old, "m", Promotion(margin=0)).promoted, "equal is not worse"
-    assert not judge(old, old, "m", Promotion(rule="better")).promoted
+    assert judge(old, old, margin=0).promoted, "equal is not worse"
+    assert not judge(old, old, rule="better").promoted
     slightly = named(0.495, 0.595, 0.695)
-    assert judge(slightly, old, "m", Promotion(margin=0.01)).promoted
-    assert not judge(slightly, old, "m", Promotion(margin=0.001)).promoted
+    assert judge(slightly, old, margin=0.01).promoted
+    assert not judge(slightly, old, margin=0.001).promoted
     noisy = named(0.9, 0.2, 0.8)
-    verdict = judge(noisy, old, "m", Promotion())
+    verdict = judge(noisy, old)
     assert not verdict.promoted, "a higher mean that may be chance has not been shown to be no worse"
     assert verdict.difference == pytest.approx(0.1 / 3)
     assert (verdict.queries, verdict.new, verdict.old) == (3, pytest.approx(1.9 / 3), pytest.approx(0.6))
+    assert (verdict.rule, verdict.dev, verdict.spread) == ("not_worse", 3, pytest.approx(np.std([0.4, -0.4, 0.1], ddof=1)))
     assert verdict.reason == f"m +0.0333 on dev (3 queries), lower bound {verdict.bound:+.4f} is not >= -0.0100 (not_worse)"
 
 
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="measured on different queries"):
-        judge(named(1), {"other": 1.0}, "m", Promotion())
+        judge(named(1), {"other": 1.0})
     with pytest.raises(UserError, match="found 1 judged queries"):
-        judge(named(1), named(1), "m", Promotion())
+        judge(named(1), named(1))
     sections = {"report": {"metric": "AP"}, "evaluate": {"measures": ["AP", "RR@10"]}}
     assert measure_of(Promotion(), sections) == "AP"
     assert measure_of(Promotion(metric="RR@10"), sections) == "RR@10"

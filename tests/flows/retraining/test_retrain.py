@@ -106,6 +106,29 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
         champion.export(project.folder, project.folder / "served")
 
 
+def test_a_promotion_with_a_guarantee(served: Any) -> None:
+    """Enough dev queries, one system, which is .2 better on each of them, then worse on each."""
+    project = served
+    for split in ("dev", "test"):
+        rows = "".join(f"q{n:03}\td0\t1\n" for n in range(200))
+        (project.source / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    (project.folder / "retraining.yaml").unlink()  # the defaults
+    project.commit()
+    assert project.retrain() == "retraining promoted: a is the first champion"
+    project.add(*[0.9] * 10)
+    line = project.retrain()
+    assert line.startswith("retraining promoted: a against champion/1: nDCG@10 +0.2000 (lower bound +0.1")
+    assert line.endswith(" on dev is > -0.0100; better than champion/1 (guaranteed: 146 of 200 dev queries, 0 of them new)")
+    now = project.champion()
+    assert (now.comparison["rule"], now.comparison["beaten"], list(now.comparison["against"])) == ("guaranteed", [1], ["1"])
+    project.add(*[0.0] * 20)
+    out, errors = project.call("retrain")
+    assert "retraining refused: a against champion/2: nDCG@10 -0.3500" in out.splitlines()[-1]
+    assert "dev: which queries are newer than champion/2 is unknown, so none counts as new: data/corpus/qrels/dev.parquet" in errors
+    record = history.recorded(project.folder, project.git("rev-parse", "retemper/retraining"))
+    assert record and record.comparison and record.comparison["promoted"] is False, "a refusal's figures are kept as well"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> None:
     project = served
@@ -252,7 +275,7 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
     ],
 )
 def test_what_is_done_without_a_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str, corpus: str, champions: Any, result: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, encoder: str, corpus: str, champions: Any, result: str, said: str
 ) -> None:
     """A pipeline that made `encoder` over `corpus`; the last one cannot be compared, the checkout at the end fails."""
     monkeypatch.chdir(tmp_path)
@@ -271,7 +294,10 @@ def test_what_is_done_without_a_test(
     def not_comparable(*_: Any, **__: Any) -> Any:
         raise retrain.NotComparable("champion/1: https://me:secret@host is unavailable")
 
-    monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
+    figures = {"spread": 0.25, "queries": 800, "dev": 1000, "rule": "guaranteed"}
+    last = history.Ended("0", "refused", "", "", champion=99, comparison=figures)
+    monkeypatch.setattr(history, "recorded", lambda *_: last)
+    monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: print("pipeline"))
     monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(retrain.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: there)
@@ -282,8 +308,11 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     begun = history.Ended("1", "killed", "", "now")
-    tree = retraining_tree.Tree(tmp_path, tmp_path, "", None)
+    tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
     ended = retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
+    assert out[1] == "pipeline"
     assert ended.result == result
     assert said in ended.reason
     assert "secret" not in ended.reason

@@ -1,0 +1,79 @@
+"""Tests and a lower bound for the mean of differences in [-1, 1], by betting against the claim that the mean is small.
+
+Waudby-Smith, Ramdas: Estimating means of bounded random variables by betting, JRSS B 86 (2024), arXiv:2010.09686. A gambler whose capital
+is 1 bets on each difference in turn that it is above c:
+
+    K_0(c) = 1,   K_i(c) = K_{i-1}(c) (1 + b_i (d_i - c)),   0 <= b_i < 1 / (1 + c),   b_i a function of d_1 ... d_{i-1} alone
+
+If each difference has a mean of at most c, given those before it, the bets lose on average: K(c) is a nonnegative supermartingale, and
+the chance that it ever reaches 1 / alpha is at most alpha (Ville 1939). So "the mean is at most c" is rejected at level alpha the first
+time that it does, whatever the distribution, after however few or many differences, and whenever one looks. No normal
+approximation, no spread that must be known. The gambler stops there.
+
+The bets are those of Voracek, Orabona: STaR-Bets, 2025, arXiv:2505.22422: set again each time for what is still to be won and how many
+differences are left, with the variance as Waudby-Smith and Ramdas estimate it. With few differences, bets set once for all find less.
+
+    b_i = sqrt(2 (log(1 / alpha) - log K_{i-1}) / ((Q - i + 1) v_{i-1})),   at most MOST_OF_IT / (1 + c)
+    v_i = (1 + sum_{j<=i} (d_j - m_j)^2) / (i + 1),   m_i = sum_{j<=i} d_j / (i + 1),   v_0 = 1
+
+A poor guess of the variance costs power, never validity. Q: differences in a sequence; sequences lie along the last axis.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+MOST_OF_IT = 0.75  # of 1 / (1 + c), the largest bet that cannot ruin (Waudby-Smith and Ramdas: 1/2 or 3/4)
+POINTS = 65  # of c that `lower_bound` tries at once
+ROUNDS = 3  # so that it finds it to 2 / 64^3 = 8e-6
+
+
+def log_capital(differences: Floats, c: Floats | float, alpha: float) -> Floats:
+    """log K_Q(c) [...] of differences [..., Q]; c broadcasts to [...]. K stays as it is once it has reached 1 / alpha."""
+    c, count, wanted = np.asarray(c, np.float64), differences.shape[-1], math.log(1 / alpha)
+    before = variances(differences)
+    limit = MOST_OF_IT / np.maximum(1 + c, 1e-12)
+    capital = np.zeros(np.broadcast_shapes(differences.shape[:-1], c.shape))
+    for place in range(count):
+        bet = np.sqrt(2 * np.maximum(wanted - capital, 0.0) / ((count - place) * before[..., place]))
+        capital = capital + np.log1p(np.minimum(bet, limit) * (differences[..., place] - c))
+    return capital
+
+
+def variances(differences: Floats) -> Floats:
+    """v_0 ... v_{Q-1} [..., Q]: for each difference, the variance estimated from those before it."""
+    places = np.arange(1, differences.shape[-1] + 1)
+    means = np.cumsum(differences, axis=-1) / (places + 1)
+    after = (1 + np.cumsum((differences - means) ** 2, axis=-1)) / (places + 1)
+    return np.concatenate([np.ones((*differences.shape[:-1], 1)), after[..., :-1]], axis=-1)
+
+
+def shows_more(differences: Floats, c: Floats | float, alpha: float) -> npt.NDArray[np.bool_]:
+    """Whether "the mean is at most c" is rejected at level `alpha` [...], for a c that was set beforehand.
+
+    Never where the mean of the sequence is at most c: bets may be won early, and the mean fall afterwards.
+    """
+    found: npt.NDArray[np.bool_] = (log_capital(differences, c, alpha) >= math.log(1 / alpha)) & (differences.mean(axis=-1) > c)
+    return found
+
+
+def lower_bound(differences: Floats, alpha: float) -> float:
+    """The c up to which all are rejected, for differences [Q]; at most their mean, and -1 if none is. For people: `shows_more` decides.
+
+    ValueError for a difference outside [-1, 1].
+    """
+    if not len(differences):
+        return -1.0
+    if np.abs(differences).max() > 1:
+        raise ValueError(f"found a difference of {differences[np.abs(differences).argmax()]:g}, expected differences in [-1, 1]")
+    low, high = -1.0, float(differences.mean())
+    for _ in range(ROUNDS):
+        points = np.linspace(low, high, POINTS)
+        kept = np.flatnonzero(log_capital(differences, points[1:], alpha) < math.log(1 / alpha))
+        if not len(kept):
+            return high
+        low, high = float(points[kept[0]]), float(points[kept[0] + 1])
+    return low

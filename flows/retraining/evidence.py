@@ -1,0 +1,87 @@
+"""What a comparison with a guarantee needs besides values by query, read from the worktree and from the champion's commit."""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flows.champions import champion
+from flows.champions.champion import Champion
+from flows.champions.measurement import values
+from flows.champions.parts import Parts
+from flows.results.fusions import fusions, made_from, record_of
+from flows.results.metrics import Metrics, served_models
+from flows.retraining.promotion import Promotion
+from flows.retraining.vetoes import slices_of
+from tasks.core.metrics.confirmation import ONE_IN, chooses
+from tasks.core.metrics.groups import read_columns
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.schemas import QRELS, QUERIES
+
+VALUES = Path("data/values")
+
+
+def choosing(found: Metrics, measure: str, rule: Promotion) -> Metrics:
+    """`found` with dev means over the queries that choose among systems; as it is under a rule that guarantees nothing.
+
+    UserError where dev has none of these queries.
+    """
+    if rule.rule != "guaranteed":
+        return found
+    chosen_on: dict[str, dict[str, Any]] = {}
+    for model, splits in found.items():
+        if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
+            continue
+        every = values(VALUES / model, measure, splits)
+        those = [value for query, value in every.items() if chooses(query)]
+        if not those:
+            raise UserError(
+                f"dev: none of its {len(every)} judged queries is among the one in {ONE_IN} on which the new model is chosen; "
+                f"add queries, or set promotion.rule of retraining.yaml to not_worse"
+            )
+        chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: math.fsum(those) / len(those)}}
+    return chosen_on
+
+
+def looks(found: Metrics, measure: str, sections: Mapping[str, Any]) -> int:
+    """How many systems the candidate may be, as far as the queries that confirm had a say: 1 where they had none.
+
+    A fusion whose weight was chosen on all of dev is as many systems as its grid has weights (one made from such a one, as many as their
+    product). As that weight decides how the fusion does on the queries that choose, every other system counts as well.
+    """
+    counts = [_settings(model, sections) for model in served_models(found, measure, sections, fused=True)]
+    return sum(counts) if max(counts, default=1) > 1 else 1
+
+
+def _settings(model: str, sections: Mapping[str, Any]) -> int:
+    if model not in fusions(sections):
+        return 1
+    records = [read_json(record_of(name, sections)) for name in made_from(model, sections)[1]]
+    return math.prod(len(record["grid"]) for record in records if record["chosen_on"] == "dev")
+
+
+def fresh(project: Path, now: Champion, made: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
+    """Those of `queries` without a judgment when `now` was crowned; none, with a warning, where those judgments are nowhere any more."""
+    if now.digests.get("corpus") == made.digests.get("corpus"):
+        return set()
+    try:
+        with TemporaryDirectory() as folder:
+            judged = Path(folder) / "dev.parquet"
+            champion.get_out(project, now.commit, f"{champion.parts_at(project, now).paths['corpus']}/qrels/dev.parquet", judged)
+            return set(queries) - set(read_table(judged, QRELS, ["query"])["query"].to_pylist())
+    except UserError as error:
+        warn(f"dev: which queries are newer than champion/{now.number} is unknown, so none counts as new: {error}")
+        return set()
+
+
+def slices(corpus: Path) -> dict[str, list[str]]:
+    """The groups of dev queries of a corpus folder; none where it has no table of them."""
+    path = corpus / "queries/dev.parquet"
+    if not path.exists():
+        return {}
+    table = read_table(path, QUERIES, ["id", "text"])
+    texts = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    return slices_of(texts, read_columns(corpus / "columns/dev.parquet"))

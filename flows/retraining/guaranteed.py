@@ -1,0 +1,116 @@
+"""Rule `guaranteed`: what is promoted is not worse than the best champion so far, whatever else is promoted in a year.
+
+**Claim.** Call a promotion false if the new model's mean is more than `margin` below that of the best champion since the chain began
+(flows/retraining/standing.py), and a "better" false if the new model is no better than a champion that it is said to beat. In any
+`comparisons` comparisons in a row, the chance of any false promotion is at most `alpha`, and so is the chance of any false "better".
+
+**Why.** Each comparison has the level alpha / comparisons, evenly spent (Bonferroni); over any window of that many the levels add up to
+alpha. Within a comparison there are several tests, and no correction is due. A candidate must pass the test against every champion that no
+later one was shown to beat (an intersection-union test: Berger, Technometrics 24, 1982). Where the test against the one that is truly
+best does not err, a promotion is not false, and that champion is struck off only by one that is better; so the best one is always
+among those tested. One test must not err, and it errs with at most the comparison's level. "Better" is said of the oldest champion first,
+and of each other only after that (tests in a fixed order: Maurer, Hothorn, Lehmacher 1995): the first of which it would be false must err.
+
+**What is assumed.** Queries are drawn independently from those that are asked, also later; new dev queries from the same ones. Values are
+of today's corpus and judgments: that one model is better than another is taken to last. A candidate depends on the confirming queries
+only in that (1) weights of fusions were chosen on them: the level is then divided by the number of systems that might have been candidates
+(`Evidence.looks`, union bound); (2) the champion was crowned on them, where they are not new. Being crowned makes a champion look too good
+on them, and so its rivals too bad; it is assumed that it does not make a rival look too good. That is natural where candidates are
+trained without regard to the champion, whose luck enters the two comparisons with opposite signs, and can fail where they continue from
+it: new queries are therefore looked at first, and where the verdict is reached on them alone, (2) is not needed. benchmarks/promotion.py
+simulates both. Not covered: people who tune parameters by the confirming queries' figures.
+**Not assumed**: normality, a known spread, equal spreads, independence of candidates or weeks.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import NamedTuple
+
+import numpy as np
+
+from flows.retraining import betting
+from flows.retraining.promotion import Evidence, Promotion, Verdict, spread
+from flows.retraining.vetoes import find_vetoes
+from tasks.core.metrics.confirmation import confirming
+from tasks.core.stage.errors import UserError
+
+Values = Mapping[str, float]  # by query
+
+MOST = 4  # champions that none was shown to beat; with so many, a candidate must be better than one of them: each is measured every time
+
+
+def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
+    """The verdict on queries that did not choose the candidate, new ones first.
+
+    UserError if none is left, or the measure is not between 0 and 1.
+    """
+    order = in_order(evidence.new, evidence.fresh)
+    if not order:
+        raise UserError(f"dev: none of {len(evidence.new)} judged queries is left to confirm a choice; add some, or set rule: not_worse")
+    level = rule.alpha / rule.comparisons / evidence.looks
+    against = {number: _against(evidence.new, values, order, level=level, rule=rule) for number, values in evidence.old.items()}
+    now, champion = next(iter(evidence.old.items()))
+    differences = {query: evidence.new[query] - champion[query] for query in evidence.new}
+    verdict = Verdict(
+        False,
+        "",
+        measure,
+        len(order),
+        math.fsum(evidence.new[query] for query in order) / len(order),
+        math.fsum(champion[query] for query in order) / len(order),
+        against[now].difference,
+        against[now].bound,
+        rule=rule.rule,
+        spread=spread([differences[query] for query in order]),
+        dev=len(evidence.new),
+        level=level,
+        against={str(number): {"difference": one.difference, "bound": one.bound} for number, one in against.items()},
+        beaten=[number for number, _ in takewhile(lambda one: one[1].better, reversed(against.items()))],
+        vetoes=find_vetoes(differences, evidence.slices, rule) if rule.veto_rate else [],
+        looks=evidence.looks,
+    )
+    lost = [number for number, one in against.items() if not one.passes]
+    too_many = len(against) >= MOST and not verdict.beaten
+    promoted = not (lost or too_many or verdict.vetoes)
+    told = [f"{measure} {against[now].told} on dev"]
+    if lost and lost[0] != now:
+        told.append(f"against champion/{lost[0]} {against[lost[0]].told}")
+    told[-1] += f" is {'not ' if lost else ''}> {-rule.margin:.4f}"
+    if too_many and not lost:
+        told.append(f"better than none of the {len(against)} champions that none was shown to beat")
+    if promoted and verdict.beaten:
+        told.append(f"better than {', '.join(f'champion/{number}' for number in verdict.beaten)}")
+    told += [f"vetoed by {veto.group}: {veto.difference:+.4f} ({veto.queries} queries, p {veto.p:.2g})" for veto in verdict.vetoes]
+    terms = f"guaranteed: {len(order)} of {len(evidence.new)} dev queries, {len(set(evidence.fresh).intersection(order))} of them new"
+    terms += f", {evidence.looks} systems tried on them" if evidence.looks > 1 else ""
+    return replace(verdict, promoted=promoted, reason=f"{'; '.join(told)} ({terms})")
+
+
+class Against(NamedTuple):
+    """A candidate against one champion: whether it is shown to be no more than the margin worse, and better."""
+
+    difference: float
+    bound: float
+    passes: bool
+    better: bool
+
+    @property
+    def told(self) -> str:
+        return f"{self.difference:+.4f} (lower bound {self.bound:+.4f})"
+
+
+def _against(new: Values, old: Values, order: Sequence[str], *, level: float, rule: Promotion) -> Against:
+    differences = np.asarray([new[query] - old[query] for query in order])
+    try:
+        bound = betting.lower_bound(differences, level)
+    except ValueError as error:
+        raise UserError(f"promotion.metric: {error}; choose a measure between 0 and 1, or set rule: not_worse") from None
+    return Against(float(differences.mean()), bound, *betting.shows_more(differences, np.array([-rule.margin, 0.0]), level).tolist())
+
+
+def in_order(queries: Collection[str], fresh: Collection[str]) -> list[str]:
+    """The queries that confirm, `fresh` ones first: where they decide, those on which the champion was crowned have no say."""
+    new = set(fresh)
+    return sorted(confirming(queries), key=lambda query: query not in new)

@@ -1,0 +1,73 @@
+"""What the next comparison can show, said before training: from the spread of the last one's differences."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from flows.retraining import betting
+from flows.retraining.promotion import Promotion
+from tasks.core.metrics.confirmation import ONE_IN
+from tasks.core.metrics.power import noncentral_t
+
+GAIN = 0.02  # the gain that it is told of, in units of the measure
+WANTED = 0.9
+MOST = 10**7  # queries that are looked at
+STEPS, PATHS = 400, 4000
+
+
+def foresee(last: Mapping[str, Any], rule: Promotion) -> str:
+    """One line on the chance of a promotion, by the last comparison's record (a Verdict); empty where there is none with a spread."""
+    spread, queries = float(last.get("spread") or 0), int(last.get("queries") or 0)
+    if not spread or queries < 2:
+        return ""
+    share = 1 - 1 / ONE_IN if rule.rule == "guaranteed" else 1.0
+    if last.get("rule", rule.rule) != rule.rule:  # `queries` are those of the rule before
+        queries = round(int(last["dev"]) * share)
+
+    def now(gain: float, of: int = queries) -> float:
+        return chance(gain, of, spread=spread, rule=rule, looks=int(last.get("looks", 1)))
+
+    needed = least(lambda of: now(GAIN, of) >= WANTED)
+    more = f"about {math.ceil(needed / share):,} dev queries are" if needed else "more dev queries than can be had are"
+    confirm = f" ({queries:,} confirm)" if share < 1 else ""
+    line = (
+        f"promotion ({rule.rule}): with {round(queries / share):,} dev queries{confirm} and the last comparison's spread of {spread:.3f}, "
+        f"a gain of {GAIN:g} is promoted with about {now(GAIN):.0%}, an equal model with {now(0.0):.1%}, "
+        f"a loss of {max(rule.margin, GAIN / 2):g} with {now(-max(rule.margin, GAIN / 2)):.1%}"
+    )
+    return f"{line}; {more} needed to promote that gain with {WANTED:.0%}".replace("%", " %")
+
+
+def chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1) -> float:
+    """The chance that a model truly `gain` better than the champion passes the test against it, over `queries` that confirm.
+
+    guaranteed: by PATHS Brownian motions, which the sum of the differences nearly is, under the bets of flows.retraining.betting with a
+    known spread. not_worse, better: the power of a one-sided t-test, by the noncentral t. `looks`: as in Evidence.
+    """
+    shift = (gain + (0.0 if rule.rule == "better" else rule.margin)) * math.sqrt(queries) / spread
+    if rule.rule != "guaranteed":
+        return 1 - noncentral_t(float(stats.t.ppf(1 - rule.alpha, queries - 1)), queries - 1, shift)
+    wanted, most = math.log(rule.comparisons * looks / rule.alpha), betting.MOST_OF_IT * spread * math.sqrt(queries)
+    steps = np.random.default_rng(0).normal(shift / STEPS, 1 / math.sqrt(STEPS), (STEPS, PATHS))
+    left = np.full(PATHS, wanted)
+    for place, step in enumerate(steps):
+        bet = np.minimum(np.sqrt(2 * left / (1 - place / STEPS)), most)
+        left = np.maximum(left - (bet * step - bet**2 / (2 * STEPS)), 0.0)
+    return float((left == 0).mean())
+
+
+def least(true: Callable[[int], bool]) -> int | None:
+    """The least number of queries from 2 for which `true`, which stays true from there on; None beyond MOST."""
+    high = 2
+    while not true(high):
+        high *= 2
+        if high > MOST:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if middle >= 2 and true(middle) else (middle, high)
+    return high

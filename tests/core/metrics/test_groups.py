@@ -1,0 +1,43 @@
+"""Groups of queries, by cases worked out by hand."""
+
+import random
+
+import pytest
+
+from tasks.core.metrics.groups import Dimension, by_column, by_range, by_value, question_word
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Who wrote it?", "who"),
+        ("In whose house was the show?", "who"),
+        ("the year when it began, and why", "when"),
+        ("Is it open", "yes or no"),
+        ("was", "yes or no"),
+        ("issue of bonds", "none"),
+        ("showhow", "none"),
+        ("...", "none"),
+    ],
+)
+def test_question_word(text: str, word: str) -> None:
+    assert question_word(text) == word
+
+
+def test_ranges_hold_about_as_many_each_and_equal_values_stay_together() -> None:
+    draw = random.Random(0)
+    values = [draw.gauss(5, 2) for _ in range(1000)]
+    labels, order = by_range(values, 4)
+    assert [labels.count(name) for name in order] == [250] * 4
+    highest = [max(value for value, label in zip(values, labels, strict=True) if label == name) for name in order]
+    lowest = [min(value for value, label in zip(values, labels, strict=True) if label == name) for name in order]
+    assert highest == sorted(highest)
+    assert all(high < low for high, low in zip(highest[:-1], lowest[1:], strict=True))
+    assert by_range([3, 3, 3, 3, 4, 9], 3) == Dimension(["3", "3", "3", "3", "4 to 9", "4 to 9"], ["3", "4 to 9"])
+
+
+def test_columns() -> None:
+    assert by_column(["a", "", "b", "a"], 2) == by_value(["a", "(none)", "b", "a"])
+    assert by_column([str(n) for n in range(20)], 2) == by_range(list(range(20)), 2)
+    assert by_column([f"name {n}" for n in range(20)], 2) is None, "a name for each query groups nothing"
+    assert by_value(["x", "y", "y"]).order == ["y", "x"]

@@ -1,0 +1,136 @@
+"""What a comparison with a guarantee reads: values by query, fusions' grids, the champion's dev queries, groups."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows.champions import champion
+from flows.champions.champion import Champion
+from flows.champions.parts import Parts
+from flows.process.display import Display
+from flows.process.processes import Processes
+from flows.retraining import evidence, retrain
+from flows.retraining.promotion import Promotion
+from tasks.core.metrics.confirmation import chooses
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import COLUMNS, QRELS, QUERIES
+
+NAMES = sorted(f"q{number}" for number in range(800))
+GUARANTEED = Promotion()
+Metrics = dict[str, dict[str, dict[str, float]]]
+
+
+def write_values(folder: Path, values: dict[str, float]) -> dict[str, dict[str, float]]:
+    """The values, and the metrics that go with them."""
+    schema = pa.schema([("query", pa.string()), ("m", pa.float64())])
+    write_table(folder / "dev.parquet", schema, [pa.table({"query": list(values), "m": list(values.values())}, schema)])
+    return {"dev": {"m": sum(values.values()) / len(values)}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_systems_are_chosen_on_the_queries_that_choose() -> None:
+    one = write_values(evidence.VALUES / "one", {query: 0.6 if chooses(query) else 0.1 for query in NAMES})
+    two = write_values(evidence.VALUES / "two", dict.fromkeys(NAMES, 0.5))
+    found = {"one": one, "two": two, "gone": {"dev": {"m": 0.9}}, "untested": {"train": {"m": 1.0}}}
+    chosen = evidence.choosing(found, "m", GUARANTEED)
+    assert {model: splits["dev"]["m"] for model, splits in chosen.items()} == {"one": pytest.approx(0.6), "two": pytest.approx(0.5)}
+    assert evidence.choosing(found, "m", Promotion(rule="better")) is found
+    write_values(evidence.VALUES / "one", {next(query for query in NAMES if not chooses(query)): 0.6})
+    with pytest.raises(UserError, match="none of its 1 judged queries is among the one in 5"):
+        evidence.choosing({"one": one}, "m", GUARANTEED)
+
+
+def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
+    def fused(name: str, chosen_on: str | None, grid: int, **entry: Any) -> dict[str, Any]:
+        path = here / f"data/runs/{name}/fusion.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"weight": 0.5, "k": None, "method": "linear", "chosen_on": chosen_on, "grid": [0] * grid, **entry}))
+        return entry
+
+    for model in ("a", "b"):
+        (here / "data/indexes" / model).mkdir(parents=True)
+    part = fused("part", "dev (selection part)", 21, first="bm25", second="a")
+    dev = fused("dev", "dev", 21, first="bm25", second="a")
+    nested = fused("nested", "dev", 7, first="dev", second="b")
+    sections: dict[str, Any] = {"rounds": {"a": {}, "b": {}}, "fuse": {"part": part}}
+    found: Metrics = {name: {"dev": {"m": 0.5}} for name in ("a", "b", "bm25", "part")}
+    assert evidence.looks(found, "m", sections) == 1
+    sections["fuse"]["dev"] = dev
+    found["dev"] = {"dev": {"m": 0.5}}
+    assert evidence.looks(found, "m", sections) == 1 + 1 + 1 + 21, "a, b, part, and each weight; BM25 alone is no candidate"
+    sections["fuse"]["nested"] = nested
+    found["nested"] = {"dev": {"m": 0.5}}
+    assert evidence.looks(found, "m", sections) == 24 + 21 * 7
+
+
+def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Champion(2, "a", "promoted", "", digests={"corpus": "c1"}, commit="f" * 40)
+    corpus = Parts({"corpus": "data/pseudo"}, {"corpus": "c2"}, {})
+    said: list[str] = []
+
+    def get_out(_: Path, commit: str, path: str, out: Path) -> None:
+        assert (commit, path) == (now.commit, "data/pseudo/qrels/dev.parquet")
+        write_table(out, QRELS, [pa.table({"query": ["q1", "q1", "q2"], "doc": list("abc"), "grade": [1, 0, 1]}, QRELS)])
+
+    monkeypatch.setattr(champion, "parts_at", lambda *_: corpus)
+    monkeypatch.setattr(champion, "get_out", get_out)
+    assert evidence.fresh(here, now, corpus, queries=["q1", "q2", "q3"], warn=said.append) == {"q3"}
+    same = Parts({"corpus": "data/pseudo"}, {"corpus": "c1"}, {})
+    assert evidence.fresh(here, now, same, queries=["q3"], warn=said.append) == set() and not said
+
+    def gone(*_: Any) -> None:
+        raise UserError("nowhere any more")
+
+    monkeypatch.setattr(champion, "get_out", gone)
+    assert evidence.fresh(here, now, corpus, queries=["q3"], warn=said.append) == set()
+    assert said == ["dev: which queries are newer than champion/2 is unknown, so none counts as new: nowhere any more"]
+
+
+def test_groups_are_read_from_the_corpus(here: Path) -> None:
+    assert evidence.slices(here) == {}
+    table = pa.table({"id": ["1", "2"], "text": ["who is it", "why"], "answers": [None, None]}, QUERIES)
+    write_table(here / "queries/dev.parquet", QUERIES, [table])
+    assert "question word who" in evidence.slices(here)
+    write_table(here / "columns/dev.parquet", COLUMNS, [pa.table({"query": ["2"], "column": ["kind"], "value": ["x"]}, COLUMNS)])
+    assert evidence.slices(here)["column kind x"] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "rule", "measured", "promoted"),
+    [
+        ({1: 0.3, 2: 0.3}, "guaranteed", [2, 1], True),
+        ({1: 0.6, 2: 0.3}, "guaranteed", [2, 1], False),
+        ({1: 0.3, 2: 0.6}, "guaranteed", [2], False),
+        ({1: 0.6, 2: 0.3}, "not_worse", [2], True),
+    ],
+)
+def test_each_champion_that_stands_is_measured_until_one_is_not_met(
+    here: Path, monkeypatch: pytest.MonkeyPatch, theirs: dict[int, float], rule: Any, measured: list[int], promoted: bool
+) -> None:
+    """A candidate of 0.5 everywhere, two champions that stand."""
+    record = {"rule": "guaranteed", "measure": "m", "against": {"1": {}}, "beaten": []}
+    champions = [Champion(1, "a", "first", "", digests={"encoder": "e1"}), Champion(2, "a", "promoted", "", comparison=record)]
+    asked: list[int] = []
+
+    def evaluate(_project: Path, one: Champion, _corpus: str, **_: Any) -> Any:
+        asked.append(one.number)
+        return write_values(retrain.SCRATCH / "values", dict.fromkeys(NAMES, theirs[one.number]))
+
+    monkeypatch.setattr(retrain, "evaluate_champion", evaluate)
+    found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
+    new, made = Champion(3, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {})
+    verdict = retrain._compare(
+        here, champions, new, made=made, found=found, sections={}, rule=Promotion(rule=rule), processes=Processes(), display=Display()
+    )
+    assert asked == measured and verdict.promoted == promoted
+    assert set(found) == {"a", *(f"champion/{number}" for number in measured)}
+    assert verdict.rule == rule

@@ -1,0 +1,51 @@
+"""Which champions a candidate is compared with."""
+
+from typing import Any
+
+import pytest
+
+from flows.champions.champion import Champion
+from flows.retraining.standing import standing
+from tasks.core.stage.errors import UserError
+
+
+def crowned(number: int, cause: str, **comparison: Any) -> Champion:
+    return Champion(number, "a", cause, "now", replaced=number - 1, digests={"encoder": f"e{number}"}, comparison=comparison)
+
+
+def won(number: int, against: list[int], beaten: list[int], measure: str = "m") -> Champion:
+    return crowned(number, "promoted", rule="guaranteed", measure=measure, against={str(n): {} for n in against}, beaten=beaten)
+
+
+def numbers(champions: list[Champion], anchor: int | None = None) -> list[int]:
+    return [one.number for one in standing(champions, "m", anchor)]
+
+
+def test_a_champion_stands_until_a_later_one_is_shown_to_beat_it() -> None:
+    first = crowned(1, "first")
+    assert numbers([]) == []
+    assert numbers([first]) == [1]
+    assert numbers([first, won(2, [1], [])]) == [2, 1]
+    assert numbers([first, won(2, [1], []), won(3, [1, 2], [1])]) == [3, 2]
+    assert numbers([first, won(2, [1], [1]), won(3, [2], [])]) == [3, 2], "the anchor was beaten by one that stands"
+    assert numbers([first, won(2, [1], [1], "other")]) == [2, 1], "by another measure, which says nothing of this one"
+
+
+def test_a_chain_begins_anew_by_hand_and_after_other_rules_and_the_anchor_stays() -> None:
+    first, second = crowned(1, "first"), won(2, [1], [1])
+    assert numbers([first, second, crowned(3, "set")]) == [3, 1]
+    assert numbers([first, second, crowned(3, "set"), won(4, [3, 1], [])]) == [4, 3, 1]
+    assert numbers([first, second, crowned(3, "set"), won(4, [3, 1], [1, 3])]) == [4]
+    assert numbers([first, second, crowned(3, "set")], anchor=2) == [3, 2]
+    assert numbers([first, second, crowned(3, "promoted", rule="not_worse", bound=0.1)]) == [3, 1]
+    assert numbers([first, crowned(2, "promoted", bound=0.1)]) == [2, 1], "a record from before there were rules in it"
+    with pytest.raises(UserError, match=r"promotion.anchor: found 7, expected the number of a champion: 1 to 2"):
+        standing([first, second], "m", 7)
+
+
+def test_one_model_is_compared_with_once() -> None:
+    first, second = crowned(1, "first"), won(2, [1], [])
+    again = Champion(3, "a", "rollback", "now", digests=first.digests)
+    assert numbers([first, second, again]) == [3], "the first one again, which is the anchor too"
+    data = Champion(3, "a", "data", "now", replaced=2, digests=second.digests | {"corpus": "new"})
+    assert numbers([first, second, data]) == [3, 1], "the same model over new data takes its place"

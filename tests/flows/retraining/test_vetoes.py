@@ -1,0 +1,74 @@
+"""Groups that veto: against scipy's test and a plain loop of Benjamini and Hochberg, and how often they err."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from flows.retraining.promotion import Promotion, Veto
+from flows.retraining.vetoes import find_vetoes, loses, slices_of
+
+RULE = Promotion()
+
+
+def plain(chances: list[float], rate: float) -> set[int]:
+    """Those that Benjamini and Hochberg reject: all up to the last of the sorted p that is at most its rank times rate / tests."""
+    order = sorted(range(len(chances)), key=lambda place: chances[place])
+    last = max((rank for rank, place in enumerate(order, 1) if chances[place] <= rank * rate / len(chances)), default=0)
+    return set(order[:last])
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_groups_that_veto_are_those_of_a_plain_loop(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    names = [f"q{n}" for n in range(400)]
+    differences = dict(zip(names, draw.normal(0.0, 0.25, 400), strict=True))
+    groups = {f"g{number}": list(draw.choice(names, draw.integers(30, 200), replace=False)) for number in range(12)}
+    for query in groups["g0"][:30] + groups["g1"][:60]:
+        differences[query] -= 0.2
+    chances = []
+    for queries in groups.values():
+        values = np.array([differences[query] for query in queries])
+        t = (values.mean() + RULE.margin) / (values.std(ddof=1) / np.sqrt(len(values)))
+        chances.append(float(stats.t.cdf(t, len(values) - 1)))
+    found = find_vetoes(differences, groups, RULE)
+    assert {veto.group for veto in found} == {f"g{place}" for place in plain(chances, RULE.veto_rate)}
+    assert [veto.difference for veto in found] == sorted(veto.difference for veto in found), "the worst first"
+    for veto in found:
+        values = [differences[query] for query in groups[veto.group]]
+        assert (veto.queries, veto.difference) == (len(values), pytest.approx(np.mean(values)))
+
+
+def test_small_groups_all_queries_and_the_rate() -> None:
+    differences = {f"q{n}": -0.5 if n < 40 else 0.1 for n in range(100)}
+    low, few = [f"q{n}" for n in range(40)], [f"q{n}" for n in range(20)]
+    assert find_vetoes(differences, {"low": low, "few": few}, RULE) == [Veto("low", 40, pytest.approx(-0.5), 0.0)]
+    assert [veto.group for veto in find_vetoes(differences, {"few": few}, Promotion(veto_queries=20))] == ["few"]
+    assert find_vetoes(differences, {"all": list(differences), "other": low[:29]}, RULE) == [], "the whole of dev is no group"
+    assert find_vetoes(differences, {"unjudged too": [*low, "x", "y"]}, RULE)[0].queries == 40
+    assert (loses(np.full(30, -0.01), 0.01), loses(np.full(30, -0.02), 0.01)) == (1.0, 0.0)
+
+
+def test_a_model_that_loses_nowhere_is_seldom_vetoed() -> None:
+    """Zeros, small steps and a few whole ones, as differences of nDCG are; four groups by length and nine by question word, each week."""
+    vetoed = 0
+    for seed in range(300):
+        draw = np.random.default_rng(seed)
+        values = draw.choice([-1.0, -0.37, 0.0, 0.37, 1.0], 1000, p=[0.02, 0.1, 0.76, 0.1, 0.02]) - 0.01
+        names = [f"q{n}" for n in range(1000)]
+        differences = dict(zip(names, values.tolist(), strict=True))
+        groups = {}
+        for kind, shares in (("words", [0.25] * 4), ("asks", [0.45, 0.12, 0.1, 0.08, *[0.05] * 5])):
+            labels = draw.choice(len(shares), 1000, p=shares)
+            groups |= {f"{kind} {label}": [names[place] for place in np.flatnonzero(labels == label)] for label in range(len(shares))}
+        vetoed += bool(find_vetoes(differences, groups, RULE))
+    assert vetoed <= 15 + 3 * 3.8, "5 % of 300, give or take three standard deviations"
+
+
+def test_groups_are_those_of_failures() -> None:
+    texts = {"1": "who is it", "2": "what was that in there", "3": "is it", "4": "where did all of them go"}
+    found = slices_of(texts, {"source": {"1": "web", "2": "mail", "4": "web"}})
+    assert found["question word who"] == ["1"]
+    assert found["question word yes or no"] == ["3"]
+    assert found["words 2"] == ["3"]
+    assert (found["column source web"], found["column source (none)"]) == (["1", "4"], ["3"])
+    assert slices_of({}, {}) == {}
