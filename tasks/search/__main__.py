@@ -65,9 +65,7 @@ def system_arguments(known: ArgumentParser) -> ArgumentParser:
 def open_systems(given: Namespace, *, resident: bool = False) -> Systems:
     """The systems of `system_arguments`."""
     texts = texts_of_tokens(given.tokens)
-    dense = {
-        name: DenseSystem(texts, encoder=Path(encoder), index=Path(index), resident=resident) for name, encoder, index in given.model
-    }
+    dense = {name: DenseSystem(texts, encoder=Path(encoder), index=Path(index), resident=resident) for name, encoder, index in given.model}
     lexical = {"bm25": LexicalSystem(given.lexical, resident=resident)} if given.lexical else {}
     fusions = {name: Path(record) for name, record in given.fusion}
     return Systems({**dense, **lexical}, fusions, depth=given.depth, lexical_depth=given.lexical_depth)

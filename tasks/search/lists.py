@@ -6,6 +6,7 @@ otherwise for a batch, and so does a product of matrices.)
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -124,12 +125,12 @@ class Systems:
     def __init__(
         self,
         searched: Mapping[str, DenseSystem | LexicalSystem],
-        fusions: Mapping[str, Path],
+        fusions: Mapping[str, Path | Mapping[str, Any]],
         *,
         depth: int,
         lexical_depth: int,
     ) -> None:
-        """`fusions` are files fusion.json; `depth` and `lexical_depth` are the ranks of a model's and of BM25's list that are fused."""
+        """`fusions`: files fusion.json, or what they hold. `depth`, `lexical_depth`: ranks of a model's and of BM25's list that count."""
         self._searched, self._fusions = searched, fusions
         self._depth, self._lexical_depth = depth, lexical_depth
         self._records = {name: self._record(name) for name in fusions}
@@ -153,11 +154,13 @@ class Systems:
         return [_fused(first, second, record, k) for first, second in zip(*lists, strict=True)]
 
     def _record(self, name: str) -> Mapping[str, Any]:
-        record: Mapping[str, Any] = read_json(self._fusions[name])
+        given = self._fusions[name]
+        record: Mapping[str, Any] = read_json(given) if isinstance(given, Path) else given
+        where = given if isinstance(given, Path) else f"fusion {name}"
         for part in ("first", "second"):
             if (other := record[part]) == name or other not in self.names:
                 known = ", ".join(one for one in self.names if one != name)
-                raise UserError(f"{self._fusions[name]}: found {part} {other}, expected one of {known}; run retemper run")
+                raise UserError(f"{where}: found {part} {other}, expected one of {known}; run retemper run")
         return record
 
 
@@ -176,4 +179,4 @@ def _split(tables: Iterator[pa.Table], count: int) -> list[Ranked]:
     table = pa.concat_tables(tables)
     ends = np.searchsorted(table["query"].to_numpy().astype(np.int64), np.arange(count + 1))
     docs, scores = table["doc"].to_pylist(), table["score"].to_numpy().astype(np.float64)
-    return [Ranked(docs[start:end], scores[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+    return [Ranked(docs[start:end], scores[start:end]) for start, end in pairwise(ends.tolist())]

@@ -1,1 +1,1 @@
-"""The search server: a model that was exported answers queries over HTTP, and is replaced while it does. `python -m tasks.search.server`."""
+"""The search server: an exported model answers queries over HTTP, and may be replaced meanwhile. `python -m tasks.search.server`."""

@@ -8,11 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.models.export import RECORD, Export, read_record, refuse_damaged
 from tasks.core.retrieval.fusion import Ranked
 from tasks.core.stage.errors import Corrupt, UserError, disk_fault, printable
-from tasks.search.lists import DenseSystem, Each, LexicalSystem, Systems
+from tasks.core.tables.ids import read_ids
+from tasks.search.lists import DenseSystem, Each, LexicalSystem, Systems, Texts
 from tasks.search.server.documents import Documents
-from tasks.search.server.export import RECORD, read_record, refuse_damaged, texts_of
 
 POLL_SECONDS = 0.5
 
@@ -60,6 +64,20 @@ def load(folder: Path, each: Each = map) -> Served:
     if documents:
         documents.texts(found.documents)
     return served
+
+
+def texts_of(folder: Path, export: Export, index: str) -> Texts:
+    """What an index's rows stand for, all in memory. Corrupt if owners.npy is not of these ids."""
+    path = folder / index / "owners.npy"
+    ids = read_ids(folder / index / "ids.parquet")
+    try:
+        owners: npt.NDArray[np.int32] = np.load(path, allow_pickle=False)
+        fits = owners.ndim == 1 and (not len(owners) or int(owners.max()) < len(ids))
+    except (OSError, ValueError, EOFError) as error:
+        raise Corrupt(f"{path}: unreadable ({error}); export again") from None
+    if not fits:
+        raise Corrupt(f"{path}: names a document beyond the {len(ids):,} of ids.parquet; export again")
+    return Texts(str(export.query["prefix"]), int(export.query["max_length"]), owners, ids)
 
 
 def _lexical(folder: Path) -> LexicalSystem:

@@ -1,11 +1,11 @@
-"""An exported model, ready to serve: a folder that `retemper champion export` writes and this server reads.
+"""An exported model, ready to serve: a folder that `retemper champion export` writes and `retemper serve` reads.
 
-    serving.json       what is below: systems, text settings, depths, and size and SHA-256 of every file
-    champion.json      the record of the champion, if it is one
-    encoder/, index/   of the model (of a fusion of several: also encoder.NAME/, index.NAME/); beside an index, the ids.parquet and
-                       owners.npy of its rows
-    bm25/              BM25's index, if a fusion reads it
-    documents.parquet  titles and texts, if they were asked for
+serving.json       what is below: systems, text settings, depths, and size and SHA-256 of every file
+champion.json      the record of the champion, if it is one
+encoder/, index/   of the model (of a fusion of several: also encoder.NAME/, index.NAME/); beside an index, the ids.parquet and
+                   owners.npy of its rows
+bm25/              BM25's index, if a fusion reads it
+documents.parquet  titles and texts, if they were asked for
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tasks.core.stage.errors import Corrupt, Missing
 from tasks.core.stage.files import file_digest, read_json, write_json
-from tasks.core.tables.ids import read_ids
-from tasks.search.lists import Texts
 
 FORMAT = 1
 RECORD = "serving.json"
@@ -81,17 +76,3 @@ def refuse_damaged(folder: Path, export: Export) -> None:
             raise Corrupt(f"{path}: found {found:,} bytes, expected {size:,}; copy or export it again")
         if file_digest(path) != digest:
             raise Corrupt(f"{path}: its content is not the exported one (SHA-256 differs); copy or export it again")
-
-
-def texts_of(folder: Path, export: Export, index: str) -> Texts:
-    """What an index's rows stand for, all in memory. Corrupt if owners.npy is not of these ids."""
-    path = folder / index / "owners.npy"
-    ids = read_ids(folder / index / "ids.parquet")
-    try:
-        owners: npt.NDArray[np.int32] = np.load(path, allow_pickle=False)
-        fits = owners.ndim == 1 and (not len(owners) or int(owners.max()) < len(ids))
-    except (OSError, ValueError, EOFError) as error:
-        raise Corrupt(f"{path}: unreadable ({error}); export again") from None
-    if not fits:
-        raise Corrupt(f"{path}: names a document beyond the {len(ids):,} of ids.parquet; export again")
-    return Texts(str(export.query["prefix"]), int(export.query["max_length"]), owners, ids)
