@@ -1,6 +1,5 @@
 """What an export holds, and that it serves what the workspace does."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
