@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -68,6 +69,10 @@ def create_app(current: Current, measures: Measures, log: Log | None, settings: 
         response.headers["X-Content-Type-Options"] = "nosniff"
         measures.answered(path if path in KNOWN else "other", response.status_code, time.perf_counter() - began)
         return response
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return refusal(422, limits.told(error.errors()[0]))
 
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts), www_redirect=False)
 

@@ -1,10 +1,10 @@
-"""A finished project with three commits of champions to come: every out of the small project in DVC's cache and in dvc.lock."""
+"""A finished project with its outs in DVC's cache and in dvc.lock, ready to have champions."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,20 @@ import pytest
 from flows.champions import champion
 from tests.conftest import made_once
 
+STAGES = ("prepare", "base", "tokenize", "bm25", "train@warmup", "encode@warmup", "index@warmup", "adore@tower", "retrieve_adore@tower")
+STAGES += ("evaluate@warmup", "evaluate_adore@tower", "fuse@hybrid", "evaluate_fuse@hybrid")
 GIT = ["git", "-c", "user.name=small", "-c", "user.email=small@example.com"]
 
 
 @pytest.fixture(scope="session")
 def _committed(small_project: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small project as if `retemper run` had made it."""
+    """The small project as if `retemper run` had made what hybrid needs."""
 
     def make(below: Path) -> None:
         folder = below / "project"
-        subprocess.run(["cp", "-r", str(small_project.folder), str(folder)], check=True)
-        environment = os.environ | {"DVC_NO_ANALYTICS": "1"}
-        names = [name for name in small_project.commands if name.partition("@")[0] not in ("pretrain", "freeze")]
-        command = [sys.executable, "-m", "dvc", "commit", "--force", "--quiet", *names]
-        subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE)
+        shutil.copytree(small_project.folder, folder, symlinks=True)
+        command = [sys.executable, "-m", "dvc", "commit", "--force", "--quiet", *STAGES]
+        subprocess.run(command, cwd=folder, env=os.environ | {"DVC_NO_ANALYTICS": "1"}, check=True, stdout=subprocess.PIPE)
         (folder / ".gitignore").write_text((folder / ".gitignore").read_text() + "/tasks/\n/beir/\n")
         for words in (["add", "--all"], ["commit", "--quiet", "-m", "every stage has run"]):
             subprocess.run([*GIT, *words], cwd=folder, check=True, stdout=subprocess.PIPE)
@@ -36,9 +36,13 @@ def _committed(small_project: Any, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def project(_committed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy, which is the current folder. There is no champion."""
+    """A copy, which is the current folder; its data are links, so change none in place. There is no champion."""
     folder = tmp_path / "project"
-    subprocess.run(["cp", "-r", str(_committed), str(folder)], check=True)
+
+    def copy(source: str, target: str) -> None:
+        (os.link if f"{_committed}/data/" in source or "/.dvc/cache/" in source else shutil.copy2)(source, target)
+
+    shutil.copytree(_committed, folder, copy_function=copy, symlinks=True)
     monkeypatch.chdir(folder)
     return folder
 
@@ -46,9 +50,4 @@ def project(_committed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def crown(project: Path) -> Callable[[str], champion.Champion]:
     """`crown(model)` makes a model of the project its champion."""
-
-    def by_hand(model: str) -> champion.Champion:
-        with chdir(project):
-            return champion.choose(project, model)
-
-    return by_hand
+    return lambda model: champion.choose(project, model)
