@@ -34,7 +34,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return said.err
 
 
-def test_what_is_wrong_is_one_line(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("project")
+def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert refused(["--port", port], capsys) == f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n"
@@ -50,8 +51,8 @@ def test_what_is_wrong_is_one_line(project: Path, tmp_path: Path, capsys: pytest
     assert not Path(".retemper/serving").exists() or not any(Path(".retemper/serving").rglob("serving.json"))
 
 
-def test_serve_with_times_schedules_and_says_so(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert project
+@pytest.mark.usefixtures("project")
+def test_serve_with_times_schedules_and_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(schedule, "serve", lambda *given: asked.append(given) or 0)
     assert main(["serve", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
@@ -100,7 +101,8 @@ def start(project: Path, *words: str, **environment: str) -> tuple[subprocess.Po
     process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout
     line = process.stdout.readline()
-    assert (found := re.search(r"http://[\d.]+:\d+", line)), line + process.communicate()[1]
+    found = re.search(r"http://[\d.]+:\d+", line)
+    assert found, line + process.communicate()[1]
     return process, found[0]
 
 
@@ -147,7 +149,8 @@ def test_a_server_that_dies_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         assert serve._run([sys.executable, "-c", "raise SystemExit(2)"], listener, None) == 2
 
 
-def test_other_machines_without_a_key_are_warned_of(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+@pytest.mark.usefixtures("project")
+def test_other_machines_without_a_key_are_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(serve, "_run", lambda command, *_: commands.append(command) or 0)
     monkeypatch.delenv("RETEMPER_API_KEY", raising=False)
@@ -158,7 +161,6 @@ def test_other_machines_without_a_key_are_warned_of(project: Path, monkeypatch: 
     assert serve.serve(Settings(host=every, port=0, model="warmup")) == 0
     assert "may be reached from other machines, and RETEMPER_API_KEY is not set" in capsys.readouterr().err
     assert "--host" not in commands[1]
-    assert project
 
 
 @pytest.mark.heavy
