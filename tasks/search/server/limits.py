@@ -68,4 +68,4 @@ def may(request: Request, key: str) -> bool:
     """Whether a request has the key (Authorization: Bearer KEY, or X-API-Key: KEY), compared in constant time. No key: everyone may."""
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     given = bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    return not key or hmac.compare_digest(given.encode(), key.encode())
+    return not key or hmac.compare_digest(given.encode("latin-1"), key.encode())  # the bytes that were sent
