@@ -251,7 +251,7 @@ def get_out(project: Path, commit: str, path: str, out: Path) -> None:
     temporary = out.with_name(f".{out.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
-    if not copy_cached(project, locked(project, commit), path, temporary):
+    if not copy_cached(project, path, temporary, lock=locked(project, commit)):
         command = [*DVC, "get", str(project), path, "--rev", commit, "--out", str(temporary), "--quiet"]
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
         if done.returncode or not temporary.exists():

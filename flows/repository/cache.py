@@ -135,7 +135,7 @@ def cache_folder() -> Path:
     return Path(folder) if folder else Path(".dvc/cache")
 
 
-def copy_cached(project: Path, lock: Mapping[str, Mapping[str, Any]], path: str, to: Path) -> bool:
+def copy_cached(project: Path, path: str, to: Path, *, lock: Mapping[str, Mapping[str, Any]]) -> bool:
     """Copy an out of a dvc.lock, or a path in one, from the project's cache to `to`, without DVC's start of seconds.
 
     False, and nothing is left at `to`, where the cache lacks a file of it, or has another content under its digest.

@@ -20,7 +20,7 @@ AGAIN_SECONDS = 60.0  # until a champion that could not be had is asked for agai
 class Follower:
     """Exports of champions in `folder`: the present one and the one before it, so that a rollback finds its files still there."""
 
-    def __init__(self, project: Path, folder: Path, say: Callable[[str], None], fetch_seconds: float = 0) -> None:
+    def __init__(self, project: Path, folder: Path, say: Callable[[str], None], *, fetch_seconds: float = 0) -> None:
         """`say` is told one line. `fetch_seconds`: how often the git remote is asked for champions of other machines; 0: never."""
         self._project, self._folder, self._say, self._fetch = project, folder, say, fetch_seconds
         self._fetched, self._refused, self._again, self._problem = 0.0, 0, 0.0, ""

@@ -70,7 +70,7 @@ def _prepared(settings: Settings, folder: Path) -> tuple[Path, Follower | None]:
         folder.mkdir(parents=True)
         link(settings.model, folder)
         return folder, None
-    follower = Follower(Path.cwd(), folder, _say, settings.fetch_seconds)
+    follower = Follower(Path.cwd(), folder, _say, fetch_seconds=settings.fetch_seconds)
     follower.begin(current(Path.cwd()))
     return follower.link, follower
 
