@@ -19,6 +19,7 @@ from flows.champions.parts import Parts, is_same_model, parts_of
 from flows.champions.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.process.display import text_table
 from flows.process.processes import environment
+from flows.repository.cache import copy_cached
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import Lock, of_graph, parse_lock
 from flows.results import generations
@@ -250,37 +251,12 @@ def get_out(project: Path, commit: str, path: str, out: Path) -> None:
     temporary = out.with_name(f".{out.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
-    command = [*DVC, "get", str(project), path, "--rev", commit, "--out", str(temporary), "--quiet"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    if done.returncode or not temporary.exists():
-        shutil.rmtree(temporary, ignore_errors=True)
-        lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise UserError(f"{path} of {commit[:12]}: neither in the cache nor on the remote{f' ({lines[0]})' if lines else ''}")
+    if not copy_cached(project, path, temporary, lock=locked(project, commit)):
+        command = [*DVC, "get", str(project), path, "--rev", commit, "--out", str(temporary), "--quiet"]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+        if done.returncode or not temporary.exists():
+            shutil.rmtree(temporary, ignore_errors=True)
+            lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            raise UserError(f"{path} of {commit[:12]}: neither in the cache nor on the remote{f' ({lines[0]})' if lines else ''}")
     shutil.rmtree(out, ignore_errors=True)
     temporary.rename(out)
-
-
-def export(project: Path, folder: Path) -> Champion:
-    """Put the champion's encoder, index and record into `folder` (new or empty), ready to be served.
-
-    Beside the index stand ids.parquet and owners.npy: row r of the index is a passage of document number owners[r], whose id is
-    ids[owners[r]]. Of a fusion, also BM25's index; its weights are in champion.json.
-    """
-    champion = current(project)
-    if champion is None:
-        raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder}: not empty, expected a new folder")
-    get = partial(get_out, project, champion.commit)
-    for kind, path in parts_at(project, champion).paths.items():
-        if kind == "corpus":
-            continue
-        get(path, folder / kind)
-        described, index = folder / kind / "index.json", folder / kind / "index.faiss"
-        if described.exists() and not index.exists():  # trained over its round's vectors: flows.results.search
-            get(f"data/indexes/{read_json(described)['round']}", folder / kind)
-        if index.exists():
-            for name in ("ids.parquet", "owners.npy"):
-                get(f"data/tokens/documents/{name}", folder / kind / name)
-    (folder / "champion.json").write_text(json.dumps(asdict(champion), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return champion

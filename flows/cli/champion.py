@@ -75,11 +75,27 @@ def history(context: typer.Context, as_json: Json = False) -> int:
 
 
 @app.command(cls=ProjectCommand)
-def export(context: typer.Context, folder: Annotated[Path, typer.Argument(help="A new folder.")], as_json: Json = False) -> int:
-    """Copy its encoder and index from the cache, for serving."""
-    from flows.champions import champion
+def export(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    *,
+    with_documents: Annotated[bool, typer.Option("--with-documents", help="Also titles and texts, as Parquet.")] = False,
+    vectors: Annotated[bool, typer.Option("--vectors", help="Also ids and vectors, as Parquet for vector databases.")] = False,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Push the folder to Hugging Face's hub, by the token in HF_TOKEN.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Copy all that serves it from the cache, with a model card: encoder, index, ids, text settings; of a fusion BM25 and the weights."""
+    from flows.serving import hub
+    from flows.serving.export import export
 
-    return _show(champion.export(Path.cwd(), folder), as_json or context.obj)
+    if push_to_hub:
+        hub.check(push_to_hub)
+    status = _show(export(Path.cwd(), folder, documents=with_documents, vectors=vectors), as_json or context.obj)
+    if push_to_hub:
+        print(f"pushed to {hub.push(folder, push_to_hub)}", file=sys.stderr)
+    return status
 
 
 def _show(champion: "Champion | None", as_json: bool, behind: str = "") -> int:

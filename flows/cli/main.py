@@ -28,6 +28,7 @@ from flows.cli import (
     rounds,
     run,
     search,
+    serve,
     sweep,
 )
 from flows.cli.command import Check
@@ -59,7 +60,8 @@ EXAMPLES = (  # a command, and what it does
     ("retemper retrain", "take in new data, train, and crown the new model if it is not worse"),
     ("retemper champion", "which model is served, since when, from which data"),
     ("retemper champion rollback", "serve the previous one again"),
-    ('retemper serve --cron "0 3 * * 1"', "retrain every Monday at three"),
+    ('retemper schedule --cron "0 3 * * 1"', "retrain every Monday at three"),
+    ("retemper serve", "answer queries with the champion, and follow its promotions"),
 )
 
 
@@ -95,7 +97,7 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, remote):
+    for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, serve, remote):
         app.add_typer(group.app)
     for more in (remote.cache, merge.app, judgments.app, gc.app, lineage.app, exposure.app, forget.app, sweep.app):
         app.add_typer(more)

@@ -1,4 +1,4 @@
-"""`retemper retrain`, and `retemper serve`, which does it on a schedule."""
+"""`retemper retrain`, and `retemper schedule`, which does it on a schedule."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,25 +24,31 @@ def retrain(
     return 1 if ended.result == "failed" else 0
 
 
+Cron = Annotated[str | None, typer.Option(metavar="EXPR", help='Cron expression, such as "0 3 * * *".')]
+Interval = Annotated[int | None, typer.Option(metavar="SECONDS", help="Seconds between two runs, counted from 2024-01-01 00:00 UTC.")]
+Follow = Annotated[
+    str | None, typer.Option(metavar="REV", help="Branch or commit that each run follows (default: the branch checked out now).")
+]
+Timezone = Annotated[
+    str | None, typer.Option(metavar="ZONE", help="Time zone of the cron expression, such as Europe/Berlin (default: this machine's).")
+]
+Name = Annotated[str | None, typer.Option(help="Name of the deployment (default: FOLDER-DIGEST@HOST).")]
+Pool = Annotated[str | None, typer.Option(help="Deploy to this work pool of the server at PREFECT_API_URL, and return.")]
+
+
 @app.command(cls=ProjectCommand)
-def serve(
+def schedule(
     *,
-    cron: Annotated[str | None, typer.Option(metavar="EXPR", help='Cron expression, such as "0 3 * * *".')] = None,
-    interval: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="Seconds between two runs, counted from 2024-01-01 00:00 UTC.")
-    ] = None,
-    follow: Annotated[
-        str | None, typer.Option(metavar="REV", help="Branch or commit that each run follows (default: the branch checked out now).")
-    ] = None,
-    timezone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Time zone of the cron expression, such as Europe/Berlin (default: this machine's).")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the deployment (default: FOLDER-DIGEST@HOST).")] = None,
-    pool: Annotated[str | None, typer.Option(help="Deploy to this work pool of the server at PREFECT_API_URL, and return.")] = None,
+    cron: Cron = None,
+    interval: Interval = None,
+    follow: Follow = None,
+    timezone: Timezone = None,
+    name: Name = None,
+    pool: Pool = None,
 ) -> int:
     """Retrain on a schedule: --cron or --interval."""
     from flows.scheduling.schedule import serve
 
     if (cron is None) == (interval is None):
-        raise UserError("serve: expected one of --cron EXPR and --interval SECONDS; see retemper serve --help")
+        raise UserError("schedule: expected one of --cron EXPR and --interval SECONDS; see retemper schedule --help")
     return serve(cron, interval, name, timezone, follow, pool)

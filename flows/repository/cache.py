@@ -9,6 +9,7 @@ computed again, never used. `fix` and `verify` read the bytes themselves.
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,42 @@ def cache_folder() -> Path:
 
     folder = Config.from_cwd()["cache"].get("dir")
     return Path(folder) if folder else Path(".dvc/cache")
+
+
+def copy_cached(project: Path, path: str, to: Path, *, lock: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Copy an out of a dvc.lock, or a path in one, from the project's cache to `to`, without DVC's start of seconds.
+
+    False, and nothing is left at `to`, where the cache lacks a file of it, or has another content under its digest.
+    """
+    root = cache_of(project) / "files" / "md5"
+    outs = {str(out["path"]): str(out.get("md5", "")) for entry in lock.values() for out in entry.get("outs", [])}
+    out = next((out for out in outs if path == out or path.startswith(f"{out}/")), None)
+    if out is None or not outs[out]:
+        return False
+    below = path.removeprefix(out).strip("/")
+    inside = listing(root, outs[out]) if outs[out].endswith(".dir") else {"": outs[out]}
+    wanted = {
+        name.removeprefix(below).strip("/"): digest
+        for name, digest in inside.items()
+        if f"{name}/".startswith(f"{below}/" if below else "")
+    }
+    try:
+        for name, digest in wanted.items():
+            place = to / name if name else to
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(object_path(root, digest), place)
+            if file_md5(place) != digest:
+                raise FileNotFoundError(place)
+    except FileNotFoundError:
+        shutil.rmtree(to, ignore_errors=True)
+        to.unlink(missing_ok=True)
+        return False
+    return bool(wanted)
+
+
+def cache_of(project: Path) -> Path:
+    """The cache of the project in a folder, without loading DVC's graph."""
+    from dvc.config import Config
+
+    folder = Config(dvc_dir=str(project / ".dvc"))["cache"].get("dir")
+    return Path(folder) if folder else project / ".dvc/cache"

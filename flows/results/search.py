@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
@@ -13,6 +15,34 @@ from flows.results.metrics import INDEXES, best_model, read_metrics
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.params import read_yaml
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a model of this workspace is searched with: encoder and index by name, files of fusions, whether BM25, ranks that are fused."""
+
+    model: str
+    dense: Mapping[str, tuple[Path, Path]]
+    fusions: Mapping[str, Path]
+    lexical: bool
+    depth: int
+    lexical_depth: int
+
+
+def searched_with(model: str, sections: Mapping[str, Any], *, measured: bool = False) -> Searched:
+    """UserError where a part of the model is missing, or of another generation than the rest (with `measured`, its metrics too)."""
+    parts, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
+    for name in parts:
+        if name != BM25 or not fused:
+            refuse_unindexed(name, fusions(sections))
+    records = {name: record_of(name, sections) for name in fused}
+    depths = (0, 0)
+    if fused:
+        parameters = check_file()
+        depths = (parameters.retrieve.depth, parameters.bm25.run_depth)
+    dense = {name: (Path("data/encoders") / name, served_index(name)) for name in parts if name != BM25}
+    refuse_unfit(lock_here(), model, "dvc.lock", measured=measured)
+    return Searched(model, dense, records, BM25 in parts, *depths)
 
 
 def search(text: str, k: int, model: str | None) -> int:
@@ -27,18 +57,12 @@ def search(text: str, k: int, model: str | None) -> int:
         split = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
         note = "" if split == "dev" else " (the best on test: there are no dev queries)"
         model = best_model(metrics, check_file().report.metric, sections, split=split, fused=True)
-    searched, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
-    for name in searched:
-        if name != BM25 or not fused:
-            refuse_unindexed(name, fusions(sections))
-    systems = [word for name in fused for word in ("--fusion", name, str(record_of(name, sections)))]
-    if fused:
-        depths = check_file()
-        systems += ["--depth", str(depths.retrieve.depth), "--lexical-depth", str(depths.bm25.run_depth)]
-    for name in searched:
-        lexical = ["--lexical", "data/bm25"]
-        systems += lexical if name == BM25 else ["--model", name, f"data/encoders/{name}", str(served_index(name))]
-    refuse_unfit(lock_here(), model, "dvc.lock", measured=chosen)  # chosen by its metrics, so these must be current
+    found = searched_with(model, sections, measured=chosen)  # chosen by its metrics, so these must be current
+    systems = [word for name, record in found.fusions.items() for word in ("--fusion", name, str(record))]
+    if found.fusions:
+        systems += ["--depth", str(found.depth), "--lexical-depth", str(found.lexical_depth)]
+    systems += ["--lexical", "data/bm25"] if found.lexical else []
+    systems += [word for name, (encoder, index) in found.dense.items() for word in ("--model", name, str(encoder), str(index))]
     print(f"searching with {model}{note}", file=sys.stderr)
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *systems, *corpus, "--k", str(k), f"--query={text}"]

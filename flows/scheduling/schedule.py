@@ -1,6 +1,6 @@
 """Retrains on a schedule: a Prefect deployment, its runner and, where none is configured, a server whose history lasts.
 
-`serve` watches over two processes, both tied to its life: the server (ours, unless PREFECT_API_URL is set) and the runner,
+`retemper schedule` watches over two processes, both tied to its life: the server (ours, unless PREFECT_API_URL is set) and the runner,
 which starts each scheduled run in a process of its own. Either may die and is restarted; the schedule, the deployment and
 the history are in the server's database.
 """
@@ -83,7 +83,7 @@ def serve(
             if server:
                 server.close()
             if stopping.is_set():
-                print("retemper: serving has ended; the schedule continues when it is served again", flush=True)
+                print("retemper: scheduling has ended; the schedule continues when it is started again", flush=True)
                 _exit(0)
     return 1
 
@@ -181,7 +181,7 @@ def _exit(status: int) -> None:
 
 
 def _last_words(schedule: Schedule, server: Server | None) -> None:
-    """Mark the run that we stopped as stopped; if there is no time for it, the next `serve` does."""
+    """Mark the run that we stopped as stopped; if there is no time for it, the next `schedule` does."""
     if "prefect.main" not in sys.modules or (server and not server.is_alive()):
         return
 
@@ -190,7 +190,7 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
             from flows.scheduling.missed import tidy
 
             time.sleep(0.6)  # the run's own end comes first
-            tidy(f"{FLOW}/{schedule.name}", "stopped with retemper serve; the champion is as it was", missed=False)
+            tidy(f"{FLOW}/{schedule.name}", "stopped with retemper schedule; the champion is as it was", missed=False)
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()

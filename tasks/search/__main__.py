@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError, escaped
 from tasks.core.tables.ids import ordinals
-from tasks.search.lists import DenseSystem, LexicalSystem, Systems
+from tasks.search.lists import DenseSystem, LexicalSystem, Systems, texts_of_tokens
 
 WIDTH = 110  # columns of printed text
 
@@ -64,10 +64,9 @@ def system_arguments(known: ArgumentParser) -> ArgumentParser:
 
 def open_systems(given: Namespace, *, resident: bool = False) -> Systems:
     """The systems of `system_arguments`."""
-    dense = {
-        name: DenseSystem(given.tokens, encoder=Path(encoder), index=Path(index), resident=resident) for name, encoder, index in given.model
-    }
-    lexical = {"bm25": LexicalSystem(given.lexical)} if given.lexical else {}
+    texts = texts_of_tokens(given.tokens)
+    dense = {name: DenseSystem(texts, encoder=Path(encoder), index=Path(index), resident=resident) for name, encoder, index in given.model}
+    lexical = {"bm25": LexicalSystem(given.lexical, resident=resident)} if given.lexical else {}
     fusions = {name: Path(record) for name, record in given.fusion}
     return Systems({**dense, **lexical}, fusions, depth=given.depth, lexical_depth=given.lexical_depth)
 

@@ -6,7 +6,9 @@ that of transformers' BertModel in float32, without padding; weights are read fr
 Shapes: L tokens, H hidden width, A attention heads, D vector width.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tasks.core.stage.files import read_json
 
 Floats = npt.NDArray[np.float32]
 Read = Callable[[str], Floats]
+Open = Callable[[Path], AbstractContextManager[Any]]  # opens a safetensors file
 FAMILY = {"bert": 0, "roberta": None, "xlm-roberta": None}  # position of the first token; none: behind the padding's id (fairseq)
 
 
@@ -30,26 +33,86 @@ def query_vector(encoder: Path, text: str, max_length: int) -> Floats | None:
     None for an encoder that is not built like BERT, has another pooling or head, or cannot be read: `tasks.core.models.bi_encoder`
     loads it, or says what is wrong.
     """
-    tower = encoder / "query" if (encoder / ROUTER).exists() else encoder
     try:
-        config, shape = read_json(tower / "config.json"), read_shape(tower)
-        if config.get("model_type") not in FAMILY or config.get("hidden_act") != "gelu" or config.get("is_decoder"):
-            return None
-        if config.get("position_embedding_type", "absolute") != "absolute":
-            return None
-        if shape.pooling not in ("cls", "mean") or shape.head == "layers":
-            return None
-        with safe_open(tower / "model.safetensors", framework="numpy") as weights:
-            hidden_LH = last_hidden(weights, config, token_ids(encoder, text, max_length))
-        pooled_H = hidden_LH[0] if shape.pooling == "cls" else hidden_LH.mean(axis=0)
-        vector_D = finished(pooled_H, shape, tower)
+        built = described(encoder)
+        vector_1D = None if built is None else vector(built, read_tokenizer(encoder, max_length), text, _open)
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
-    return vector_D[None].astype(np.float32) if np.isfinite(vector_D).all() else None
+    return vector_1D if vector_1D is not None and np.isfinite(vector_1D).all() else None
 
 
-def token_ids(encoder: Path, text: str, max_length: int) -> list[int]:
-    """Token ids [L] of `text`, special tokens included, as the tokenizer of transformers gives them that saved this folder.
+def resident_vector(encoder: Path, max_length: int) -> Callable[[str], Floats] | None:
+    """`query_vector` as a function of the text alone, with everything in memory: the same arithmetic, so the same bits.
+
+    None where `query_vector` returns None.
+    """
+    if query_vector(encoder, "a query", max_length) is None or (built := described(encoder)) is None:
+        return None
+    tokenizer, held = read_tokenizer(encoder, max_length), dict[Path, Held]()
+
+    def opened(path: Path) -> AbstractContextManager[Any]:
+        if path not in held:
+            held[path] = Held(path)
+        return nullcontext(held[path])
+
+    vector(built, tokenizer, "a query", opened)  # reads every file
+    return lambda text: vector(built, tokenizer, text, opened)
+
+
+class Held:
+    """A safetensors file in memory, read as an open one is."""
+
+    def __init__(self, path: Path) -> None:
+        with _open(path) as file:
+            self._tensors: dict[str, Floats] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+
+    def keys(self) -> Iterable[str]:
+        """The names of its tensors."""
+        return self._tensors
+
+    def get_tensor(self, name: str) -> Floats:
+        """A tensor, which must not be changed."""
+        return self._tensors[name]
+
+    get_slice = get_tensor
+
+
+def _open(path: Path) -> AbstractContextManager[Any]:
+    opened: AbstractContextManager[Any] = safe_open(path, framework="numpy")
+    return opened
+
+
+@dataclass(frozen=True)
+class Built:
+    """A query tower: its folder, its transformer's configuration, and what is on top."""
+
+    tower: Path
+    config: Mapping[str, Any]
+    shape: Shape
+
+
+def described(encoder: Path) -> Built | None:
+    """The query tower of an encoder folder; None for one that is not built like BERT."""
+    tower = encoder / "query" if (encoder / ROUTER).exists() else encoder
+    config, shape = read_json(tower / "config.json"), read_shape(tower)
+    if config.get("model_type") not in FAMILY or config.get("hidden_act") != "gelu" or config.get("is_decoder"):
+        return None
+    if shape.pooling not in ("cls", "mean") or shape.head == "layers":
+        return None
+    return Built(tower, config, shape) if config.get("position_embedding_type", "absolute") == "absolute" else None
+
+
+def vector(built: Built, tokenizer: Tokenizer, text: str, opened: Open) -> Floats:
+    """The vector float32 [1, D] of `text`; `opened` gives the tensors of a file."""
+    ids: list[int] = tokenizer.encode(text).ids
+    with opened(built.tower / "model.safetensors") as weights:
+        hidden_LH = last_hidden(weights, built.config, ids)
+    pooled_H = hidden_LH[0] if built.shape.pooling == "cls" else hidden_LH.mean(axis=0)
+    return finished(pooled_H, built.shape, built.tower, opened)[None].astype(np.float32)
+
+
+def read_tokenizer(encoder: Path, max_length: int) -> Tokenizer:
+    """The tokenizer of an encoder folder, which cuts texts to `max_length` tokens as the one of transformers does that saved it.
 
     ValueError for a tokenizer.json that is missing or corrupt.
     """
@@ -60,8 +123,7 @@ def token_ids(encoder: Path, text: str, max_length: int) -> list[int]:
     side = read_json(encoder / "tokenizer_config.json").get("truncation_side", "right")
     tokenizer.enable_truncation(max_length, direction=side)
     tokenizer.no_padding()
-    ids: list[int] = tokenizer.encode(text).ids
-    return ids
+    return tokenizer
 
 
 def last_hidden(weights: Any, config: Mapping[str, Any], ids_L: list[int]) -> Floats:
@@ -99,19 +161,19 @@ def reader(weights: Any) -> Read:
     return read
 
 
-def finished(pooled_H: Floats, shape: Shape, tower: Path) -> Floats:
-    """A pooled vector [H] as a text's vector [D]: through the head, cut, and of length 1 for cosine (`Encoder.finish`)."""
-    vector = pooled_H
+def finished(pooled_H: Floats, shape: Shape, tower: Path, opened: Open = _open) -> Floats:
+    """A pooled vector [H] as a text's vector [D]: through the head, and of length 1 for cosine (`Encoder.finish`)."""
+    found = pooled_H
     if shape.head != "none":
-        with safe_open(tower / "2_Dense/model.safetensors", framework="numpy") as weights:
-            vector = linear(vector, "linear", weights.get_tensor)
+        with opened(tower / "2_Dense/model.safetensors") as weights:
+            found = linear(found, "linear", weights.get_tensor)
     if shape.head == "linear_norm":
-        with safe_open(tower / "3_LayerNorm/model.safetensors", framework="numpy") as weights:
-            vector = norm(vector, "norm", weights.get_tensor, 1e-5)
+        with opened(tower / "3_LayerNorm/model.safetensors") as weights:
+            found = norm(found, "norm", weights.get_tensor, 1e-5)
     if shape.head == "tanh":
-        vector = np.tanh(vector)
-    vector = vector[: shape.width]
-    return vector / max(float(np.linalg.norm(vector)), 1e-12) if shape.similarity == "cosine" else vector
+        found = np.tanh(found)
+    found = found[: shape.width]
+    return found / max(float(np.linalg.norm(found)), 1e-12) if shape.similarity == "cosine" else found
 
 
 def linear(x: Floats, name: str, read: Read) -> Floats:

@@ -1,49 +1,87 @@
-"""The ranked list of a system for one query: from a model's index, from BM25, or from a fusion of such lists."""
+"""The ranked lists of a system for some queries: from a model's index, from BM25, or from a fusion of such lists.
 
-from collections.abc import Callable, Mapping
+What a query gets does not depend on the queries beside it, to the last bit: each is encoded and searched for by itself. (faiss sums
+otherwise for a batch, and so does a product of matrices.)
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
 from tasks.core.retrieval.lexical import known, load, ranked
-from tasks.core.retrieval.ranked import ranked_tables, rows_needed
+from tasks.core.retrieval.ranked import Ids, ranked_tables, rows_needed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
-from tasks.core.tables.ids import StoredIds
+from tasks.core.tables.ids import StoredIds, read_ids
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.tokens import open_tokens
-from tasks.search.bert import Floats, query_vector
+from tasks.search.bert import Floats, query_vector, resident_vector
+
+Each = Callable[[Callable[[str], Any], Iterable[str]], Iterable[Any]]  # map, or that of a pool of threads
+
+
+@dataclass(frozen=True)
+class Texts:
+    """How queries are given to an encoder, and of which documents an index's rows are passages: `owners` int32 [R], `ids` [O]."""
+
+    query_prefix: str
+    query_length: int
+    owners: npt.NDArray[np.int32]
+    ids: Ids
+
+
+def texts_of_tokens(tokens: Path) -> Texts:
+    """Those of a token folder. UserError if it is incomplete."""
+    documents, queries = open_tokens(tokens / "documents"), open_tokens(tokens / "queries" / "train")
+    return Texts(queries.prefix, queries.max_length, documents.owners, StoredIds(tokens / "documents" / "ids.parquet"))
 
 
 class DenseSystem:
-    """A model and its index. With `resident` the query tower stays in memory; else each query reads it, without torch if possible."""
+    """A model and its index. With `resident` the query tower stays in memory; else each query reads it. Without torch if possible."""
 
-    def __init__(self, tokens: Path, *, encoder: Path, index: Path, resident: bool = False) -> None:
+    def __init__(self, texts: Texts, *, encoder: Path, index: Path, resident: bool = False, each: Each = map) -> None:
         self.encoder = encoder
-        self._documents = open_tokens(tokens / "documents")
-        queries = open_tokens(tokens / "queries" / "train")
-        self._prefix, self._length = queries.prefix, queries.max_length
-        self._ids = StoredIds(tokens / "documents" / "ids.parquet")
-        self._vector = resident_tower(encoder, self._length) if resident else self._read_vector
+        self._texts, self._each = texts, each
+        self._passages = rows_needed(1, texts.owners)
+        self._vector = self._resident() if resident else self._read_vector
         self._index: Any = None
         self._path = index / "index.faiss"
 
-    def search(self, query: str, depth: int) -> Ranked:
-        """The `depth` best documents for a query."""
-        vector = self._vector(self._prefix + query)
+    def search(self, queries: Sequence[str], depth: int) -> list[Ranked]:
+        """The `depth` best documents for each query."""
+        if not queries:
+            return []
+        texts = self._texts
+        found = list(self._each(lambda query: self._rows(query, depth * self._passages), queries))
+        scores, rows = (np.concatenate([part[place] for part in found]) for place in (0, 1))
+        return _split(ranked_tables(scores, rows, _numbers(len(queries)), texts.ids, texts.owners, depth), len(queries))
+
+    def open(self, width: int) -> Any:
+        """The index, read when it is first needed. UserError if it is unreadable, or not of these texts and vectors of `width`."""
         if self._index is None:
-            self._index = open_index(self._path, len(self._documents), vector.shape[1])
-        owners = self._documents.owners
-        scores, rows = search_index(self._index, vector, rows_needed(depth, owners))
-        return _ranked(next(ranked_tables(scores, rows, pa.array(["query"]), self._ids, owners, depth)))
+            self._index = open_index(self._path, len(self._texts.owners), width)
+        return self._index
+
+    def _rows(self, query: str, depth: int) -> tuple[Floats, npt.NDArray[np.int64]]:
+        vector = self._vector(self._texts.query_prefix + query)
+        return search_index(self.open(vector.shape[1]), vector, depth)
 
     def _read_vector(self, text: str) -> Floats:
-        vector = query_vector(self.encoder, text, self._length)
-        return resident_tower(self.encoder, self._length)(text) if vector is None else vector
+        vector = query_vector(self.encoder, text, self._texts.query_length)
+        return resident_tower(self.encoder, self._texts.query_length)(text) if vector is None else vector
+
+    def _resident(self) -> Callable[[str], Floats]:
+        length = self._texts.query_length
+        return resident_vector(self.encoder, length) or resident_tower(self.encoder, length)
 
 
 def resident_tower(encoder: Path, max_length: int) -> Callable[[str], Floats]:
@@ -58,20 +96,27 @@ def resident_tower(encoder: Path, max_length: int) -> Callable[[str], Floats]:
 
     device = choose_device(read_runtime())
     tower, tokenizer = query_tower(encoder, "fp32", device), load_tokenizer(encoder)
-    return lambda text: encode_texts(tower, tokenizer, [text], max_length, device)
+    alone = Lock()  # a tokenizer of transformers serves one thread at a time
+
+    def vector(text: str) -> Floats:
+        with alone:
+            return encode_texts(tower, tokenizer, [text], max_length, device)
+
+    return vector
 
 
 class LexicalSystem:
-    """BM25's index, with the word analysis it was built with."""
+    """BM25's index, with the word analysis it was built with. With `resident` all document ids are in memory."""
 
-    def __init__(self, index: Path) -> None:
-        self._index, self._ids, analysis = load(index)
+    def __init__(self, index: Path, *, resident: bool = False) -> None:
+        self._index, stored, analysis = load(index)
+        self._ids = read_ids(stored.path) if resident else stored
         self.terms = analyzer(**analysis)
 
-    def search(self, query: str, depth: int) -> Ranked:
-        """The `depth` best documents for a query."""
-        terms = known(self.terms(query), self._index.vocab_dict)
-        return _ranked(next(iter(ranked([("query", terms)], self._index, self._ids, depth))))
+    def search(self, queries: Sequence[str], depth: int) -> list[Ranked]:
+        """The `depth` best documents for each query."""
+        asked = [(str(number), known(self.terms(query), self._index.vocab_dict)) for number, query in enumerate(queries)]
+        return _split(ranked(asked, self._index, self._ids, depth), len(queries))
 
 
 class Systems:
@@ -80,14 +125,15 @@ class Systems:
     def __init__(
         self,
         searched: Mapping[str, DenseSystem | LexicalSystem],
-        fusions: Mapping[str, Path],
+        fusions: Mapping[str, Path | Mapping[str, Any]],
         *,
         depth: int,
         lexical_depth: int,
     ) -> None:
-        """`fusions` are files fusion.json; `depth` and `lexical_depth` are the ranks of a model's and of BM25's list that are fused."""
+        """`fusions`: files fusion.json, or what they hold. `depth`, `lexical_depth`: ranks of a model's and of BM25's list that count."""
         self._searched, self._fusions = searched, fusions
         self._depth, self._lexical_depth = depth, lexical_depth
+        self._records = {name: self._record(name) for name in fusions}
 
     @property
     def names(self) -> list[str]:
@@ -95,20 +141,42 @@ class Systems:
         return [*self._searched, *self._fusions]
 
     def search(self, query: str, name: str, k: int) -> Ranked:
-        """The `k` best documents of a system for a query. UserError for a fusion of systems that are not here."""
+        """The `k` best documents of a system for a query."""
+        return self.search_many([query], name, k)[0]
+
+    def search_many(self, queries: Sequence[str], name: str, k: int) -> list[Ranked]:
+        """The `k` best documents of a system for each query."""
         if name in self._searched:
-            return self._searched[name].search(query, k)
-        record = read_json(self._fusions[name])
-        parts = {part: record[part] for part in ("first", "second")}
-        for part, other in parts.items():
-            if other == name or other not in self.names:
+            return self._searched[name].search(queries, k)
+        record = self._records[name]
+        parts = [record["first"], record["second"]]
+        lists = [self.search_many(queries, part, self._lexical_depth if part == "bm25" else self._depth) for part in parts]
+        return [_fused(first, second, record, k) for first, second in zip(*lists, strict=True)]
+
+    def _record(self, name: str) -> Mapping[str, Any]:
+        given = self._fusions[name]
+        record: Mapping[str, Any] = read_json(given) if isinstance(given, Path) else given
+        where = given if isinstance(given, Path) else f"fusion {name}"
+        for part in ("first", "second"):
+            if (other := record[part]) == name or other not in self.names:
                 known = ", ".join(one for one in self.names if one != name)
-                raise UserError(f"{self._fusions[name]}: found {part} {other}, expected one of {known}; run retemper run")
-        lists = [self.search(query, other, self._lexical_depth if other == "bm25" else self._depth) for other in parts.values()]
-        two = pair(lists[0], lists[1], record["method"])
-        found = fuse(two, record[NAMES[two.method]], k)
-        return Ranked([doc for doc, _ in found], [score for _, score in found])
+                raise UserError(f"{where}: found {part} {other}, expected one of {known}; run retemper run")
+        return record
 
 
-def _ranked(table: pa.Table) -> Ranked:
-    return Ranked(table["doc"].to_pylist(), table["score"].to_numpy().astype(np.float64))
+def _fused(first: Ranked, second: Ranked, record: Mapping[str, Any], k: int) -> Ranked:
+    two = pair(first, second, record["method"])
+    found = fuse(two, record[NAMES[two.method]], k)
+    return Ranked([doc for doc, _ in found], [score for _, score in found])
+
+
+def _numbers(count: int) -> pa.Array:
+    return pa.array(map(str, range(count)), pa.string())
+
+
+def _split(tables: Iterator[pa.Table], count: int) -> list[Ranked]:
+    """The list of each of `count` queries, from tables (schema RANKED) whose queries are their numbers, in order."""
+    table = pa.concat_tables(tables)
+    ends = np.searchsorted(table["query"].to_numpy().astype(np.int64), np.arange(count + 1))
+    docs, scores = table["doc"].to_pylist(), table["score"].to_numpy().astype(np.float64)
+    return [Ranked(docs[start:end], scores[start:end]) for start, end in pairwise(ends.tolist())]

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, save_towe
 from tasks.core.models.folder import Shape
 from tasks.core.retrieval.encode import encode_texts
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.search.bert import query_vector
+from tasks.search.bert import query_vector, resident_vector
 
 CPU = torch.device("cpu")
 TEXTS = [
@@ -56,6 +57,13 @@ def saved(transformer: torch.nn.Module, shape: Shape, tokenizer_of: Path, folder
 
 def assert_same(folder: Path, max_length: int = 16) -> None:
     tower, tokenizer = load_towers(folder).query, load_tokenizer(folder)
+    resident = resident_vector(folder, max_length)
+    assert resident is not None
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(resident, TEXTS * 3))
+    for number, text in enumerate(TEXTS * 3):
+        alone = query_vector(folder, text, max_length)
+        assert alone is not None and together[number].tobytes() == alone.tobytes(), "the same bits, whatever is beside it"
     for text in TEXTS:
         wanted = encode_texts(tower, tokenizer, [text], max_length, CPU)
         found = query_vector(folder, text, max_length)
@@ -123,6 +131,7 @@ def test_what_is_not_such_a_model_is_left_to_torch(change: Callable[[Path], obje
     assert query_vector(folder, "text", 16) is not None
     change(folder)
     assert query_vector(folder, "text", 16) is None
+    assert resident_vector(folder, 16) is None
 
 
 def test_weights_that_are_not_finite_are_left_to_torch(tiny_encoder: Path, tmp_path: Path) -> None:

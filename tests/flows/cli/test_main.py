@@ -56,7 +56,7 @@ def project(tmp_path: Path, checkout: Path) -> Path:
 def test_help_has_examples(tmp_path: Path, call: Call) -> None:
     done = call(tmp_path, "--help")
     assert done.returncode == 0
-    assert all(f"retemper {command}" in done.stdout for command in ("run", "search", "evaluate", "serve"))
+    assert all(f"retemper {command}" in done.stdout for command in ("run", "search", "evaluate", "serve", "schedule"))
     assert not list(tmp_path.iterdir())
 
 
@@ -70,7 +70,7 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
         path, command = waiting.pop()
         leaves.append((path, command))
         waiting += [([*path, name], below) for name, below in getattr(command, "commands", {}).items()]
-    assert len(leaves) == 29
+    assert len(leaves) == 30
     code = "import json, sys; from flows.cli.main import main; [main([*path, '--help']) for path in json.loads(sys.argv[1])]"
     command = [sys.executable, "-c", code, json.dumps([path for path, _ in leaves])]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
@@ -105,8 +105,8 @@ def test_an_invalid_value_is_shown(tmp_path: Path, call: Call) -> None:
 
 
 def test_options_that_exclude_each_other(project: Path, call: Call) -> None:
-    assert "expected one of --cron EXPR and --interval SECONDS" in refused(call(project, "serve"))
-    assert "expected one of --cron EXPR and" in refused(call(project, "serve", "--cron", "0 3 * * *", "--interval", "60"))
+    assert "expected one of --cron EXPR and --interval SECONDS" in refused(call(project, "schedule"))
+    assert "expected one of --cron EXPR and" in refused(call(project, "schedule", "--cron", "0 3 * * *", "--interval", "60"))
     assert "expected one of --all, --json and --html FILE" in refused(call(project, "lineage", "star", "--json", "--html", "page.html"))
     given = ("evaluate", "--model", "m", "--data", "demo", "--titles", "--no-titles")
     assert "found --titles and --no-titles, expected one of them" in refused(call(project, *given))
@@ -286,8 +286,8 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_invalid_schedule_is_refused(project: Path, call: Call) -> None:
-    assert '--cron "every day": expected a cron expression' in refused(call(project, "serve", "--cron", "every day"))
-    assert "--interval 0: expected at least 1 second" in refused(call(project, "serve", "--interval", "0"))
+    assert '--cron "every day": expected a cron expression' in refused(call(project, "schedule", "--cron", "every day"))
+    assert "--interval 0: expected at least 1 second" in refused(call(project, "schedule", "--interval", "0"))
 
 
 def test_rounds_are_written_and_removed(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -319,24 +319,6 @@ def test_what_is_done_without_a_test(
     assert [one.cause for one in made] == (["data"] if result == "promoted" else [])
 
 
-def test_an_exported_query_tower_comes_with_its_rounds_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
-        (out / ("index.faiss" if path == "data/indexes/star" else "index.json")).write_text('{"round": "star"}')
-        asked.append((path, out))
-
-    asked: list[tuple[str, Path]] = []
-    monkeypatch.setattr(champion, "get_out", get_out)
-    monkeypatch.setattr(champion, "current", lambda _: crowned(1, "first", "e1"))
-    tower = Parts({"encoder": "data/encoders/tower", "index": "data/indexes/tower"}, {}, {"tower": "encoder"})
-    monkeypatch.setattr(champion, "parts_at", lambda *_: tower)
-    champion.export(tmp_path, tmp_path / "served")
-    assert (tmp_path / "served/index/index.faiss").exists()
-    ids = [(f"data/tokens/documents/{name}", tmp_path / "served/index" / name) for name in ("ids.parquet", "owners.npy")]
-    assert asked[-2:] == ids, "what its rows stand for"
-
-
 def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, tree = tmp_path / "project", tmp_path / "project/tree"
     (project / "ce").mkdir(parents=True)

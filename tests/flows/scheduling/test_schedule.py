@@ -33,23 +33,23 @@ def test_refusals(retraining: Any) -> None:
         (("--interval", "0"), "--interval 0: expected at least 1 second"),
         (("--interval", "60", "--pool", "gpus"), "--pool: expected a Prefect server"),
     ):
-        errors = retraining.call("serve", *arguments, status=2)[1]
+        errors = retraining.call("schedule", *arguments, status=2)[1]
         assert len(errors.splitlines()) == 1, errors
         assert line in errors
-    errors = retraining.call("serve", "--interval", "60", status=2, RETEMPER_WEBHOOK="ftp://secret")[1]
+    errors = retraining.call("schedule", "--interval", "60", status=2, RETEMPER_WEBHOOK="ftp://secret")[1]
     assert "RETEMPER_WEBHOOK: expected an address" in errors
     assert "secret" not in errors
-    errors = retraining.call("serve", "--interval", "60", status=2, PREFECT_API_URL="http://127.0.0.1:9/api")[1]
+    errors = retraining.call("schedule", "--interval", "60", status=2, PREFECT_API_URL="http://127.0.0.1:9/api")[1]
     assert errors.splitlines()[-1].startswith("retemper: PREFECT_API_URL: no Prefect server answers there")
 
 
 def test_an_unknown_block_or_pool_is_refused(retraining: Any, server_url: str) -> None:
     known = {"PREFECT_API_URL": server_url}
-    errors = retraining.call("serve", "--interval", "60", status=2, RETEMPER_NOTIFY_BLOCK="slack-webhook/nobody", **known)[1]
+    errors = retraining.call("schedule", "--interval", "60", status=2, RETEMPER_NOTIFY_BLOCK="slack-webhook/nobody", **known)[1]
     assert errors == "retemper: RETEMPER_NOTIFY_BLOCK: slack-webhook/nobody: no such block on the Prefect server, " + (
         "expected KIND/NAME; create it on the server's page\n"
     )
-    assert "--pool nowhere: no such work pool" in retraining.call("serve", "--interval", "60", "--pool", "nowhere", status=2, **known)[1]
+    assert "--pool nowhere: no such work pool" in retraining.call("schedule", "--interval", "60", "--pool", "nowhere", status=2, **known)[1]
 
 
 def test_a_lasting_server_keeps_its_port(tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPat
 
 
 class Served:
-    """A running `retemper serve`, its output, and its server's API."""
+    """A running `retemper schedule`, its output, and its server's API."""
 
     def __init__(self, project: Any, *arguments: str) -> None:
         self.project, self.lines = project, list[str]()
-        self.process = project.start("serve", *arguments)
+        self.process = project.start("schedule", *arguments)
         self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stdout.readline, "")), daemon=True)
         self.reader.start()
 
@@ -272,7 +272,7 @@ def test_two_workers_share_a_pool_and_a_device(retraining: Any, server_url: str)
 
     python("-c", POOL)
     for project, name in ((first, "one"), (second, "two")):
-        out, _ = project.call("serve", "--cron", "0 3 * * 1", "--pool", "retraining", "--name", name)
+        out, _ = project.call("schedule", "--cron", "0 3 * * 1", "--pool", "retraining", "--name", name)
         assert out.startswith(f"retemper-retraining/{name} is deployed to pool retraining")
     python("-c", TRIGGER, "one", "two")
     worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "retraining", "--limit", "1", "--name"]

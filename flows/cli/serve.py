@@ -1,0 +1,69 @@
+"""`retemper serve`."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.core import TyperCommand
+
+from flows.cli.command import group
+from flows.cli.retrain import Follow, Name, Pool, Timezone
+
+app = group()
+MOVED = "Moved"  # panel of what is an option of schedule now
+
+
+class LogQueries(StrEnum):
+    """How a query is written to the log."""
+
+    HASHED = "hashed"
+    PLAIN = "plain"
+
+
+@app.command(cls=TyperCommand)
+def serve(
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than loopback let other machines search.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0: any that is free.")] = 8080,
+    model: Annotated[str | None, typer.Option(help="Serve this model of the workspace in place of the champion.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Serve a folder of `retemper champion export`; needs no project.")
+    ] = None,
+    log_queries: Annotated[LogQueries | None, typer.Option(help="Log queries and clicks: as keyed hashes, or as typed.")] = None,
+    log: Annotated[Path, typer.Option(metavar="FILE", help="Where they are appended, as JSON Lines.")] = Path(".retemper/queries.jsonl"),
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Also answer requests for this host name, as a proxy sends. May be repeated.")
+    ] = None,
+    fetch: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How often to ask the git remote for new champions; 0: never.")
+    ] = 0,
+    cron: Annotated[str | None, typer.Option(metavar="EXPR", help="retemper schedule --cron.", rich_help_panel=MOVED)] = None,
+    interval: Annotated[int | None, typer.Option(metavar="SECONDS", help="retemper schedule --interval.", rich_help_panel=MOVED)] = None,
+    follow: Follow = None,
+    timezone: Timezone = None,
+    name: Name = None,
+    pool: Pool = None,
+) -> int:
+    """Answer queries over HTTP with the champion, and follow its promotions and rollbacks."""
+    from flows.repository.project import project_folder
+    from tasks.core.stage.errors import UserError
+
+    if cron is not None or interval is not None:
+        from flows.cli.retrain import schedule
+
+        print("retemper: serve --cron is retemper schedule now, and schedules for one more version only", file=sys.stderr, flush=True)
+        project_folder()
+        return schedule(cron=cron, interval=interval, follow=follow, timezone=timezone, name=name, pool=pool)
+    given = {"follow": follow, "timezone": timezone, "name": name, "pool": pool}
+    if moved := [f"--{key}" for key, value in given.items() if value]:
+        raise UserError(f"serve: {', '.join(moved)}: expected with retemper schedule")
+    if model and export:
+        raise UserError("serve: found --model and --export, expected one of them")
+    if not export:
+        project_folder()
+    from flows.serving.serve import Settings
+    from flows.serving.serve import serve as run
+
+    return run(Settings(host, port, model, export, log_queries, log, tuple(allow_host or ()), fetch))

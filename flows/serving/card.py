@@ -1,0 +1,162 @@
+"""README.md of an export: what the model is, from which data, parameters and versions it was made, and how it is used.
+
+Written from dvc.lock, data/source.json and the records of makings, as of the champion's commit. No person and no place is named.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from flows.champions import champion
+from flows.champions.champion import Champion
+from flows.repository import makings
+from flows.repository.cache import cache_of
+from flows.repository.lock import Lock, entry_digest, parameters
+from flows.team.lineage import ancestors
+from tasks.core.models.export import Export, read_record
+from tasks.core.stage.errors import UserError, escaped
+from tasks.core.stage.files import write_text
+
+CARD = "README.md"
+LIBRARIES = ["sentence-transformers", "retemper", "dense-retrieval"]
+
+
+def write_card(project: Path, now: Champion, folder: Path) -> None:
+    """Write README.md beside serving.json."""
+    lock = champion.locked(project, now.commit)
+    source = json.loads(champion.show(project, now.commit, "data/source.json") or "{}")
+    stats: dict[str, Any] = {}
+    with suppress(UserError):  # neither in the cache nor on the remote: the card says less
+        stats = champion.read_out(project, now.commit, "data/corpus/stats.json")
+    measured = dict(now.metrics)
+    if not measured:
+        with suppress(UserError):
+            measured = champion.read_out(project, now.commit, f"data/metrics/{now.model}.json")
+    export = read_record(folder)
+    steps = steps_of(lock, export)
+    records = makings.read(cache_of(project), [entry_digest(lock[name]) for name in steps])
+    made = {name: records.get(entry_digest(lock[name]), {}) for name in steps}
+    parts = (header(now, source, measured), text(now, export, source=source, stats=stats, measured=measured, lock=lock, made=made))
+    write_text(folder / CARD, "".join(parts))
+
+
+def steps_of(lock: Lock, export: Export) -> list[str]:
+    """The stages that made the parts of a model, parents first."""
+    wanted = [f"{stage}@{name}" for name in (*export.encoders, *export.fusions) for stage in ("train", "adore", "fuse")]
+    found: dict[str, None] = {}
+    for name in wanted:
+        if name in lock:
+            found |= dict.fromkeys(ancestors(lock, name))
+    return list(found)
+
+
+def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]]) -> str:
+    """The metadata that Hugging Face reads at the head of a card."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    data = named(source, "dataset")
+    results = [
+        EvalResult("information-retrieval", "retemper", f"{data} ({split})", name, round(value, 4), metric_name=name, dataset_split=split)
+        for split, values in measured.items()
+        for name, value in values.items()
+        if isinstance(value, float)
+    ]
+    found = ModelCardData(
+        model_name=now.model,
+        eval_results=results or None,
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=LIBRARIES,
+    )
+    return f"---\n{found.to_yaml()}\n---\n"
+
+
+def named(source: Mapping[str, Any], kind: str) -> str:
+    """A source without the place it was in: `beir:scifact`."""
+    told = str(source.get(kind, {}).get("source", "unknown"))
+    form, colon, place = told.rpartition(":")
+    return f"{form}{colon}{Path(place).name or place}"
+
+
+def text(
+    now: Champion,
+    export: Export,
+    *,
+    source: Mapping[str, Any],
+    stats: Mapping[str, Any],
+    measured: Mapping[str, Mapping[str, Any]],
+    lock: Lock,
+    made: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """The card below its header."""
+    lines = [f"# {now.model}", "", escaped(champion.describe(now)) + ".", *_use(export), "## Data", ""]
+    for kind in ("dataset", "encoder", "articles"):
+        if digest := source.get(kind, {}).get("digest"):
+            lines.append(f"- {kind}: `{named(source, kind)}`, SHA-256 `{digest}`")
+    if documents := stats.get("documents"):
+        queries = ", ".join(f"{split} {value['queries']:,}" for split, value in stats.get("splits", {}).items())
+        lines.append(f"- {documents['count']:,} documents; queries: {queries}")
+    lines += ["", "## Measures", "", *_measures(measured)]
+    if now.comparison:
+        lines += ["", escaped(str(now.comparison.get("reason", "")))]
+    lines += ["", "## Making", "", f"Commit `{now.commit}`, exported with Retemper {version('retemper')}.", ""]
+    lines += ["| stage | parameters | made |", "|---|---|---|"]
+    lines += [f"| {name} | {_parameters(lock[name])} | {_told(made[name])} |" for name in made]
+    versions = {key: value for record in made.values() for key, value in (record.get("environment") or {}).items()}
+    if versions:
+        lines += ["", "Versions: " + ", ".join(f"{key} {value}" for key, value in sorted(versions.items())) + "."]
+    lines += [
+        "",
+        "## License",
+        "",
+        "Not recorded. It follows from the licenses of the encoder that training began with and of the data.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _use(export: Export) -> Iterator[str]:
+    query, document = export.query, export.document
+    encoder, index = next(iter(export.encoders.values()))
+    titles = f"title, {document['separator']!r}, text" if document.get("titles") else "text, without the title"
+    yield from ("", "## Use", "")
+    yield f"- Query: prefix `{query['prefix']!r}`, at most {query['max_length']} tokens."
+    passages = f"; up to {document['passages']} passages of that length, the best one counts" if document.get("passages", 1) > 1 else ""
+    yield f"- Document: {titles}; prefix `{document['prefix']!r}`, at most {document['max_length']} tokens{passages}."
+    for name, record in export.fusions.items():
+        yield f"- `{name}`: " + ", ".join(f"{key} {value}" for key, value in record.items()) + "."
+    yield from ("", "```python", "from sentence_transformers import SentenceTransformer", "")
+    yield f'model = SentenceTransformer("{encoder}")  # of this folder'
+    yield f"model.max_seq_length = {query['max_length']}"
+    yield f'vector = model.encode_query("your query", prompt={query["prefix"]!r})'
+    yield from ("```", "", "The whole, with its index, its word index and its weights, answers by `retemper serve --export FOLDER`.")
+    yield from (f"`{index}/index.faiss` is a faiss index; `serving.json` lists every file with its SHA-256.", "")
+
+
+def _measures(measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    names = list(dict.fromkeys(name for values in measured.values() for name, value in values.items() if isinstance(value, float)))
+    if not names:
+        yield "None is recorded."
+        return
+    yield f"| split | {' | '.join(names)} |"
+    yield f"|---|{'---|' * len(names)}"
+    for split, values in measured.items():
+        yield f"| {split} | " + " | ".join(f"{values[name]:.4f}" if name in values else "" for name in names) + " |"
+
+
+def _parameters(entry: Mapping[str, Any]) -> str:
+    found = [
+        f"{key} {json.dumps(value, ensure_ascii=False)}"
+        for section in parameters(entry).values()
+        if isinstance(section, Mapping)
+        for key, value in section.items()
+        if key != "source"  # may name a folder of one machine
+    ]
+    return ", ".join(found).replace("|", "\\|").replace("\n", " ")
+
+
+def _told(record: Mapping[str, Any]) -> str:
+    return makings.told({key: value for key, value in record.items() if key != "by"})

@@ -1,0 +1,139 @@
+"""The champion, or a model of the workspace, as a folder that the search server reads (tasks/core/models/export.py)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flows.champions import champion
+from flows.champions.champion import Champion
+from flows.champions.parts import Parts
+from flows.parameters.checks import PARAMS
+from flows.repository.lock import Lock, parameters, read_lock
+from flows.results.fusions import BM25
+from flows.results.search import searched_with
+from flows.serving.card import write_card
+from flows.serving.vectors import write_vectors
+from tasks.core.models.export import Export, listed, read_record, write_record
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder, read_json, write_json
+from tasks.core.stage.params import read_yaml
+from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.text.document import Text
+from tasks.params import Parameters
+
+IDS = ("ids.parquet", "owners.npy")
+Get = Callable[[str, Path], None]
+
+
+def current(project: Path) -> Champion:
+    """The champion now; UserError if there is none."""
+    found = champion.current(project)
+    if found is None:
+        raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
+    return found
+
+
+def export(project: Path, folder: Path, *, documents: bool = False, vectors: bool = False) -> Champion:
+    """Put the champion into `folder` (new or empty) with all that serves it, and README.md, its card.
+
+    Beside an index stand ids.parquet and owners.npy: row r of the index is a passage of document number owners[r], whose id is
+    ids[owners[r]]. `documents`: also titles and texts; `vectors`: also vectors.parquet. The folder appears when it is complete.
+    """
+    now = current(project)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: not empty, expected a new folder")
+    with new_folder(folder) as new:
+        put(project, now, new, documents=documents)
+        if vectors:
+            write_vectors(partial(champion.get_out, project, now.commit), champion.locked(project, now.commit), new, documents=documents)
+        write_card(project, now, new)
+        write_record(new, replace(read_record(new), files=listed(new)))
+    return now
+
+
+def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
+    """Everything of a champion that a server needs, from the cache or the remote; serving.json comes last."""
+    get = partial(champion.get_out, project, now.commit)
+    parts, lock = champion.parts_at(project, now), champion.locked(project, now.commit)
+    for kind, path in parts.paths.items():
+        if kind != "corpus":
+            _put_part(get, kind, path, folder)
+    if documents:
+        get(f"{parts.paths['corpus']}/documents.parquet", folder / "documents.parquet")
+    write_json(folder / "champion.json", asdict(now))
+    texts = {part: champion.read_out(project, now.commit, f"data/tokens/{part}/meta.json") for part in ("documents", "queries/train")}
+    sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "{}")
+    described = described_by(parts, now.model, texts, lock=lock, sections=sections)
+    described |= {"label": f"champion/{now.number} {now.model}", "documents": "documents.parquet" if documents else None}
+    write_record(folder, Export(**described, files=listed(folder)))
+
+
+def _put_part(get: Get, kind: str, path: str, folder: Path) -> None:
+    get(path, folder / kind)
+    described, index = folder / kind / "index.json", folder / kind / "index.faiss"
+    if described.exists() and not index.exists():  # trained over its round's vectors: flows.results.search
+        get(f"data/indexes/{read_json(described)['round']}", folder / kind)
+    if index.exists():
+        for name in IDS:
+            get(f"data/tokens/documents/{name}", folder / kind / name)
+
+
+def described_by(
+    parts: Parts, model: str, texts: Mapping[str, Mapping[str, Any]], *, lock: Lock, sections: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What serving.json says of a champion: its systems, and how texts were given to its encoder."""
+    encoders = {name: (kind, kind.replace("encoder", "index", 1)) for name, kind in parts.encoders.items()}
+    fusions = {name: record for name, record in parts.fusion.items() if name != BM25}
+    return {
+        "model": model,
+        "encoders": encoders,
+        "bm25": BM25 if BM25 in parts.paths else None,
+        "fusions": fusions,
+        **depths(sections),
+        **forms(texts, parameters(lock.get("tokenize", {}))),
+    }
+
+
+def depths(sections: Mapping[str, Any]) -> dict[str, int]:
+    """How many ranks of each list are fused, by params.yaml."""
+
+    def of(section: str, key: str) -> int:
+        record = Parameters.model_fields[section].annotation
+        assert record is not None
+        return int((sections.get(section) or {}).get(key, record.model_fields[key].default))
+
+    return {"depth": of("retrieve", "depth"), "bm25_depth": of("bm25", "run_depth")}
+
+
+def forms(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How queries and documents were given to the encoder: prefixes and lengths by the token folders, the rest by `settings`."""
+    text = Text(**{key: value for key, value in (settings.get("text") or {}).items() if key in Text.model_fields})
+    tokenize = settings.get("tokenize") or {}
+    query, document = ({key: texts[part][key] for key in ("prefix", "max_length")} for part in ("queries/train", "documents"))
+    cut = {"passages": tokenize.get("passages", 1), "passage_overlap": tokenize.get("passage_overlap", 0)}
+    return {"query": query, "document": document | cut | text.model_dump()}
+
+
+def link(model: str, folder: Path) -> None:
+    """A model of this workspace in the same form, by links: nothing is copied. UserError where it cannot be searched."""
+    sections = read_yaml(PARAMS)
+    found = searched_with(model, sections)
+    encoders = {}
+    for number, (name, (encoder, index)) in enumerate(found.dense.items()):
+        encoders[name] = (f"encoder.{number}", f"index.{number}")
+        (folder / f"encoder.{number}").symlink_to(encoder.absolute())
+        (folder / f"index.{number}").mkdir()
+        (folder / f"index.{number}/index.faiss").symlink_to((index / "index.faiss").absolute())
+        for part in IDS:
+            (folder / f"index.{number}" / part).symlink_to(Path("data/tokens/documents", part).absolute())
+    if found.lexical:
+        (folder / BM25).symlink_to(Path("data/bm25").absolute())
+    (folder / "documents.parquet").symlink_to(Path("data/corpus/documents.parquet").absolute())
+    texts = {part: read_json(Path("data/tokens") / part / "meta.json") for part in ("documents", "queries/train")}
+    settings = parameters(read_lock().get("tokenize", {})) or {key: sections.get(key) for key in ("text", "tokenize")}
+    fused = {name: read_json(record) for name, record in found.fusions.items()}
+    described = {"model": model, "encoders": encoders, "bm25": BM25 if found.lexical else None, "fusions": fused}
+    form = forms(texts, settings)
+    write_record(folder, Export(**described, **depths(sections), **form, label=model, documents="documents.parquet"))  # type: ignore[arg-type]

@@ -1,0 +1,148 @@
+"""`retemper serve`: the search server as a process of its own, and beside it what follows the champion."""
+
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.process.processes import ending_signals, environment
+from flows.serving.export import current, link
+from flows.serving.follow import Follower
+from tasks.core.models.export import read_record
+from tasks.core.stage.errors import UserError
+
+FOLDER = Path(".retemper/serving")
+LOG = Path(".retemper/queries.jsonl")
+POLL_SECONDS = 1.0  # between two looks at the champion
+GRACE_SECONDS = 15  # from a signal until the server is killed; it gives its requests 10
+KEY = "RETEMPER_API_KEY"
+
+
+class Stop(BaseException):
+    """A signal asks us to end."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is served, and where. `model` or `export`: these in place of the champion. `hosts`: further names of the server."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    model: str | None = None
+    export: Path | None = None
+    log_queries: str | None = None
+    log: Path = LOG
+    hosts: tuple[str, ...] = ()
+    fetch_seconds: float = 0
+
+
+def serve(settings: Settings) -> int:
+    """Answer queries until a signal ends it; returns the exit status. UserError for what is missing, corrupt or taken."""
+    with bound(settings.host, settings.port) as listener:
+        host, port = listener.getsockname()[:2]
+        local = host in ("127.0.0.1", "::1")
+        if not local and not os.environ.get(KEY):
+            _say(f"warning: {settings.host} may be reached from other machines, and {KEY} is not set: everyone there may search")
+        place, follower = _prepared(settings, FOLDER / str(port))
+        command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
+        names = ["127.0.0.1", "localhost", "[::1]", *settings.hosts] if local else settings.hosts
+        command += [word for name in names for word in ("--host", name)]
+        if settings.log_queries:
+            command += ["--log-queries", settings.log_queries, "--log", str(settings.log)]
+        return _run(command, listener, follower)
+
+
+def _prepared(settings: Settings, folder: Path) -> tuple[Path, Follower | None]:
+    """What the server reads, and who changes it."""
+    if settings.export:
+        read_record(settings.export)
+        return settings.export, None
+    if settings.model:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        link(settings.model, folder)
+        return folder, None
+    follower = Follower(Path.cwd(), folder, _say, fetch_seconds=settings.fetch_seconds)
+    follower.begin(current(Path.cwd()))
+    return follower.link, follower
+
+
+def _run(command: list[str], listener: socket.socket, follower: Follower | None) -> int:
+    # A group of its own: Ctrl-C reaches us alone, and the server is asked once.
+    process = subprocess.Popen(command, env=environment(), pass_fds=[listener.fileno()], process_group=0)
+    stopped, waiting = False, threading.Event()
+    with _stopping(process):
+        try:
+            while process.poll() is None:
+                if follower:
+                    follower.look()
+                waiting.wait(POLL_SECONDS)
+        except Stop:
+            stopped = True
+        finally:
+            with suppress(OSError):
+                process.terminate()
+            try:
+                status = process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                status = process.wait()
+    if stopped:
+        return 0
+    if status < 0:
+        raise UserError(f"the search server was killed ({signal.Signals(-status).name}); start it again")
+    return status
+
+
+@contextmanager
+def _stopping(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """A signal that asks us to end goes on to the server, and raises Stop, once."""
+    asked = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal asked
+        if not asked:
+            asked = True
+            with suppress(OSError):
+                process.terminate()
+            raise Stop
+
+    before = {number: signal.signal(number, stop) for number in ending_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that has the port, before anything is loaded. UserError where it is taken, or the host is not this machine's."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise UserError(f"--host {host}: found no address ({error.strerror or error}), expected one of this machine") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(1024)  # so that no other may listen here meanwhile
+    except OSError as error:
+        listener.close()
+        if isinstance(error, PermissionError):
+            raise UserError(f"--port {port}: no permission, expected 1024 or above") from None
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(f"--port {port}: is taken, expected a free one; choose another, or 0") from None
+        raise UserError(f"--host {host}: {error.strerror}; expected an address of this machine") from None
+    return listener
+
+
+def _say(line: str) -> None:
+    print(f"retemper: {line}", file=sys.stderr, flush=True)

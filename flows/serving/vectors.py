@@ -1,0 +1,91 @@
+"""The vectors of a corpus as one Parquet file, for vector databases: Qdrant, LanceDB, Vespa and others read it.
+
+row      int64: the row of the index, a number for databases that want one
+id       the document's id
+passage  int32: the number of this passage in its document, from 0
+vector   fixed_size_list<float32>[width], as encoded: uncompressed, whatever the index is
+title, text   of the document, if they were asked for
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+
+from flows.repository.lock import Lock, parameters
+from tasks.core.models.export import read_record
+from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import read_batches, write_table
+from tasks.core.tables.schemas import DOCUMENTS
+
+VECTORS = "vectors.parquet"
+ROWS = 8192  # of a row group
+TEXTS = ("title", "text")
+
+
+def write_vectors(get: Callable[[str, Path], None], lock: Lock, folder: Path, *, documents: bool) -> None:
+    """Add vectors.parquet to an export, of its (first) model. `get` copies an out of the champion's commit; `documents`: with texts.
+
+    UserError where the vectors are nowhere any more.
+    """
+    path = vectors_of(next(iter(read_record(folder).encoders)), lock)
+    with TemporaryDirectory(prefix=".vectors-", dir=folder.parent) as scratch:
+        get(path, Path(scratch) / "embeddings")
+        embeddings = open_embeddings(Path(scratch) / "embeddings")
+        texts = folder / "documents.parquet" if documents else None
+        write_table(folder / VECTORS, schema(embeddings.manifest.width, documents), rows(embeddings, texts))
+
+
+def vectors_of(model: str, lock: Lock) -> str:
+    """The out with the document vectors of a model: its own, or for a query tower those of its round."""
+    outs = {out["path"] for entry in lock.values() for out in entry.get("outs", [])}
+    if f"data/embeddings/{model}" in outs:
+        return f"data/embeddings/{model}"
+    round_ = parameters(lock.get(f"adore@{model}", {})).get(f"adore.{model}", {}).get("round")
+    if f"data/embeddings/{round_}" not in outs:
+        raise UserError(f"dvc.lock: no vectors of {model}, expected the out of encode@{round_ or model}; run retemper run")
+    return f"data/embeddings/{round_}"
+
+
+def schema(width: int, documents: bool) -> pa.Schema:
+    """Columns of the file."""
+    fields = [("row", pa.int64()), ("id", pa.string()), ("passage", pa.int32()), ("vector", pa.list_(pa.float32(), width))]
+    return pa.schema([*fields, *((name, pa.string()) for name in (TEXTS if documents else ()))])
+
+
+def rows(embeddings: Embeddings, documents: Path | None) -> Iterator[pa.Table]:
+    """The file's rows in the order of the index, ROWS at a time; memory does not grow with the corpus, its ids apart."""
+    owners, ids, width = embeddings.owners(), embeddings.ids(), embeddings.manifest.width
+    texts = Texts(documents) if documents else None
+    for first, block in embeddings.blocks():
+        for start in range(0, len(block), ROWS):
+            part = np.ascontiguousarray(block[start : start + ROWS], dtype=np.float32)
+            place = np.arange(first + start, first + start + len(part))
+            owner = np.asarray(owners[place[0] : place[-1] + 1], dtype=np.int64)
+            columns = [
+                pa.array(place),
+                ids.take(pa.array(owner)),
+                pa.array((place - np.searchsorted(owners, owner)).astype(np.int32)),
+                pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), width),
+            ]
+            found = texts.take(owner) if texts else None
+            columns += [found[name].combine_chunks() for name in TEXTS] if found else []
+            yield pa.table(columns, schema=schema(width, documents is not None))
+
+
+class Texts:
+    """Titles and texts by ordinals that only grow, so that the file is read once, a part at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._batches = read_batches(path, DOCUMENTS, list(TEXTS))
+        self._held, self._start = pa.schema([DOCUMENTS.field(name) for name in TEXTS]).empty_table(), 0
+
+    def take(self, owners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
+        """The rows of ascending `owners`, none below those asked for before."""
+        while self._start + len(self._held) <= owners[-1]:
+            self._held = pa.concat_tables([self._held, pa.Table.from_batches([next(self._batches)])])
+        self._held, self._start = self._held.slice(owners[0] - self._start), int(owners[0])
+        return self._held.take(pa.array(owners - self._start))

@@ -1,0 +1,147 @@
+"""The endpoints: /search, /click, /health, /metrics, and a page at /."""
+
+import asyncio
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from tasks.core.retrieval.fusion import Ranked
+from tasks.core.stage.errors import printable
+from tasks.search.server import limits
+from tasks.search.server.batches import Answer, Batches, Full
+from tasks.search.server.log import Log
+from tasks.search.server.measures import Measures
+from tasks.search.server.served import Current, Served
+
+SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+OPEN = ("/", "/health")  # what needs no key: the page asks for it, and a probe has none
+KNOWN = (*OPEN, "/search", "/click", "/metrics")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Who may ask (`key` empty: everyone; `hosts`: names by which the server is asked for), and how many queries may wait."""
+
+    key: str = ""
+    hosts: Sequence[str] = ("*",)
+    waiting: int = limits.QUEUE
+
+
+def create_app(current: Current, measures: Measures, log: Log | None, settings: Settings) -> FastAPI:
+    """The application. It searches while its lifespan lasts; what it was asked before the end is answered."""
+    batches = Batches(lambda: current.served, most=limits.BATCH, waiting=settings.waiting, searched=measures.searched)
+    measures.queued(lambda: batches.queued)
+    page = files("tasks.search.server").joinpath("page.html").read_text(encoding="utf-8")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        running = asyncio.create_task(batches.run())
+        yield
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    app = FastAPI(title="retemper serve", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+
+    @app.middleware("http")
+    async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        began, path = time.perf_counter(), request.url.path
+        if path not in OPEN and not limits.may(request, settings.key):
+            response: Response = refusal(401, "no valid key; send Authorization: Bearer KEY")
+            response.headers["WWW-Authenticate"] = "Bearer"
+        else:
+            try:
+                response = await answer(request)
+            except Exception as error:
+                print(f"retemper: error: {path}: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
+                response = refusal(500, "the search failed; the server's log says why")
+        response.headers["Content-Security-Policy"] = SOURCES
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        measures.answered(path if path in KNOWN else "other", response.status_code, time.perf_counter() - began)
+        return response
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return refusal(422, limits.told(error.errors()[0]))
+
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts), www_redirect=False)
+
+    async def asked(queries: Sequence[str], k: int) -> list[dict[str, Any]]:
+        texts = [limits.checked(query) for query in queries]
+        try:
+            answer: Answer = await batches.ask(texts, k)
+        except Full:
+            raise HTTPException(503, "too many queries wait; try again", {"Retry-After": "1"}) from None
+        served, results = answer.served, []
+        for query, ranked in zip(texts, answer.lists, strict=True):
+            name = uuid.uuid4().hex
+            results.append({"id": name, "model": served.label, "hits": hits(served, ranked)})
+            if log:
+                log.searched(name, query, list(ranked.documents), served.label)
+        return results
+
+    @app.get("/search")
+    async def search(q: str = "", k: int = 10) -> dict[str, Any]:
+        if not 1 <= k <= limits.MOST_K:
+            raise HTTPException(400, f"k: found {k}, expected 1 to {limits.MOST_K}")
+        return (await asked([q], k))[0]
+
+    @app.post("/search")
+    async def search_many(request: Request) -> dict[str, Any]:
+        given = await limits.body(request, limits.Search)
+        if (given.query is None) == (given.queries is None):
+            raise HTTPException(422, "expected one of query and queries")
+        if given.query is not None:
+            return (await asked([given.query], given.k))[0]
+        return {"results": await asked(given.queries or [], given.k)}
+
+    @app.post("/click")
+    async def click(request: Request) -> dict[str, str]:
+        given = await limits.body(request, limits.Click)
+        if log is None:
+            raise HTTPException(404, "queries are not logged; start the server with --log-queries")
+        log.clicked(given.query_id, given.doc, given.position)
+        return {"status": "ok"}
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        served = current.served
+        told = {"status": "ok", "model": served.label, "since": current.since, "documents": served.count}
+        return told | {"problem": current.problem, "clicks": log is not None, "most": limits.MOST_K}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(measures.text(current.served.label), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/", response_class=HTMLResponse)
+    async def index() -> str:
+        return page
+
+    return app
+
+
+def hits(served: Served, ranked: Ranked) -> list[dict[str, Any]]:
+    """A list as JSON: rank, id and score, and title and text where the server has them."""
+    found = [
+        {"rank": rank, "id": doc, "score": float(score)}
+        for rank, (doc, score) in enumerate(zip(ranked.documents, ranked.scores, strict=True), 1)
+    ]
+    if served.documents is None:
+        return found
+    texts = served.documents.texts(ranked.documents)
+    return [hit | {"title": title, "text": text} for hit, (title, text) in zip(found, texts, strict=True)]
+
+
+def refusal(status: int, why: str) -> JSONResponse:
+    """An answer in the form of FastAPI's own refusals."""
+    return JSONResponse({"detail": why}, status_code=status)

@@ -1,0 +1,71 @@
+"""What a request may be: bounded in every direction, and only of those who may ask."""
+
+import hmac
+from typing import Any, TypeVar
+
+from fastapi import HTTPException, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+QUERY = 2000  # characters of a query
+MOST_K = 100  # documents of an answer
+MOST_QUERIES = 64  # of a request
+BODY = 256 * 1024  # bytes of a request's body
+BATCH = 16  # queries searched together
+QUEUE = 256  # queries that wait; more are refused
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class Search(BaseModel):
+    """The body of POST /search: one query, or several."""
+
+    model_config = ConfigDict(extra="forbid")
+    query: str | None = Field(None, max_length=QUERY)
+    queries: list[str] | None = Field(None, min_length=1, max_length=MOST_QUERIES)
+    k: int = Field(10, ge=1, le=MOST_K)
+
+
+class Click(BaseModel):
+    """The body of POST /click: which document of which search was opened, and where in the list it was (from 1)."""
+
+    model_config = ConfigDict(extra="forbid")
+    query_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    doc: str = Field(min_length=1, max_length=QUERY)
+    position: int = Field(ge=1, le=MOST_K)
+
+
+def checked(query: str) -> str:
+    """A query that can be searched for; HTTPException 400 for one that cannot."""
+    if not query.strip():
+        raise HTTPException(400, "the query is empty; enter some words")
+    if len(query) > QUERY:
+        raise HTTPException(400, f"the query has {len(query):,} characters, expected at most {QUERY:,}")
+    return query.encode(errors="replace").decode()  # half of a surrogate pair is no text
+
+
+async def body(request: Request, form: type[Body]) -> Body:
+    """The JSON body of a request; HTTPException 415 if it does not say so, 413 if it is too large, 422 if it is something else."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "expected content-type: application/json")  # which another site's page cannot send unasked
+    held = bytearray()
+    async for part in request.stream():
+        held += part
+        if len(held) > BODY:
+            raise HTTPException(413, f"the body has more than {BODY:,} bytes")
+    try:
+        return form.model_validate_json(bytes(held))
+    except ValidationError as error:
+        raise HTTPException(422, told(error.errors()[0])) from None
+
+
+def told(fault: Any) -> str:
+    """A fault of pydantic's in one line."""
+    where = ".".join(map(str, fault["loc"]))
+    return f"{where}{': ' if where else ''}{fault['msg']}"
+
+
+def may(request: Request, key: str) -> bool:
+    """Whether a request has the key (Authorization: Bearer KEY, or X-API-Key: KEY), compared in constant time. No key: everyone may."""
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    given = bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    return not key or hmac.compare_digest(given.encode("latin-1"), key.encode())  # the bytes that were sent

@@ -1,0 +1,83 @@
+"""What the server counts, as Prometheus reads it: requests, errors, latency, batches, the model and its replacements."""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+QUANTILES = (0.5, 0.99)
+KEPT = 10_000  # requests whose latency gives the quantiles
+SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+QUERIES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Measures:
+    """Counters of one server. Latency: seconds from a search's head to its answer, of those that succeed."""
+
+    def __init__(self) -> None:
+        new = self._registry = CollectorRegistry()
+        self._requests = Counter("retemper_requests", "Requests by endpoint and status.", ["endpoint", "status"], registry=new)
+        self._errors = Counter("retemper_errors", "Requests that failed: status 500 and above.", ["endpoint"], registry=new)
+        self._latency = Histogram("retemper_request_seconds", "Time to answer a search.", buckets=SECONDS, registry=new)
+        self._quantiles = Gauge(
+            "retemper_latency_seconds", f"Latency of the last {KEPT:,} searches, by quantile.", ["quantile"], registry=new
+        )
+        self._batches = Histogram("retemper_batch_queries", "Queries searched together.", buckets=QUERIES, registry=new)
+        self._swaps = Counter("retemper_swaps", "Replacements of the model, by how they ended.", ["result"], registry=new)
+        self._model = Gauge("retemper_model_info", "The model that is served.", ["model"], registry=new)
+        self._unlogged = Counter("retemper_unlogged", "Lines of the query log that could not be written.", registry=new)
+        self._queued = Gauge("retemper_queued", "Queries that wait.", registry=new)
+        for quantile in QUANTILES:
+            self._quantiles.labels(str(quantile)).set_function(partial(self.quantile, quantile))
+        for result in ("done", "failed"):
+            self._swaps.labels(result)
+        self._last: deque[float] = deque(maxlen=KEPT)
+        self.count = {"requests": 0, "errors": 0, "swaps": 0}
+        self.lost = 0  # lines of the query log
+
+    def queued(self, waiting: Callable[[], float]) -> None:
+        """Set what says how many queries wait."""
+        self._queued.set_function(waiting)
+
+    def answered(self, endpoint: str, status: int, seconds: float) -> None:
+        """A request has been answered."""
+        self.count["requests"] += 1
+        self._requests.labels(endpoint, str(status)).inc()
+        self._errors.labels(endpoint).inc(status >= 500)
+        self.count["errors"] += status >= 500
+        if endpoint == "/search" and status == 200:
+            self._latency.observe(seconds)
+            self._last.append(seconds)
+
+    def searched(self, queries: int) -> None:
+        """A batch of that many queries has been searched."""
+        self._batches.observe(queries)
+
+    def swapped(self, result: str) -> None:
+        """The model was replaced (`done`), or could not be (`failed`)."""
+        self._swaps.labels(result).inc()
+        self.count["swaps"] += result == "done"
+
+    def unlogged(self) -> None:
+        """A line of the query log could not be written."""
+        self._unlogged.inc()
+        self.lost += 1
+
+    def quantile(self, part: float) -> float:
+        """The latency, in seconds, that `part` of the last searches did not exceed (nearest rank); NaN before the first."""
+        known = sorted(self._last)
+        return known[max(1, math.ceil(part * len(known))) - 1] if known else float("nan")
+
+    def text(self, model: str) -> bytes:
+        """Everything in Prometheus's text format."""
+        self._model.clear()
+        self._model.labels(model).set(1)
+        return generate_latest(self._registry)
+
+    def summary(self) -> str:
+        """One line for the log."""
+        told = ", ".join(f"{count:,} {name}" for name, count in self.count.items())
+        quantiles = ", ".join(f"p{100 * part:g} {1000 * self.quantile(part):.1f} ms" for part in QUANTILES) if self._last else ""
+        return f"{told}{f', {quantiles}' if quantiles else ''}"

@@ -1,0 +1,140 @@
+"""What answers queries at a time: the systems of an export, in memory. It is replaced as a whole, between two batches."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.models.export import RECORD, Export, read_record, refuse_damaged
+from tasks.core.retrieval.fusion import Ranked
+from tasks.core.stage.errors import Corrupt, UserError, disk_fault, printable
+from tasks.core.tables.ids import read_ids
+from tasks.search.lists import DenseSystem, Each, LexicalSystem, Systems, Texts
+from tasks.search.server.documents import Documents
+
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that is ready: `place` is its folder, `label` what it is called in answers."""
+
+    place: Path
+    label: str
+    model: str
+    systems: Systems
+    documents: Documents | None
+    count: int  # documents
+
+    def search(self, queries: Sequence[str], k: int) -> list[Ranked]:
+        """The `k` best documents of each query: what `retemper search` finds, to the last bit."""
+        return self.systems.search_many(queries, self.model, k)
+
+
+def load(folder: Path, each: Each = map) -> Served:
+    """Check and load an exported folder, and answer one query with it; `each` maps over the queries of a batch.
+
+    UserError, one line, for whatever is wrong with it.
+    """
+    export = read_record(folder)
+    refuse_damaged(folder, export)
+    searched: dict[str, DenseSystem | LexicalSystem] = {}
+    counts, ids = set[int](), None
+    for name, (encoder, index) in export.encoders.items():
+        texts = texts_of(folder, export, index)
+        searched[name] = DenseSystem(texts, encoder=folder / encoder, index=folder / index, resident=True, each=each)
+        counts.add(len(texts.ids))
+        ids = texts.ids
+    if export.bm25:
+        searched["bm25"] = _lexical(folder / export.bm25)
+    documents = Documents(folder / export.documents) if export.documents else None
+    if len(counts) > 1 or (documents and not documents.ids.equals(ids)):
+        raise Corrupt(f"{folder}: its parts are of different corpora; export again")
+    systems = Systems(searched, export.fusions, depth=export.depth, lexical_depth=export.bm25_depth)
+    served = Served(folder, export.label or export.model, export.model, systems, documents, counts.pop())
+    if export.model not in systems.names:
+        raise Corrupt(f"{folder}: has no system {export.model}, expected one of {', '.join(systems.names)}; export again")
+    found = served.search(["a query"], 1)[0]  # reads the index; the first user does not wait for it
+    if documents:
+        documents.texts(found.documents)
+    return served
+
+
+def texts_of(folder: Path, export: Export, index: str) -> Texts:
+    """What an index's rows stand for, all in memory. Corrupt if owners.npy is not of these ids."""
+    path = folder / index / "owners.npy"
+    ids = read_ids(folder / index / "ids.parquet")
+    try:
+        owners: npt.NDArray[np.int32] = np.load(path, allow_pickle=False)
+        fits = owners.ndim == 1 and (not len(owners) or int(owners.max()) < len(ids))
+    except (OSError, ValueError, EOFError) as error:
+        raise Corrupt(f"{path}: unreadable ({error}); export again") from None
+    if not fits:
+        raise Corrupt(f"{path}: names a document beyond the {len(ids):,} of ids.parquet; export again")
+    return Texts(str(export.query["prefix"]), int(export.query["max_length"]), owners, ids)
+
+
+def _lexical(folder: Path) -> LexicalSystem:
+    try:
+        return LexicalSystem(folder, resident=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise Corrupt(f"{folder}: unreadable index of BM25 ({error}); export again") from None
+
+
+class Current:
+    """The model that is served now. A thread follows `place`, a folder or a link to one, and replaces the model where it changes.
+
+    The new one is loaded beside the old one, which answers meanwhile; if it cannot be loaded, the old one stays.
+    """
+
+    def __init__(self, place: Path, swapped: Callable[[str], None], say: Callable[[str], None]) -> None:
+        """Loads the first one. `swapped` is told `done` or `failed` of each later one, `say` one line. UserError as `load`."""
+        self._place, self._swapped, self._say = place, swapped, say
+        self._seen = self._stamp()
+        self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="query")
+        self.served = load(place.resolve(), self._pool.map)
+        self.since = time.time()
+        self.problem = ""  # of the last swap
+        self._stopping = threading.Event()
+
+    def watch(self) -> None:
+        """Start to follow the place, until `stop`."""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def stop(self) -> None:
+        """Follow it no longer."""
+        self._stopping.set()
+
+    def look(self) -> None:
+        """Replace the model if the place is another one now."""
+        stamp = self._stamp()
+        if stamp in (self._seen, None):
+            return
+        self._seen = stamp
+        try:
+            self.served, self.since, self.problem = load(self._place.resolve(), self._pool.map), time.time(), ""
+            self._swapped("done")
+            self._say(f"serving {self.served.label}")
+        except Exception as error:
+            line = str(error) if isinstance(error, UserError) else disk_fault(error) or f"{type(error).__name__}: {error}"
+            self.problem = printable(" ".join(line.split()))
+            self._swapped("failed")
+            self._say(f"warning: {self.served.label} stays, the next one cannot be loaded: {self.problem}")
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(POLL_SECONDS):
+            self.look()
+
+    def _stamp(self) -> tuple[str, int] | None:
+        """What shows that the place is another one: where its link goes, and the record, which is written last."""
+        try:
+            folder = self._place.resolve()
+            return str(folder), (folder / RECORD).stat().st_mtime_ns
+        except OSError:
+            return None

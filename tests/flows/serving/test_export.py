@@ -1,0 +1,223 @@
+"""What an export holds; that it serves what the workspace does, its vectors are those of the index, and its card tells the truth."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from ruamel.yaml import YAML
+
+from flows.cli.main import main
+from flows.serving import hub
+from flows.serving.export import export
+from tasks.core.models.export import listed, read_record
+from tasks.core.stage.errors import UserError
+from tasks.search.__main__ import arguments, open_systems
+from tasks.search.server.served import load
+
+QUERIES = ("German politician", "a river in the north", "1925 novel", "zzz", "city in Japan")
+SYSTEMS = ["--model", "tower", "data/encoders/tower", "data/indexes/warmup", "--model", "warmup", "data/encoders/warmup"]
+SYSTEMS += ["data/indexes/warmup", "--lexical", "data/bm25", "--fusion", "hybrid", "data/runs/hybrid/fusion.json"]
+SYSTEMS += ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens", "--query", "unused"]
+
+
+@pytest.mark.parametrize("model", ["hybrid", "warmup"])
+def test_an_export_answers_as_the_workspace_does(model: str, crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
+    now = crown(model)
+    export(project, tmp_path / "out", documents=True)
+    systems = open_systems(arguments().parse_args(SYSTEMS))
+    served = load(tmp_path / "out")
+    for k in (1, 10):
+        for query, found in zip(QUERIES, served.search(QUERIES, k), strict=True):
+            wanted = systems.search(query, model, k)
+            assert (list(found.documents), list(found.scores)) == (list(wanted.documents), list(wanted.scores)), "to the last bit"
+    record = read_record(tmp_path / "out")
+    assert (record.model, record.label) == (model, f"champion/{now.number} {model}")
+    assert record.query == {"prefix": "", "max_length": 32}
+    assert (record.document["max_length"], record.document["titles"], record.document["separator"]) == (24, False, " ")
+    assert record.files == {name: list(value) for name, value in listed(tmp_path / "out").items()}
+
+
+def test_the_whole_export_by_the_command(
+    crown: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files, vectors against the index, card against what it was made from, and its upload, taken apart."""
+    crown("hybrid")
+    out = tmp_path / "out"
+    sent = FakeHub(monkeypatch)
+    given = ["champion", "export", str(out), "--with-documents", "--vectors", "--push-to-hub", "me/hybrid"]
+    assert main(given) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("champion/1: hybrid (set)")
+    assert told.err == "pushed to https://hub.example/me/hybrid\n"
+    folders = {path.relative_to(out).parts[0] for path in out.rglob("*")}
+    assert folders == {
+        "README.md", "bm25", "champion.json", "documents.parquet", "encoder", "index", "serving.json", "vectors.parquet"
+    }  # fmt: skip
+
+    import faiss
+
+    table = pq.read_table(out / "vectors.parquet")
+    index = faiss.read_index(str(out / "index/index.faiss"))
+    vectors = np.stack(table["vector"].to_numpy())
+    assert np.array_equal(vectors, index.reconstruct_n(0, index.ntotal)), "the flat index holds them as they are"
+    documents = {row["id"]: row for row in pq.read_table(out / "documents.parquet").to_pylist()}
+    rows = table.select(["row", "id", "passage", "title", "text"]).to_pylist()
+    assert [row["row"] for row in rows] == list(range(60)) and {row["passage"] for row in rows} == {0}
+    assert all(documents[row["id"]] == {key: row[key] for key in ("id", "title", "text")} for row in rows)
+
+    card = (out / "README.md").read_text(encoding="utf-8")
+    _, header, text = card.split("---\n", 2)
+    metadata = YAML(typ="safe").load(header)
+    assert metadata["library_name"] == "sentence-transformers"
+    measured = json.loads(Path("data/metrics/hybrid.json").read_text())
+    results = {
+        (result["dataset"]["split"], metric["type"]): metric["value"]
+        for result in metadata["model-index"][0]["results"]
+        for metric in result["metrics"]
+    }
+    assert results == {(split, name): round(value, 4) for split, values in measured.items() for name, value in values.items()}
+    champion = json.loads((out / "champion.json").read_text())
+    source = json.loads(Path("data/source.json").read_text())
+    for fact in (champion["commit"], source["dataset"]["digest"], "weight 0.", "| train@warmup | ", "60 documents", "at most 32 tokens"):
+        assert fact in text, fact
+    assert str(tmp_path) not in card and "small@example.com" not in card, "no place and no person"
+
+    again = sent.folder(tmp_path / "hub")
+    lists = (load(folder).search(QUERIES, 5) for folder in (out, again))
+    assert all(list(one.scores) == list(other.scores) for one, other in zip(*lists, strict=True)), "what the hub has serves, too"
+    assert (again / "router_config.json").exists() and sent.private
+    from sentence_transformers import SentenceTransformer
+
+    vector = SentenceTransformer(str(again), device="cpu").encode_query(["a river"])
+    assert np.isfinite(vector).all()
+
+
+class FakeHub:
+    """Hugging Face's API, which keeps what it is sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        import huggingface_hub
+
+        self.operations: list[Any] = []
+        self.private = False
+        monkeypatch.setenv(hub.TOKEN, "hf_secret")
+
+        def create_repo(_: Any, repo: str, *, private: bool, exist_ok: bool) -> str:
+            assert exist_ok
+            self.private = private
+            if error:
+                raise error
+            return f"https://hub.example/{repo}"
+
+        def create_commit(_: Any, repo: str, operations: list[Any], commit_message: str) -> None:
+            assert (repo, commit_message) == ("me/hybrid", "Export champion/1 hybrid")
+            self.operations = [(one.path_in_repo, Path(one.path_or_fileobj).read_bytes()) for one in operations]
+
+        monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
+        monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", create_commit)
+
+    def folder(self, folder: Path) -> Path:
+        """What was sent, as someone who downloads it has it."""
+        for name, content in self.operations:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        return folder
+
+
+def test_what_is_wrong_with_a_push_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import httpx
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    monkeypatch.delenv(hub.TOKEN, raising=False)
+    with pytest.raises(UserError, match=r"^HF_TOKEN: not set, expected a token that may write to me/x; set the variable"):
+        hub.check("me/x")
+    with pytest.raises(UserError, match=r"^--push-to-hub x: expected OWNER/NAME$"):
+        hub.check("x")
+    (tmp_path / "serving.json").write_text(
+        json.dumps({"model": "m", "encoders": {"m": ["encoder", "index"]}, "query": {"prefix": "", "max_length": 8}, "document": {}})
+    )
+    for error, line in (
+        (OfflineModeIsEnabled("offline"), "^HF_HUB_OFFLINE is set, so nothing was pushed"),
+        (httpx.ConnectError("refused hf_secret"), r"me/x: not pushed \(refused \*\*\*\); the folder .* is complete, push it again"),
+    ):
+        FakeHub(monkeypatch, error)
+        with pytest.raises(UserError, match=line):
+            hub.push(tmp_path, "me/x")
+
+
+def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
+    """Three documents of 1, 3 and 2 passages over two shards; texts are read a part at a time."""
+    from flows.serving import vectors
+    from tasks.core.retrieval.embeddings import Manifest, open_embeddings, write_manifest
+    from tasks.core.tables.parquet import write_table
+    from tasks.core.tables.schemas import DOCUMENTS
+
+    folder, tokens = tmp_path / "embeddings", tmp_path / "tokens"
+    for one in (folder, tokens):
+        one.mkdir()
+    rows = [{"id": f"d{n}", "title": f"t{n}", "text": f"text {n}"} for n in range(3)]
+    import pyarrow as pa
+
+    write_table(tmp_path / "documents.parquet", DOCUMENTS, [pa.Table.from_pylist([row], DOCUMENTS) for row in rows])
+    write_table(tokens / "ids.parquet", pa.schema([("id", pa.string())]), [pa.table({"id": ["d0", "d1", "d2"]})])
+    np.save(tokens / "owners.npy", np.array([0, 1, 1, 1, 2, 2], dtype=np.int32))
+    drawn = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    np.save(folder / "00000.npy", drawn[:2])
+    np.save(folder / "00001.npy", drawn[2:])
+    write_manifest(folder, Manifest(6, 4, "float32", [2, 4], "", "", 8, ""), tokens)
+    found = pa.concat_tables(vectors.rows(open_embeddings(folder), tmp_path / "documents.parquet"))
+    assert found["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
+    assert found["id"].to_pylist() == ["d0", "d1", "d1", "d1", "d2", "d2"]
+    assert found["passage"].to_pylist() == [0, 0, 1, 2, 0, 1]
+    assert found["text"].to_pylist() == ["text 0", "text 1", "text 1", "text 1", "text 2", "text 2"]
+    assert np.array_equal(np.stack(found["vector"].to_numpy()), drawn)
+
+
+def damage(folder: Path, name: str) -> None:
+    """Change one byte of a file, in a copy of its own."""
+    held = bytearray((folder / name).read_bytes())
+    held[len(held) // 2] ^= 1
+    (folder / name).unlink()
+    (folder / name).write_bytes(held)
+
+
+def test_a_damaged_export_is_refused_in_one_line(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
+    crown("warmup")
+    out = tmp_path / "out"
+    export(project, out)
+    with pytest.raises(UserError, match="out: not empty, expected a new folder"):
+        export(project, out)
+    whole = (out / "index/owners.npy").read_bytes()
+    damage(out, "index/index.faiss")
+    with pytest.raises(UserError, match=r"index/index.faiss: its content is not the exported one \(SHA-256 differs\); copy or export"):
+        load(out)
+    (out / "index/owners.npy").write_bytes(whole[:-4])
+    with pytest.raises(UserError, match=r"index.faiss: its content|owners.npy: found \d+ bytes, expected \d+; copy or export it again"):
+        load(out)
+    (out / "encoder/model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model.safetensors: missing from the export; copy or export it again"):
+        load(out)
+    for text, line in (
+        ("[]", "not the record of an export"),
+        ("{", "not JSON"),
+        (
+            '{"format": 9, "model": "m", "encoders": {"m": ["a", "b"]}, "query": {"prefix": "", "max_length": 8}, "document": {}}',
+            "format 9",
+        ),
+    ):
+        (out / "serving.json").write_text(text)
+        with pytest.raises(UserError, match=line):
+            load(out)
+    (out / "serving.json").unlink()
+    with pytest.raises(UserError, match=r"serving.json: not found, expected an exported folder; make one with retemper champion export"):
+        load(out)
+
+
+def test_without_a_champion(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no champion yet; run retemper retrain, or retemper champion set MODEL"):
+        export(project, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,218 @@
+"""`retemper serve`: what is refused, what it starts, what it follows; and the real thing under load beside a promotion and a rollback."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.cli.main import main
+from flows.scheduling import schedule
+from flows.serving import follow, serve
+from flows.serving.follow import Follower
+from flows.serving.serve import Settings
+from tasks.core.models.export import read_record
+from tasks.core.stage.errors import UserError
+from tasks.search.__main__ import arguments, open_systems
+from tests.flows.serving.test_export import QUERIES, SYSTEMS
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *arguments])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.out == "" and said.err.count("\n") == 1, said
+    return said.err
+
+
+@pytest.mark.usefixtures("project")
+def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert refused(["--port", port], capsys) == f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n"
+    for arguments_, line in (
+        ([], "there is no champion yet; run retemper retrain, or retemper champion set MODEL"),
+        (["--export", str(tmp_path)], f"{tmp_path}/serving.json: not found, expected an exported folder; make one with retemper champion"),
+        (["--model", "star"], "data/indexes/star: no index of model star, expected one of "),
+        (["--model", "warmup", "--export", "x"], "serve: found --model and --export, expected one of them"),
+        (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: found no address"),
+        (["--name", "x"], "serve: --name: expected with retemper schedule"),
+    ):
+        assert refused(["--port", "0", *arguments_], capsys).startswith(f"retemper: {line}")
+    assert not Path(".retemper/serving").exists() or not any(Path(".retemper/serving").rglob("serving.json"))
+
+
+@pytest.mark.usefixtures("project")
+def test_serve_with_times_schedules_and_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(schedule, "serve", lambda *given: asked.append(given) or 0)
+    assert main(["serve", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
+    assert main(["schedule", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
+    assert asked == [("0 3 * * 1", None, "weekly", None, None, None)] * 2
+    assert capsys.readouterr().err == ("retemper: serve --cron is retemper schedule now, and schedules for one more version only\n")
+
+
+def test_the_follower_keeps_the_champion_and_the_one_before(
+    crown: Callable[[str], Any], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    follower = Follower(project, Path(".retemper/serving/0"), said.append)
+    follower.begin(crown("hybrid"))
+    for number, model in ((2, "warmup"), (3, "hybrid"), (4, "warmup")):
+        crown(model)
+        follower.look()
+        follower.look()
+        assert read_record(follower.link).label == f"champion/{number} {model}"
+        folders = sorted(path.name for path in follower.link.parent.iterdir())
+        assert folders == [f"champion-{number - 1}", f"champion-{number}", "current"]
+    assert said == []
+
+    def unavailable(*_: Any, **__: Any) -> None:
+        raise UserError("data/encoders/tower of b93f712: neither in the cache nor on the remote")
+
+    monkeypatch.setattr(follow, "put", unavailable)
+    crown("hybrid")
+    for _ in range(3):
+        follower.look()
+    assert said == ["warning: champion/5 cannot be served yet: data/encoders/tower of b93f712: neither in the cache nor on the remote"]
+    assert read_record(follower.link).label == "champion/4 warmup", "the old one stays"
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    follower._again = 0.0
+    follower.look()
+    assert read_record(follower.link).label == "champion/5 hybrid"
+
+
+def start(project: Path, *words: str, **environment: str) -> tuple[subprocess.Popen[str], str]:
+    """`retemper serve`, and its address once it serves."""
+    code = "import sys; from flows.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "serve", "--port", "0", *words]
+    root = str(Path(__file__).resolve().parents[3])
+    environment = os.environ | {"PYTHONPATH": root} | environment
+    process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    line = process.stdout.readline()
+    found = re.search(r"http://[\d.]+:\d+", line)
+    assert found, line + process.communicate()[1]
+    return process, found[0]
+
+
+def test_an_export_is_served_without_a_project_until_a_signal(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
+    """Only the folder is there. What was asked before the signal is answered, and the last line reports."""
+    from flows.serving.export import export
+
+    crown("hybrid")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    export(project, elsewhere / "served")
+    process, url = start(elsewhere, "--export", "served", "--log-queries", "hashed", "--log", "q.jsonl", RETEMPER_API_KEY="open sesame")
+    try:
+        key = {"x-api-key": "open sesame"}
+        assert httpx.get(f"{url}/search", params={"q": "river"}).status_code == 401
+        with httpx.Client(timeout=60) as client:
+            answers: list[httpx.Response] = []
+            body = {"queries": list(QUERIES) * 12, "k": 5}
+            asking = threading.Thread(target=lambda: answers.append(client.post(f"{url}/search", json=body, headers=key)))
+            asking.start()
+            while "retemper_requests_total" not in httpx.get(f"{url}/metrics", headers=key).text:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            asking.join()
+        assert answers[0].status_code == 200 and "text" not in answers[0].json()["results"][0]["hits"][0]
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert re.search(r"retemper: stopped; \d+ requests, 0 errors, 0 swaps, p50 [\d.]+ ms, p99 [\d.]+ ms\n$", out)
+    assert "sesame" not in out + err + (elsewhere / "q.jsonl").read_text()
+    assert len((elsewhere / "q.jsonl").read_text().splitlines()) == 60
+    assert (
+        sorted(path.name for path in elsewhere.iterdir()) == [".retemper", "q.jsonl", "q.jsonl.key", "served"]
+        or not (elsewhere / ".retemper").exists()
+    )
+
+
+def test_a_server_that_dies_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "POLL_SECONDS", 0.05)
+    with serve.bound("127.0.0.1", 0) as listener:
+        with pytest.raises(UserError, match=r"the search server was killed \(SIGKILL\); start it again"):
+            serve._run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], listener, None)
+        assert serve._run([sys.executable, "-c", "raise SystemExit(2)"], listener, None) == 2
+
+
+@pytest.mark.usefixtures("project")
+def test_other_machines_without_a_key_are_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(serve, "_run", lambda command, *_: commands.append(command) or 0)
+    monkeypatch.delenv("RETEMPER_API_KEY", raising=False)
+    assert serve.serve(Settings(host="localhost", port=0, model="warmup", hosts=("search.example",))) == 0
+    assert capsys.readouterr().err == ""
+    assert "search.example" in commands[0] and "localhost" in commands[0]
+    every = ".".join(["0"] * 4)
+    assert serve.serve(Settings(host=every, port=0, model="warmup")) == 0
+    assert "may be reached from other machines, and RETEMPER_API_KEY is not set" in capsys.readouterr().err
+    assert "--host" not in commands[1]
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_a_promotion_and_a_rollback_under_load_lose_no_request(crown: Callable[[str], Any], project: Path) -> None:
+    """Six clients without a pause. Every answer is what `retemper search` finds with the model that it names."""
+    crown("hybrid")
+    systems = open_systems(arguments().parse_args(SYSTEMS))
+    expected = {}
+    for model in ("hybrid", "warmup"):
+        for query in QUERIES:
+            found = systems.search(query, model, 5)
+            expected[model, query] = list(zip(found.documents, map(float, found.scores), strict=True))
+    process, url = start(project)
+    failed, seen, done = list[str](), list[str](), threading.Event()
+
+    def ask(number: int) -> None:
+        with httpx.Client(timeout=300) as client:
+            while not done.is_set():
+                query = QUERIES[number % len(QUERIES)]
+                number += 1
+                answer = client.get(f"{url}/search", params={"q": query, "k": 5})
+                told = answer.json()
+                hits = [(hit["id"], hit["score"]) for hit in told.get("hits", [])]
+                if answer.status_code != 200 or hits != expected[told["model"].split()[1], query]:
+                    failed.append(answer.text)
+                seen.append(told["model"])
+
+    clients = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    try:
+        for client in clients:
+            client.start()
+        cli = [sys.executable, "-c", "import sys; from flows.cli.main import main; sys.exit(main())", "champion"]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+        for words, label in ((["set", "warmup"], "champion/2 warmup"), (["rollback"], "champion/3 hybrid")):
+            subprocess.run([*cli, *words], cwd=project, env=environment, check=True, stdout=subprocess.PIPE)
+            deadline = time.monotonic() + 900
+            while seen.count(label) < 100:
+                assert time.monotonic() < deadline and process.poll() is None
+                time.sleep(0.1)
+        text = httpx.get(f"{url}/metrics", timeout=60).text
+        done.set()
+        for client in clients:
+            client.join()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        done.set()
+        process.kill()
+    assert failed == []
+    assert set(seen) == {"champion/1 hybrid", "champion/2 warmup", "champion/3 hybrid"}
+    assert 'retemper_swaps_total{result="done"} 2.0' in text and 'status="500"' not in text
+    p99 = float(re.findall(r'retemper_latency_seconds{quantile="0.99"} (\S+)', text)[0])
+    assert process.returncode == 0, err
+    print(f"{len(seen):,} requests, {len(failed)} failed, p99 {1000 * p99:.1f} ms; {out.splitlines()[-1]}")

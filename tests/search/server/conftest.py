@@ -1,0 +1,67 @@
+"""Two exports of the small project, and a server over a link to one of them, on a free port of loopback."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from flows.serving.export import link
+from flows.serving.follow import point
+from tasks.search.server.app import Settings, create_app
+from tasks.search.server.log import Log
+from tasks.search.server.measures import Measures
+from tasks.search.server.served import Current
+
+
+@pytest.fixture
+def exports(small: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the exports `hybrid` and `warmup`, and the link `current` to the first. The project is the current folder."""
+    monkeypatch.chdir(small.folder)
+    folder = small.folder / "exports"
+    for model in ("hybrid", "warmup"):
+        (folder / model).mkdir(parents=True)
+        link(model, folder / model)
+    point(folder / "current", "hybrid")
+    return folder
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    url: str
+    current: Current
+    measures: Measures
+
+
+Serving = Callable[..., Any]
+
+
+@pytest.fixture
+def serving(exports: Path) -> Serving:
+    """`with serving(settings, log) as server`: a server over `current`."""
+
+    @contextmanager
+    def run(settings: Settings = Settings(), log: Log | None = None) -> Iterator[Server]:  # noqa: B008 - frozen
+        measures = Measures()
+        current = Current(exports / "current", measures.swapped, print)
+        app = create_app(current, measures, log, settings)
+        server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none", lifespan="on"))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        try:
+            yield Server(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", current, measures)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+    return run

@@ -1,0 +1,201 @@
+"""The endpoints over real HTTP: answers, swaps under load, what is refused, what is counted and logged."""
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from flows.serving.follow import point
+from tasks.search.__main__ import arguments, open_systems
+from tasks.search.server.app import Settings
+from tasks.search.server.log import Log
+
+QUERIES = ("German politician", "a river in the north", "1925 novel", "zzz", "läuft 日本", "rock band from England")
+SYSTEMS = ["--model", "tower", "data/encoders/tower", "data/indexes/warmup", "--model", "warmup", "data/encoders/warmup"]
+SYSTEMS += ["data/indexes/warmup", "--lexical", "data/bm25", "--fusion", "hybrid", "data/runs/hybrid/fusion.json"]
+SYSTEMS += ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens", "--query", "unused"]
+
+
+def by_search(model: str, query: str, k: int) -> list[tuple[str, float]]:
+    """What `retemper search` finds."""
+    found = open_systems(arguments().parse_args(SYSTEMS)).search(query, model, k)
+    return list(zip(found.documents, map(float, found.scores), strict=True))
+
+
+def shown(answer: Any) -> list[tuple[str, float]]:
+    return [(hit["id"], hit["score"]) for hit in answer["hits"]]
+
+
+def test_answers_are_those_of_search_and_come_with_texts(serving: Any) -> None:
+    texts = {row["id"]: (row["title"], row["text"]) for row in pq.read_table("data/corpus/documents.parquet").to_pylist()}
+    with serving() as server:
+        for query in QUERIES:
+            one = httpx.get(f"{server.url}/search", params={"q": query, "k": 7}).json()
+            assert shown(one) == by_search("hybrid", query, 7), "to the last bit"
+            assert one["model"] == "hybrid"
+            assert [hit["rank"] for hit in one["hits"]] == list(range(1, len(one["hits"]) + 1))
+            assert all((hit["title"], hit["text"]) == texts[hit["id"]] for hit in one["hits"])
+            assert shown(httpx.post(f"{server.url}/search", json={"query": query, "k": 7}).json()) == shown(one)
+        many = httpx.post(f"{server.url}/search", json={"queries": list(QUERIES), "k": 3}).json()["results"]
+        assert [shown(one) for one in many] == [by_search("hybrid", query, 3) for query in QUERIES]
+        told = httpx.get(f"{server.url}/health").json()
+        assert (told["status"], told["model"], told["documents"]) == ("ok", "hybrid", 60)
+
+
+def test_a_swap_under_load_loses_no_request_and_mixes_no_answers(serving: Any, exports: Path) -> None:
+    expected = {(model, query): by_search(model, query, 5) for model in ("hybrid", "warmup") for query in QUERIES}
+    wrong, seen, done = list[str](), list[str](), threading.Event()
+
+    def ask(number: int) -> None:
+        with httpx.Client(timeout=120) as client:
+            while not done.is_set():
+                query = QUERIES[number % len(QUERIES)]
+                number += 1
+                answer = client.get(f"{server.url}/search", params={"q": query, "k": 5})
+                if answer.status_code != 200 or shown(answer.json()) != expected[answer.json()["model"], query]:
+                    wrong.append(answer.text)
+                seen.append(answer.json().get("model", ""))
+
+    with serving() as server:
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for model in ("warmup", "hybrid", "warmup"):
+            before = len(seen)
+            point(exports / "current", model)
+            server.current.look()
+            assert server.current.served.label == model
+            while len(seen) < before + 30:
+                assert any(thread.is_alive() for thread in threads)
+        done.set()
+        for thread in threads:
+            thread.join()
+        text = httpx.get(f"{server.url}/metrics").text
+    assert wrong == []
+    assert {"hybrid", "warmup"} == set(seen)
+    assert 'retemper_swaps_total{result="done"} 3.0' in text
+    assert f'retemper_requests_total{{endpoint="/search",status="200"}} {len(seen)}.0' in text
+    assert f"retemper_request_seconds_count {len(seen)}.0" in text
+    assert 'retemper_model_info{model="warmup"} 1.0' in text
+    quantiles = dict(re.findall(r'retemper_latency_seconds{quantile="(.+?)"} (\S+)', text))
+    assert 0 < float(quantiles["0.5"]) <= float(quantiles["0.99"])
+    sizes = float(re.findall(r"retemper_batch_queries_sum (\S+)", text)[0])
+    assert sizes == len(seen)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (exports / "broken").mkdir()
+    (exports / "broken/serving.json").write_text("{}")
+    with serving() as server:
+        point(exports / "current", "broken")
+        server.current.look()
+        assert shown(httpx.get(f"{server.url}/search", params={"q": "river", "k": 2}).json()) == by_search("hybrid", "river", 2)
+        assert "broken/serving.json: not the record of an export" in httpx.get(f"{server.url}/health").json()["problem"]
+        assert 'retemper_swaps_total{result="failed"} 1.0' in httpx.get(f"{server.url}/metrics").text
+        said = capsys.readouterr().out
+        assert said.startswith("warning: hybrid stays, the next one cannot be loaded: ") and said.count("\n") == 1
+        point(exports / "current", "warmup")
+        server.current.look()
+        assert httpx.get(f"{server.url}/health").json()["problem"] == ""
+
+
+JSON = {"content-type": "application/json"}
+
+
+def test_requests_that_are_refused(serving: Any) -> None:
+    cases: list[tuple[str, str, dict[str, Any], int, str]] = [
+        ("GET", "/search", {}, 400, "the query is empty; enter some words"),
+        ("GET", "/search?q=%20", {}, 400, "the query is empty; enter some words"),
+        ("GET", f"/search?q={'x' * 2001}", {}, 400, "the query has 2,001 characters, expected at most 2,000"),
+        ("GET", "/search?q=x&k=0", {}, 400, "k: found 0, expected 1 to 100"),
+        ("GET", "/search?q=x&k=101", {}, 400, "k: found 101, expected 1 to 100"),
+        ("GET", "/search?q=x&k=many", {}, 422, "query.k: Input should be a valid integer, unable to parse string as an integer"),
+        ("POST", "/search", {"content": "{", "headers": JSON}, 422, "Invalid JSON: EOF while parsing an object at line 1 column 1"),
+        ("POST", "/search", {"json": {}}, 422, "expected one of query and queries"),
+        ("POST", "/search", {"json": {"query": "x", "queries": ["x"]}}, 422, "expected one of query and queries"),
+        ("POST", "/search", {"json": {"queries": ["x", " "]}}, 400, "the query is empty; enter some words"),
+        ("POST", "/search", {"json": {"queries": ["x"] * 65}}, 422, "queries: List should have at most 64 items after validation, not 65"),
+        ("POST", "/search", {"json": {"query": "x", "depth": 3}}, 422, "depth: Extra inputs are not permitted"),
+        ("POST", "/search", {"content": '{"query": "x"}'}, 415, "expected content-type: application/json"),
+        ("POST", "/search", {"content": b" " * (256 * 1024 + 1), "headers": JSON}, 413, "the body has more than 262,144 bytes"),
+        ("POST", "/search", {"json": {"queries": ["x"] * 3}}, 503, "too many queries wait; try again"),
+        ("POST", "/click", {"json": {"query_id": "../x", "doc": "d1", "position": 1}}, 422, "query_id: String should match"),
+        ("POST", "/click", {"json": {"query_id": "a" * 32, "doc": "d1", "position": 1}}, 404, "queries are not logged; start"),
+        ("DELETE", "/search", {}, 405, "Method Not Allowed"),
+        ("GET", "/docs", {}, 404, "Not Found"),
+    ]
+    with serving(Settings(waiting=2)) as server:
+        for method, path, more, status, told in cases:
+            answer = httpx.request(method, server.url + path, **more)
+            assert (answer.status_code, answer.json()["detail"][: len(told)]) == (status, told), (method, path)
+        text = httpx.get(f"{server.url}/metrics").text
+        assert 'retemper_requests_total{endpoint="/search",status="503"} 1.0' in text
+        assert 'retemper_errors_total{endpoint="/search"} 1.0' in text
+        assert 'retemper_requests_total{endpoint="other",status="404"} 1.0' in text, "a made-up path makes no series of its own"
+        assert "retemper_request_seconds_count 0.0" in text, "what is refused has no latency"
+
+
+def test_only_those_with_the_key_may_search(serving: Any) -> None:
+    with serving(Settings(key="schlüssel", hosts=("127.0.0.1", "search.example"))) as server:
+        key = "schlüssel".encode()
+        for headers, status in (
+            ({}, 401),
+            ({"x-api-key": b"other"}, 401),
+            ({"authorization": b"Basic " + key}, 401),
+            ({"x-api-key": key}, 200),
+            ({"authorization": b"bearer " + key}, 200),
+            ({"x-api-key": key, "host": "search.example"}, 200),
+            ({"x-api-key": key, "host": "evil.example"}, 400),
+        ):
+            for path in ("/search?q=x", "/metrics"):
+                answer = httpx.get(server.url + path, headers=headers)
+                assert answer.status_code == status, (headers, path)
+        assert httpx.post(f"{server.url}/click", json={}).status_code == 401
+        assert [httpx.get(server.url + path).status_code for path in ("/", "/health")] == [200, 200]
+
+
+def test_queries_and_clicks_are_logged(serving: Any, tmp_path: Path) -> None:
+    def lines(path: Path) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    plain, hashed = tmp_path / "logs/plain.jsonl", tmp_path / "logs/hashed.jsonl"
+    failed: list[OSError] = []
+    with serving(log=Log(plain, "plain", failed.append)) as server:
+        one = httpx.get(f"{server.url}/search", params={"q": "läuft", "k": 3}).json()
+        clicked = {"query_id": one["id"], "doc": one["hits"][1]["id"], "position": 2}
+        assert httpx.post(f"{server.url}/click", json=clicked).json() == {"status": "ok"}
+        search, click = lines(plain)
+        assert search == {
+            "event": "search",
+            "id": one["id"],
+            "time": search["time"],
+            "query": "läuft",
+            "shown": [hit["id"] for hit in one["hits"]],
+            "model": "hybrid",
+        }
+        assert click == {"event": "click", "id": one["id"], "time": click["time"], "doc": one["hits"][1]["id"], "position": 2}
+        assert search["time"] <= click["time"]
+        plain.rename(tmp_path / "moved")  # logrotate
+        plain.parent.joinpath("plain.jsonl").mkdir()  # and a disk that fails
+        assert httpx.get(f"{server.url}/search", params={"q": "river"}).status_code == 200, "no answer waits for the log"
+        assert len(failed) == 1
+    for _ in range(2):  # the second is a restart
+        with serving(log=Log(hashed, "hashed", failed.append)) as server:
+            for query in ("läuft", "river"):
+                httpx.get(f"{server.url}/search", params={"q": query})
+    written = [line["query"] for line in lines(hashed)]
+    assert written[:2] == written[2:] and len(set(written)) == 2
+    assert all(re.fullmatch("blake2b:[0-9a-f]{32}", one) for one in written)
+    assert {oct(path.stat().st_mode & 0o777) for path in (hashed, hashed.with_name("hashed.jsonl.key"))} == {"0o600"}
+
+
+def test_the_page_fetches_nothing_from_elsewhere(serving: Any) -> None:
+    with serving() as server:
+        answer = httpx.get(server.url)
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert not re.search(r"(?:src|href)=\"?(?:https?:)?//", answer.text)

@@ -1,0 +1,78 @@
+"""Batches without a model: what is searched together, what is refused, whose failure is whose."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tasks.core.retrieval.fusion import Ranked
+from tasks.search.server.batches import Answer, Batches, Full
+from tasks.search.server.measures import Measures
+
+
+class Fake:
+    """A model that remembers its batches; it fails for `bad`, and waits for `gate`."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[list[str], int]] = []
+        self.gate = threading.Event()
+
+    def search(self, queries: Sequence[str], k: int) -> list[Ranked]:
+        self.gate.wait(30)
+        self.batches.append((list(queries), k))
+        if "bad" in queries:
+            raise ValueError("bad")
+        return [Ranked([f"{query}{k}"], [1.0]) for query in queries]
+
+
+def run(fake: Any, *asked: tuple[Sequence[str], int], most: int = 4, waiting: int = 100) -> list[Any]:
+    """The answers to requests that come while the first is being searched."""
+
+    async def all_at_once() -> list[Any]:
+        batches = Batches(lambda: fake, most=most, waiting=waiting)
+        running = asyncio.create_task(batches.run())
+        tasks = [asyncio.create_task(batches.ask(queries, k)) for queries, k in asked]
+        await asyncio.sleep(0.05)
+        fake.gate.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        running.cancel()
+        assert batches.queued == 0
+        return answers
+
+    return asyncio.run(all_at_once())
+
+
+def test_requests_wait_together_and_each_gets_its_own() -> None:
+    fake = Fake()
+    answers = run(fake, (["a"], 1), (["b", "c"], 1), (["d"], 2), (["e"], 1), (["f", "g", "h", "i", "j"], 1))
+    assert [[ranked.documents for ranked in answer.lists] for answer in answers] == [
+        [["a1"]],
+        [["b1"], ["c1"]],
+        [["d2"]],
+        [["e1"]],
+        [["f1"], ["g1"], ["h1"], ["i1"], ["j1"]],
+    ]
+    assert fake.batches == [(["a", "b", "c"], 1), (["d"], 2), (["e"], 1), (["f", "g", "h", "i", "j"], 1)]
+
+
+def test_a_query_that_fails_fails_alone() -> None:
+    answers = run(Fake(), (["a"], 1), (["bad"], 1), (["b"], 1))
+    assert [type(answer) for answer in answers] == [Answer, ValueError, Answer]
+
+
+def test_what_the_queue_cannot_hold_is_refused_at_once() -> None:
+    answers = run(Fake(), (["a", "b"], 1), (["c", "d"], 1), (["e"], 1), waiting=3)
+    assert [type(answer) for answer in answers] == [Answer, Full, Answer]
+
+
+@pytest.mark.parametrize(("part", "expected"), [(0.5, 0.5), (0.99, 0.99), (0.0, 0.01), (1.0, 1.0)])
+def test_quantiles_by_nearest_rank(part: float, expected: float) -> None:
+    measures = Measures()
+    for number in range(100, 0, -1):
+        measures.answered("/search", 200, number / 100)
+    measures.answered("/search", 503, 9.0)
+    measures.answered("/health", 200, 9.0)
+    assert measures.quantile(part) == expected
+    assert measures.summary() == "102 requests, 1 errors, 0 swaps, p50 500.0 ms, p99 990.0 ms"

@@ -1,0 +1,72 @@
+"""The search page in a real browser: search, open a result, the address, a key, what is wrong."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.search.server.app import Settings
+from tasks.search.server.log import Log
+from tests.search.server.test_app import by_search
+
+
+@pytest.fixture(params=[(1200, "light"), (390, "dark")], ids=["wide", "phone"])
+def context(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
+    width, scheme = request.param
+    opened = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    yield opened
+    opened.close()
+
+
+def open_page(context: Any, address: str, said: list[str]) -> Any:
+    tab = context.new_page()
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto(address)
+    return tab
+
+
+def found(tab: Any) -> list[str]:
+    return [str(one) for one in tab.locator("#hits > li").evaluate_all("all => all.map(one => one.dataset.doc)")]
+
+
+def test_search_and_open_a_result(context: Any, serving: Any, tmp_path: Path) -> None:
+    said: list[str] = []
+    log = tmp_path / "log.jsonl"
+    with serving(log=Log(log, "plain", lambda _: None)) as server:
+        tab = open_page(context, server.url, said)
+        tab.locator("#text").fill("a river in the north")
+        tab.locator("#text").press("Enter")
+        tab.locator("#message", has_text="10 results").wait_for()
+        wanted = [doc for doc, _ in by_search("hybrid", "a river in the north", 10)]
+        assert found(tab) == wanted
+        assert "hybrid" in tab.locator("#message").inner_text()
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the screen"
+        second = tab.locator("#hits > li").nth(1)
+        assert not second.locator(".whole").is_visible()
+        with tab.expect_response(lambda answer: answer.url.endswith("/click")) as clicked:
+            second.locator("summary").click()
+        assert clicked.value.ok and second.locator(".whole").is_visible()
+        search, click = (json.loads(line) for line in log.read_text().splitlines())
+        assert (click["id"], click["doc"], click["position"]) == (search["id"], wanted[1], 2)
+        tab.locator("#k").select_option("20")
+        tab.locator("#message", has_text="20 results").wait_for()
+        again = open_page(context, tab.url, said)
+        again.locator("#message", has_text="20 results").wait_for()
+        assert again.locator("#text").input_value() == "a river in the north", "an address brings its results"
+        dark = "rgb(21, 24, 28)" if context.pages[0].viewport_size["width"] == 390 else "rgb(255, 255, 255)"
+        assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+    assert said == []
+
+
+def test_a_key_is_asked_for(context: Any, serving: Any) -> None:
+    with serving(Settings(key="open sesame")) as server:
+        tab = open_page(context, f"{server.url}/?q=river", [])
+        tab.locator("#key").fill("open sesame")
+        assert found(tab) == []
+        tab.locator("#keyed button").click()
+        tab.locator("#message", has_text="10 results").wait_for()
+        assert not tab.locator("#keyed").is_visible()
+        assert "sesame" not in tab.url
