@@ -31,6 +31,7 @@ class Ended:
     candidate: str | None = None
     commit: str | None = None
     metrics: Mapping[str, Any] | None = None  # model, split, measure; includes the champion's own on the new data
+    how: Mapping[str, Any] | None = None  # mode and why, and what a later retraining needs to know (flows.retraining.plan)
 
     @property
     def line(self) -> str:

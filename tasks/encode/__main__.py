@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from tasks.core.models.bi_encoder import load_towers
+from tasks.core.models.bi_encoder import document_folder, load_towers
 from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
 from tasks.core.retrieval.encode import encode
 from tasks.core.stage.devices import RUNTIME_FILE, best_batch_tokens, choose_device, compute_dtype, hardware, place, read_runtime
@@ -33,7 +33,7 @@ def main() -> None:
     batch_tokens = params.batch_tokens or best_batch_tokens(device, compute)
     tokens = open_tokens(arguments.tokens)
     tower = load_towers(arguments.encoder).document
-    weights = folder_digest(arguments.encoder)
+    weights = folder_digest(document_folder(arguments.encoder))
     made_by = json.dumps(
         [
             weights,
