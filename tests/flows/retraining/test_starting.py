@@ -64,8 +64,16 @@ def test_one_more_round(full_params: dict[str, Any]) -> None:
     found, origins = made(full_params, "star", "continue", round={"lr": 1e-6})
     assert found["rounds"]["star"] == ROUND
     assert found["rounds"]["star_continued"] == {
-        **{"loss": "ranknet", "in_batch": True, "window": [1, 20], "epochs": 0.5},
-        **{"init": "from_champion", "negatives": "star", "replay": 0.25, "seed": 46, "split_seed": 3, "lr": 1e-6},
+        "loss": "ranknet",
+        "in_batch": True,
+        "window": [1, 20],
+        "epochs": 0.5,
+        "init": "from_champion",
+        "negatives": "star",
+        "replay": 0.25,
+        "seed": 46,
+        "split_seed": 3,
+        "lr": 1e-6,
     }
     assert found["mine"] == {"star": {"search": "embeddings", "depth": 200, "relative_margin": 0.05}}, "by the champion, over all documents"
     assert found["adore"] == found["fuse"] == {}
@@ -108,6 +116,8 @@ def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     assert set(refusals(replace(start, own=packed))) == {"continue", "query_tower", "index"}
     full_params["rounds"]["star"]["loss"] = "kl"
     assert set(refusals(start)) == {"continue"}
-    with pytest.raises(UserError, match=r"^retraining.yaml: retrain.mode: found continue, but champion/3 is distilled .*; expected full, or"):
+    with pytest.raises(
+        UserError, match=r"^retraining.yaml: retrain.mode: found continue, but champion/3 is distilled .*; expected full, or"
+    ):
         refuse("continue", refusals(start), "retraining.yaml: retrain.mode")
     refuse("query_tower", refusals(start), "retraining.yaml: retrain.mode")
