@@ -51,7 +51,7 @@ class Planned:
     how: Mapping[str, Any]
 
 
-def make(project: Path, settings: Retrain, champions: Sequence[Champion], run: Callable[[Sequence[str]], None]) -> Planned:
+def make(project: Path, settings: Retrain, champions: Sequence[Champion], *, run: Callable[[Sequence[str]], None]) -> Planned:
     """Decide how to retrain, and edit params.yaml for it. `run` brings stages up to date: the data set is prepared before the decision.
 
     UserError where a mode that was asked for cannot be had; the champion's encoder or corpus may be nowhere any more.
@@ -70,15 +70,15 @@ def make(project: Path, settings: Retrain, champions: Sequence[Champion], run: C
     refused = starting.refusals(start)
     before, after = record.get("recipe") or recipe(own, own_source), recipe(sections, source)
     changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)] + _changed_code(project, now)
-    news = _news(project, now, Path(corpus), start.parts)
+    news = _news(project, now, Path(corpus), parts=start.parts)
     if settings.mode != "auto":
         starting.refuse(settings.mode, refused, f"{FILE}: retrain.mode")
     descent = Descent.of(_records(project, champions))
     choice = choose(settings, name, news, changed=changed, refused=refused, descent=descent)
     how: dict[str, Any] = {"mode": choice.mode, "why": choice.why}
     if choice.mode in FROM_CHAMPION and news:
-        sources = _fetch(project, now, start.parts, news.known)
-        made, origins = starting.sections_of(choice.mode, start, settings, sources)
+        sources = _fetch(project, now, start.parts, known=news.known)
+        made, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
         where = f"{FILE}: retrain (params.yaml of this retraining)"
         edit.apply([f"{key}={json.dumps(value)}" for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
         counts = {key: value for key, value in asdict(news).items() if key != "known"}
@@ -134,7 +134,7 @@ def _changed_code(project: Path, now: Champion) -> list[str]:
     return [f"the code of {stage}" for stage in TRAINING if stage in before and before[stage] != after.get(stage)]
 
 
-def _news(project: Path, now: Champion, corpus: Path, parts: Parts) -> News | None:
+def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News | None:
     """What is new in `corpus` since the champion; None where no document and no training query is."""
     if outs_of(lock_here()).get(str(corpus)) == parts.digests["corpus"]:
         return None
@@ -145,7 +145,7 @@ def _news(project: Path, now: Champion, corpus: Path, parts: Parts) -> News | No
     return found if found.documents or found.removed or found.queries else None
 
 
-def _fetch(project: Path, now: Champion, parts: Parts, known: Sequence[str]) -> dict[str, str]:
+def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str]) -> dict[str, str]:
     """The champion's encoders in a folder each, with the list of the training queries that they know; their places by model."""
     sources = {}
     for part, kind in parts.encoders.items():

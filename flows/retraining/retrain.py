@@ -97,7 +97,7 @@ def _work(
     measure = promotion.measure_of(rules.promotion, sections)
     champions = champion.read_champions(project)
     now = champions[-1] if champions else None
-    planned = plan.make(project, rules.retrain, champions, partial(_run_pipeline, check, processes, display))
+    planned = plan.make(project, rules.retrain, champions, run=lambda wanted: _run_pipeline(check, processes, display, targets=wanted))
     begun = replace(begun, how=planned.how)
     if rules.retrain.mode != "full":
         display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
@@ -187,7 +187,7 @@ def _take_in(rule: settings.Intake, project: Path) -> None:
     edit.apply(edits, Path("params.yaml"), lambda _: None)
 
 
-def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display, targets: Sequence[str] = ()) -> None:
+def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display, *, targets: Sequence[str] = ()) -> None:
     """`flows.pipeline.run.run` of `targets` (none: the report).
 
     If Prefect's server becomes unavailable meanwhile, a process that needs none does the rest.

@@ -80,7 +80,7 @@ def refusals(start: Start) -> dict[Mode, str]:
     return found
 
 
-def sections_of(mode: Mode, start: Start, settings: Retrain, sources: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """What the params.yaml of this retraining sets, by key, and what each of its models is in the recipe.
 
     `sources`: the folder of each of the champion's encoders, by model.

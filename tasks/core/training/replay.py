@@ -19,7 +19,7 @@ from tasks.core.tables.ids import Ints, ordinals
 KNOWN = "known_queries.json"  # a list of query ids, in an encoder's folder from outside and in a state
 
 
-def replayed(queries: Ints, known: Ints, share: float, seed: int) -> Ints:
+def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
     """Those of `queries` [N] that are not among `known` [K], and `share` of those that are, in their order, [M].
 
     The share is rounded to whole queries. They are the first of one permutation by `seed`, so a smaller share is a subset of a larger.
@@ -43,7 +43,7 @@ def replayed_from(state: Path | None, queries: Ints, ids: Path, *, share: float,
         )
     listed = pa.chunked_array([pa.array(read_json(state / KNOWN), pa.string())])
     known = np.intersect1d(queries, ordinals(listed, ids))
-    taken = replayed(queries, known, share, seed)
+    taken = replayed(queries, known, share=share, seed=seed)
     if not len(taken):
         raise UserError(f"params.yaml: {key}.replay: found {share:g}, and no training query is new, so none is left; raise it")
     new = len(queries) - len(known)

@@ -18,7 +18,7 @@ OLD = {2, 3, 8, 21, 55, 89, 144}  # 144 asks nothing any more
 
 @pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.25, 2), (0.5, 3), (0.9, 5), (1.0, 6)])
 def test_all_new_queries_and_a_share_of_the_old(share: float, count: int) -> None:
-    taken = replayed(QUERIES, np.array(sorted(OLD)), share, 7).tolist()
+    taken = replayed(QUERIES, np.array(sorted(OLD)), share=share, seed=7).tolist()
     assert taken == [query for query in QUERIES.tolist() if query in taken], "in their order"
     assert {query for query in taken if query not in OLD} == {1, 5, 13, 34}
     assert len([query for query in taken if query in OLD]) == count
@@ -26,13 +26,13 @@ def test_all_new_queries_and_a_share_of_the_old(share: float, count: int) -> Non
 
 def test_a_draw_is_a_function_of_its_seed_and_a_smaller_share_is_part_of_a_larger() -> None:
     queries, known = np.arange(1000), np.arange(0, 1000, 2)
-    drawn = {share: set(replayed(queries, known, share, 3).tolist()) for share in (0.1, 0.3, 0.6)}
+    drawn = {share: set(replayed(queries, known, share=share, seed=3).tolist()) for share in (0.1, 0.3, 0.6)}
     assert drawn[0.1] < drawn[0.3] < drawn[0.6]
-    assert drawn[0.3] == set(replayed(queries, known, 0.3, 3).tolist())
-    assert drawn[0.3] != set(replayed(queries, known, 0.3, 4).tolist())
+    assert drawn[0.3] == set(replayed(queries, known, share=0.3, seed=3).tolist())
+    assert drawn[0.3] != set(replayed(queries, known, share=0.3, seed=4).tolist())
     times = np.zeros(1000)
     for seed in range(400):
-        times[replayed(queries, known, 0.3, seed)] += 1
+        times[replayed(queries, known, share=0.3, seed=seed)] += 1
     assert (times[1::2] == 400).all()
     assert abs(times[::2] / 400 - 0.3).max() < 0.15, "each old query as often as any other (standard deviation .023)"
 

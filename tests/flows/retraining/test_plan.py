@@ -62,7 +62,7 @@ class Worktree:
 
     def make(self, mode: str = "auto", champions: Sequence[champion.Champion] | None = None, **settings: Any) -> plan.Planned:
         found = [self.now] if champions is None else champions
-        return plan.make(Path(), Retrain(**{"mode": mode, **settings}), found, lambda targets: self.ran.append(list(targets)))
+        return plan.make(Path(), Retrain(**{"mode": mode, **settings}), found, run=lambda targets: self.ran.append(list(targets)))
 
 
 def _with(ended: history.Ended, how: dict[str, Any] | None) -> history.Ended:

@@ -24,7 +24,7 @@ def start_of(recipe: dict[str, Any], model: str, **more: Any) -> Start:
 
 def made(full_params: dict[str, Any], model: str, mode: Any, **settings: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """What is set, and what the models are; the whole must be a valid params.yaml."""
-    found, origins = sections_of(mode, start_of(full_params, model), Retrain(**settings), {model: SOURCE})
+    found, origins = sections_of(mode, start_of(full_params, model), Retrain(**settings), sources={model: SOURCE})
     check(full_params | found)
     return found, origins
 
@@ -44,7 +44,7 @@ def test_the_query_tower_of_a_round(full_params: dict[str, Any], model: str) -> 
 
 def test_the_query_tower_of_a_fusion(full_params: dict[str, Any]) -> None:
     full_params["adore"]["star_adore"] |= {"loss": "ranknet", "steps": 9, "seed": 7}
-    found, origins = sections_of("query_tower", start_of(full_params, "hybrid"), Retrain(replay=0.5), {"star_adore": SOURCE})
+    found, origins = sections_of("query_tower", start_of(full_params, "hybrid"), Retrain(replay=0.5), sources={"star_adore": SOURCE})
     check(full_params | found)
     assert found["rounds"] == {"star_adore": ROUND}
     entry = {"round": "star_adore", "negatives": "none", "loss": "ranknet", "replay": 0.5, "seed": 10}
@@ -54,7 +54,7 @@ def test_the_query_tower_of_a_fusion(full_params: dict[str, Any]) -> None:
     assert origins == {"star_adore": "star_adore", "star_adore_queries": "star_adore", "hybrid": "hybrid"}
     again = start_of(full_params, "hybrid", origins=origins, number=4)
     again = replace(again, parts=replace(again.parts, encoders={"star_adore_queries": "encoder"}))
-    second, _ = sections_of("query_tower", again, Retrain(replay=0.5), {"star_adore_queries": SOURCE})
+    second, _ = sections_of("query_tower", again, Retrain(replay=0.5), sources={"star_adore_queries": SOURCE})
     entry["seed"] = 11
     assert second == found | {"adore": {"star_adore_queries": entry}}, "the same names each time, other queries"
 
@@ -83,7 +83,7 @@ def test_one_more_round(full_params: dict[str, Any]) -> None:
 
 
 def test_one_more_round_of_a_query_tower(full_params: dict[str, Any]) -> None:
-    found, origins = sections_of("continue", start_of(full_params, "hybrid"), Retrain(), {"star_adore": SOURCE})
+    found, origins = sections_of("continue", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
     check(full_params | found)
     assert list(found["rounds"]) == ["star_adore", "star_adore_round"]
     assert found["rounds"]["star_adore_round"]["loss"] == "ranknet"
@@ -95,7 +95,7 @@ def test_one_more_round_of_a_query_tower(full_params: dict[str, Any]) -> None:
 def test_an_index_is_made_as_the_champion_is_served(full_params: dict[str, Any]) -> None:
     start = start_of(full_params, "hybrid", origins={"star_adore": "star_adore"})
     own = full_params | {"bm25": {"k1": 1.5}}
-    found, origins = sections_of("index", replace(start, own=own), Retrain(), {"star_adore": SOURCE})
+    found, origins = sections_of("index", replace(start, own=own), Retrain(), sources={"star_adore": SOURCE})
     check(full_params | found)
     assert found["rounds"] == {"star_adore": ROUND}
     assert found["adore"] == {}
