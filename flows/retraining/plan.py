@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -146,8 +147,12 @@ def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News |
 
 
 def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str]) -> dict[str, str]:
-    """The champion's encoders in a folder each, with the list of the training queries that they know; their places by model."""
+    """The champion's encoders in a folder each, with the list of the training queries that they know; their places by model.
+
+    Folders of former champions are removed.
+    """
     sources = {}
+    shutil.rmtree(STARTS, ignore_errors=True)
     for part, kind in parts.encoders.items():
         folder = STARTS / parts.digests[kind].partition(".")[0]
         champion.get_out(project, now.commit, parts.paths[kind], folder)

@@ -82,7 +82,9 @@ def test_a_full_retraining_is_as_it_was(worktree: Worktree) -> None:
 
 
 def test_the_query_tower_starts_from_the_champion_and_knows_what_it_knew(worktree: Worktree) -> None:
+    (plan.STARTS / "e0").mkdir(parents=True)
     planned = worktree.make()
+    assert [folder.name for folder in plan.STARTS.iterdir()] == ["e1"], "of this champion alone"
     assert worktree.ran == [["prepare"]], "the data are taken in before the decision"
     assert planned.choice.mode == "query_tower", planned.choice.why
     assert planned.choice.why.startswith("1 new training queries (3 before), 0 new documents (4 before) since champion/2")
