@@ -105,7 +105,7 @@ def choose(
     if documents_share >= settings.document_share:
         share = f"{documents_share:.0%} of documents since their tower was trained, {settings.document_share:.0%} or more"
         return _unless(refused, Choice("continue", f"{told}: {share}"))
-    return _unless(refused, Choice("query_tower", f"{told}: documents are as the champion knows them"))
+    return _unless(refused, Choice("query_tower", f"{told}: few or no documents are new since their tower was trained"))
 
 
 def _unless(refused: Mapping[Mode, str], choice: Choice) -> Choice:

@@ -1,8 +1,8 @@
 """Which training queries a later training takes: all that are new to its first weights, and a random share of those they know.
 
-The known ones are listed by whoever gives the weights (a retraining: flows.retraining.modes), in a file beside the encoder's own; it
-goes on with the encoder's state, through rounds of no steps. A share of them is trained on again, for training on new data alone
-forgets the old (experience replay: Rolnick et al., arXiv:1811.11682; for dense retrieval L2R, arXiv:2308.12529).
+The known ones are listed in a file beside the encoder's own, by whoever gives the weights (a retraining: flows.retraining.plan). The
+file goes into the encoder's state, and from there into that of a round of no steps. A share of them is trained on again, because
+training on new data alone forgets the old (experience replay: Rolnick et al., arXiv:1811.11682).
 """
 
 import shutil

@@ -20,7 +20,7 @@ def chosen(news: News | None = NEWS, descent: Descent = FULL, changed: Any = (),
     ("news", "mode", "why"),
     [
         (None, "skip", "no document and no training query is new since champion/4"),
-        (NEWS, "query_tower", "100 new training queries (1,000 before), 0 new documents (1,000 before) since champion/4: documents are as"),
+        (NEWS, "query_tower", "100 new training queries (1,000 before), 0 new documents (1,000 before) since champion/4: few or no"),
         (replace(NEWS, documents=99), "query_tower", "99 new documents"),
         (replace(NEWS, documents=100), "continue", "10% of documents since their tower was trained, 10% or more"),
         (replace(NEWS, queries=499), "query_tower", "499 new"),
