@@ -32,6 +32,7 @@ class Ended:
     commit: str | None = None
     metrics: Mapping[str, Any] | None = None  # model, split, measure; includes the champion's own on the new data
     comparison: Mapping[str, Any] | None = None  # the verdict, also where it is a refusal
+    how: Mapping[str, Any] | None = None  # mode and why, and what a later retraining needs to know (flows.retraining.plan)
 
     @property
     def line(self) -> str:

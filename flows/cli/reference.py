@@ -138,6 +138,8 @@ def _values(field: Schema) -> str:
         if "prefixItems" in field:
             return f"[{', '.join(_values(item) for item in field['prefixItems'])}]"
         return f"list of {_values(field['items'])}" + ("; not empty" if field.get("minItems") else "")
+    if field["type"] == "object" and "propertyNames" not in field:
+        return "mapping"
     if field["type"] == "object":
         return f"mapping of {_values(field['propertyNames'])} to {_values(field['additionalProperties'])}"
     kind = {"integer": "int", "number": "float", "boolean": "`true`, `false`", "string": "string", "null": "`null`"}[field["type"]]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from flows.intake.settings import FILE, Intake
+from flows.retraining.modes import Retrain
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params, read_yaml, validate
@@ -41,6 +42,7 @@ class Retraining(Params):
     """The whole file; every key is optional."""
 
     intake: Intake = Intake()
+    retrain: Retrain = Retrain()
     promotion: Promotion = Promotion()
 
 

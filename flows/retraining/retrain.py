@@ -34,10 +34,10 @@ from flows.process.display import Display
 from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository.git import GitFailed, git
-from flows.repository.lock import read_lock
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
-from flows.retraining import evidence, notify, power, promotion
+from flows.results.generations import lock_here
+from flows.retraining import evidence, notify, plan, power, promotion
 from flows.retraining.standing import standing
 from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
 from tasks.core.stage.files import read_json, write_json
@@ -96,15 +96,22 @@ def _work(
     _take_in(rules.intake, project)
     sections = read_yaml(Path("params.yaml"))
     measure = promotion.measure_of(rules.promotion, sections)
+    champions = champion.read_champions(project)
+    now = champions[-1] if champions else None
+    planned = plan.make(project, rules.retrain, champions, run=lambda wanted: _run_pipeline(check, processes, display, targets=wanted))
+    begun = replace(begun, how=planned.how)
+    if rules.retrain.mode != "full":
+        display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
+    if planned.choice.mode == "skip":
+        return replace(begun, result="unchanged", reason=planned.choice.why, champion=now.number if now else None)
     last = history.recorded(tree.folder, tree.tip) if tree.tip else None
     if line := power.foresee((last and last.comparison) or {}, rules.promotion):
         display.line(line)
+    sections = read_yaml(Path("params.yaml"))
     _run_pipeline(check, processes, display)
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
     model = metrics.best_model(evidence.choosing(found, measure, rules.promotion), measure, sections, fused=True)
-    champions = champion.read_champions(project)
-    now = champions[-1] if champions else None
     new = Champion(
         number=(now.number if now else 0) + 1,
         model=model,
@@ -115,7 +122,7 @@ def _work(
         replaced=now.number if now else None,
         previous=now.number if now else None,
     )
-    made = parts_of(read_lock(), model, lambda path: read_json(Path(path)), where="dvc.lock")
+    made = parts_of(lock_here(), model, lambda path: read_json(Path(path)), where="dvc.lock")
     begun = replace(begun, candidate=model, champion=now.number if now else None, metrics=found)
     if now and (made.digests, made.fusion) == (now.digests, now.fusion):
         return replace(begun, result="unchanged", reason=f"{model} is champion/{now.number} itself: nothing that it depends on has changed")
@@ -195,7 +202,7 @@ def _nothing_new(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     if tree.tip is None:
         return None
     last = history.recorded(tree.folder, tree.tip)
-    if last is None or last.champion != champion_now or outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(read_lock()):
+    if last is None or last.champion != champion_now or outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(lock_here()):
         return None
     before = champion.show(tree.folder, tree.tip, str(settings.FILE))
     rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None
@@ -219,15 +226,16 @@ def _take_in(rule: settings.Intake, project: Path) -> None:
     edit.apply(edits, Path("params.yaml"), lambda _: None)
 
 
-def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display) -> None:
-    """`flows.pipeline.run.run`. If Prefect's server becomes unavailable meanwhile, a process that needs none does the rest.
+def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display, *, targets: Sequence[str] = ()) -> None:
+    """`flows.pipeline.run.run` of `targets` (none: the report).
 
+    If Prefect's server becomes unavailable meanwhile, a process that needs none does the rest.
     A server that restarted, or was unavailable for minutes, no longer knows the lease that a scheduled run holds of its deployment's
     limit; Prefect then raises its CancelledError in this thread.
     """
     _wait_for(locks.RUN_LOCK)
     try:
-        run.run(check=check, quiet=True, with_dev=True)
+        run.run(targets, check=check, quiet=True, with_dev=True)
     except (Exception, CancelledError) as error:
         if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.ServerUnavailable):
             raise
@@ -239,7 +247,7 @@ def _run_pipeline(check: Callable[[], None], processes: Processes, display: Disp
         for name in OF_SERVER:
             env.pop(name, None)
         reported = Problems(server.HOME.parent / "pipeline.problem.json")
-        command = [sys.executable, "-m", "flows.retraining.retrain"]
+        command = [sys.executable, "-m", "flows.retraining.retrain", *targets]
         try:
             status = _again(lambda: processes.run(command, display.line, {**env, **reported.environment}))
         finally:
@@ -283,10 +291,10 @@ def _number(project: Path) -> int | None:
 
 
 def main() -> int:
-    """The pipeline alone, in the current folder, its parameters checked before: `python -m flows.retraining.retrain`."""
+    """The pipeline alone, in the current folder, its parameters checked before: `python -m flows.retraining.retrain [TARGET ...]`."""
     try:
         with one_line_errors():
-            run.run(check=lambda: None, quiet=True, with_dev=True)
+            run.run(sys.argv[1:], check=lambda: None, quiet=True, with_dev=True)
     except run.StagesFailed as failed:
         tell(failed.problems)
         return failed.status

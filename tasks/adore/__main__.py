@@ -2,6 +2,7 @@
 
 import shutil
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from tasks.adore.data import read_data
@@ -19,6 +20,7 @@ from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
+from tasks.core.training.replay import replayed_from
 
 
 def arguments() -> Namespace:
@@ -30,6 +32,7 @@ def arguments() -> Namespace:
     known.add_argument("--study", help="the entry of `study`")
     for name, words in {
         "negatives": "folder of given negatives",
+        "round-state": "the round's state, which may list the queries that its weights know",
         "state": "state to write: a round that starts here has no steps behind it",
         "encoder": "encoder folder to write: the new query tower beside the document tower",
         "index": "index folder to write: what is searched, where that is not the round's own vectors",
@@ -52,9 +55,16 @@ def setting_of(given: Namespace, params: Adore | Study, key: str) -> tuple[Setti
     documents, queries = open_tokens(given.tokens / "documents"), open_tokens(given.tokens / "queries" / "train")
     qrels = given.corpus / "qrels" / "train.parquet"
     negatives = given.negatives / "train.parquet" if isinstance(params, Adore) and params.lists == "given" else None
-    read = [given.round, given.embeddings, queries.folder, qrels, *([negatives] if negatives else [])]
+    replay = params.replay if isinstance(params, Adore) else 1
+    state = [given.round_state] if given.round_state and replay < 1 else []
+    read = [given.round, given.embeddings, queries.folder, qrels, *([negatives] if negatives else []), *state]
     scratch = scratch_folder(key, work_digest(params.model_dump(), str(dtype), hardware(device), code_digest("adore"), *read))
     data = read_data(queries, documents, qrels, negatives, params.depth, scratch)
+    ids = queries.folder / "ids.parquet"
+    queries_N, line = replayed_from(given.round_state, data.queries, ids, share=replay, seed=params.seed, key=key)
+    if line:
+        print(f"{key}: {line}")
+    data = replace(data, queries=queries_N)
     return Setting(load_towers(given.round), open_embeddings(given.embeddings), queries, data, runtime, device, dtype), scratch
 
 

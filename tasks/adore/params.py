@@ -54,7 +54,7 @@ class QuerySide(Params):
     nprobe: int = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
     ef_search: int = Field(512, ge=1, description="HNSW indexes: candidates kept per query")
     train_size: int = Field(262144, ge=1, description="maximum number of vectors to train an index on, sampled with the seed (JPQ: all)")
-    seed: int = Field(42, ge=0, description="seeds query order, sampling, dropout, and the index's training sample")
+    seed: int = Field(42, ge=0, description="seeds query order, sampling, replay, dropout, and the index's training sample")
 
     @property
     def handling(self) -> Literal["drhard", "jpq", "ltre"]:
@@ -88,6 +88,13 @@ class Adore(QuerySide):
     )
     refresh: int | None = Field(
         None, ge=1, description="steps between searches, for lists: refreshed (ANCE: 10000; the STAR paper's comparison: 5000)"
+    )
+    replay: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of the training queries known to the round that are trained on again beside all new ones, sampled by seed; 1: "
+        "all alike. Less needs a round whose weights list what they know (retemper retrain)",
     )
     index: str = Field(
         "Flat", min_length=1, description="faiss factory string of the index that is trained against and served; Flat: uncompressed vectors"

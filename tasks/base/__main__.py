@@ -8,6 +8,7 @@ from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
+from tasks.core.training.replay import pass_on
 
 
 def main() -> None:
@@ -33,6 +34,7 @@ def main() -> None:
         with new_folder(args.tokenizer) as out:
             tokenizer.save_pretrained(out)
     write_json(args.state / "state.json", {"steps": 0})
+    pass_on(folder, args.state)
     with new_folder(args.encoder) as out:
         save_towers(towers, tokenizer, out)
         if head := find_head(folder):  # for pre-trainings that continue with it

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from tasks.core.models.bi_encoder import load_towers
+from tasks.core.models.bi_encoder import document_folder, load_towers
 from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
 from tasks.core.retrieval.encode import encode
 from tasks.core.retrieval.packed import can_quantize
@@ -38,7 +38,7 @@ def main() -> None:
         print(f"encode.precision: int8: needs a CPU with VNNI or AMX, and an encoder built like BERT; encodes in {arithmetic}")
     batch_tokens = params.batch_tokens or best_batch_tokens(device, compute)
     tokens = open_tokens(arguments.tokens)
-    weights = folder_digest(arguments.encoder)
+    weights = folder_digest(document_folder(arguments.encoder))
     made_by = json.dumps(
         [
             weights,

@@ -1,5 +1,6 @@
 """One round: encoder in, encoder out."""
 
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.loop import Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
+from tasks.core.training.replay import pass_on, replayed_from
 from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of
 from tasks.train.frozen import Frozen
 from tasks.train.guide import make_guide
@@ -64,7 +66,7 @@ def main() -> None:
         documents.folder,
         queries.folder,
         qrels,
-        *([args.init_state] if params.optimizer_from != "fresh" else []),
+        *([args.init_state] if params.optimizer_from != "fresh" or params.replay < 1 else []),
         *([version("peft")] if params.adapters else []),
     )
     scratch = scratch_folder(f"train-{args.name}", digest)
@@ -74,7 +76,17 @@ def main() -> None:
         if params.steps != 0:
             table, only_positives = args.negatives / "train.parquet", params.hard_negatives_from == "positives"
             everything = read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives)
-            data, validation = sampled_queries(everything, params), None
+            queries_N, line = replayed_from(
+                args.init_state,
+                everything.queries,
+                queries.folder / "ids.parquet",
+                share=params.replay,
+                seed=params.split_seed,
+                key=f"rounds.{args.name}",
+            )
+            if line:
+                print(f"{args.name}: {line}")
+            data, validation = sampled_queries(replace(everything, queries=queries_N), params), None
             if params.validate_every:
                 data, sample = hold_out(data, params)
                 held, ranked = len(sample.queries), len(sample.documents)
@@ -101,6 +113,8 @@ def main() -> None:
             steps = fit(module, optimizer, backward, schedule, scratch, curves, checkpoints, what, validation=validation)
             order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
         save_state(state, before + steps, module, optimizer, **order)
+        if params.steps == 0:
+            pass_on(args.init_state, state)
         if params.adapters:
             merge(towers)
         if params.start_share:

@@ -46,7 +46,16 @@ class Round(Params):
         1.0, gt=0, le=1, description="share of the training queries to train on, sampled by split_seed, in place of train_queries; 1: all"
     )
     split_seed: int = Field(
-        0, ge=0, description="seeds the sample of train_queries or train_share; under one seed, a smaller one is a subset of a larger one"
+        0,
+        ge=0,
+        description="seeds samples (train_queries, train_share, replay); under one seed, a smaller one is a subset of a larger one",
+    )
+    replay: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of the training queries known to `init` that are trained on again beside all new ones, sampled by split_seed, "
+        "before train_queries or train_share; 1: all alike. Less needs an `init` that lists what it knows (retemper retrain)",
     )
     batch_queries: int = Field(64, ge=1, description="queries per step (STAR: 256)")
     hard_negatives: int = Field(1, ge=0, description="hard negatives per query and step (STAR and ANCE: 1; Tevatron: 7)")

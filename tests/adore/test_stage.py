@@ -35,6 +35,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
+from tasks.core.training.replay import KNOWN
 
 QUERIES, DOCUMENTS, DEPTH, STEPS = 24, 170, 12, 9
 CPU = torch.device("cpu")
@@ -44,6 +45,7 @@ ENTRIES = {
     "dynamic": "negatives: none",
     "ndcg": "negatives: none, metric: ndcg, cut: 5, missing: jpq",
     "ltre": "negatives: none, loss: ranknet, missing: ltre",
+    "replayed": "negatives: none, replay: 0.5",
     "refreshed": "negatives: none, lists: refreshed, refresh: 4, loss: ranknet",
     "random": "negatives: none, lists: random, loss: ranknet",
     "given": "negatives: g, lists: given, loss: ranknet",
@@ -110,6 +112,7 @@ def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     write_manifest(folder / "embeddings", manifest, tokens.folder)
     entries = "\n".join(f"  {name}: {{{', '.join([entry, *_unless(entry)])}}}" for name, entry in ENTRIES.items())
     (folder / "params.yaml").write_text(f"adore:\n{entries}\nstudy: {{s: {STUDY}}}\n")
+    write_json(folder / "state" / KNOWN, [f"q{query:03}" for query in range(4, 20)])
     (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
     return folder
 
@@ -137,7 +140,7 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], 
     def go(name: str, out: str) -> Path:
         outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
         chosen = ["--name", name, "--negatives", "g", *outs] if name in ENTRIES else ["--study", name, "--out", out]
-        paths = "--round r --embeddings embeddings --tokens tokens --corpus corpus"
+        paths = "--round r --round-state state --embeddings embeddings --tokens tokens --corpus corpus"
         monkeypatch.setattr(sys, "argv", ["adore", *paths.split(), *chosen])
         import_module("tasks.adore.__main__").main()
         return project / out
@@ -231,6 +234,23 @@ def test_only_the_query_tower_is_trained_and_it_learns(run: Callable[[str, str],
     assert len(curve(out, "mrr_10")) == len(curve(out, "hit_10")) == STEPS
     assert json.loads((out / "index" / "index.json").read_text()) == {"round": "r", "factory": "Flat", "centroids": False}
     assert not (out / "index" / "index.faiss").exists()  # the round's own serves
+
+
+def test_all_new_queries_and_a_share_of_those_that_the_round_knows(
+    run: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[int] = []
+    real = step_module.batch_of
+
+    def batch_of(*arguments: Any) -> Any:
+        seen.extend(real(*arguments).tolist())
+        return real(*arguments)
+
+    monkeypatch.setattr(step_module, "batch_of", batch_of)
+    run("replayed", "replayed")
+    assert "adore.replayed: 8 new queries, and 8 of 16 known ones (replay 0.5)" in capsys.readouterr().out
+    assert len(seen) == 8 * STEPS and len(set(seen)) == 16
+    assert {0, 1, 2, 3, 20, 21, 22, 23} < set(seen)
 
 
 @pytest.mark.parametrize("name", ["ndcg", "ltre", "random", "given", "ivf"])

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.core.models.bi_encoder import load_towers
+from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
 from tasks.core.retrieval import embeddings
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.int8 import has_int8_layers
@@ -24,6 +24,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, write_json
 from tasks.core.tables import ids
 from tasks.core.tables.parquet import write_table
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.encode.shards import boundaries
 
 MEAN_ROWS = 5
@@ -275,6 +276,36 @@ def test_a_deleted_document_leaves_no_trace(project: Callable[..., Project]) -> 
     kept = {file.stem for file in store.glob("*.npy")}
     assert len(kept) == len(open_embeddings(made.folder / "out").manifest.shards)
     assert {file.stem for file in store.glob("*.rows")} == kept == {file.stem for file in store.glob("*.sha256")}
+
+
+def test_another_query_tower_encodes_no_document_again(project: Callable[..., Project], tiny_encoder: Path, tmp_path: Path) -> None:
+    """An ADORE over these vectors: the document tower is the same, so are the vectors, to the last bit and with the same manifest."""
+    alone, tower, tokenizer = tmp_path / "alone", load_towers(tiny_encoder), load_tokenizer(tiny_encoder)
+    trained = load_towers(tiny_encoder).query
+    with torch.no_grad():
+        next(trained.parameters()).add_(0.1)
+    alone.mkdir()
+    save_towers(tower, tokenizer, alone, max_length=24, query_prefix="query: ")
+    (tmp_path / "two").mkdir()
+    save_towers(Towers(trained, load_towers(alone).document), tokenizer, tmp_path / "two", 16)
+    made = project("p", encoder=alone)
+    digest, total = made.run()
+    assert made.rows == 120 and total > 5
+    made.encoder = tmp_path / "two"
+    assert (made.run(), made.rows) == ((digest, 0), 0)
+    with_more = {**corpus(), **{f"new-{n}": rows for n, rows in enumerate(corpus(6).values())}}
+    before = {name: vectors_of(made)[name] for name in corpus()}
+    write_corpus(made.folder / "tokens", with_more)
+    made.run()
+    after = vectors_of(made)
+    assert all((before[name] == after[name]).all() for name in corpus()), "vectors of known documents are the same, bit for bit"
+    assert 12 <= made.rows <= 12 + 4 * MEAN_ROWS, "new documents, and known ones of the shard that they came into"
+
+
+def vectors_of(made: Project) -> dict[str, np.ndarray]:
+    found = open_embeddings(made.folder / "out")
+    vectors, names, owners = np.concatenate([block for _, block in found.blocks()]), found.ids().to_pylist(), found.owners()
+    return {name: vectors[owners == number] for number, name in enumerate(names)}
 
 
 @pytest.mark.parametrize("change", ["weights", "dtype", "code", "threads"])

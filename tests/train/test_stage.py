@@ -17,7 +17,10 @@ from sentence_transformers import SentenceTransformer
 
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.stage.files import file_digest, folder_digest
+from tasks.core.tables.ids import IDS
+from tasks.core.tables.parquet import read_table
 from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.training.replay import KNOWN
 
 OUTS = ("encoder", "state", "curves")
 PARAMS = """
@@ -25,6 +28,7 @@ text: {titles: false}
 tokenize: {query_length: 16, document_length: 32}
 bm25: {depth: 20}
 base: {}
+encoders: {known: {source: ./outside}}
 rounds:
   init: {init: base, negatives: none, steps: 0}
   warmup: {init: base, negatives: bm25, train_queries: 24, split_seed: 1, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
@@ -44,6 +48,8 @@ rounds:
   guided: {init: base, negatives: bm25, steps: 3, batch_queries: 8, lr: 1e-4, guide: init}
   asked: {init: base, negatives: bm25, steps: 2, batch_queries: 16, lr: 1e-4, hard_negatives_from: positives}
   mixed: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, start_share: 0.25}
+  still: {init: known, negatives: none, steps: 0}
+  again: {init: still, negatives: bm25, steps: 2, batch_queries: 8, replay: 0.25}
   others: {init: first, negatives: bm25, steps: 1, batch_queries: 8, lr: 1e-4, seed: 7}
   second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, lr: 1e-4, schedule_steps: 5, optimizer_from: continue}
 """
@@ -123,6 +129,26 @@ def test_round_of_zero_steps_keeps_the_encoder_unchanged(project: Path, run_here
     run_here(project, "train", *train_arguments("init", "negatives", "init"))
     assert file_digest(project / "init/encoder/model.safetensors") == file_digest(project / "base/model.safetensors")
     assert json.loads((project / "init/encoder/sentence_bert_config.json").read_text())["max_seq_length"] == 32
+
+
+def test_all_new_queries_and_a_share_of_those_that_the_encoder_knows(project: Path, run_here: Any) -> None:
+    """The list comes with an encoder from outside, and goes on through a round of no steps, which leaves the weights as they are."""
+    shutil.copytree(project / "base", project / "outside")
+    ids = read_table(project / "tokens/queries/train/ids.parquet", IDS)["id"].to_pylist()
+    (project / "outside" / KNOWN).write_text(json.dumps(ids[4:36]))
+    run_here(project, "base", "--name", "known", "--encoder", "known", "--state", "known_state", "--tokenizer", "tokenizer")
+    assert sorted(path.name for path in (project / "known_state").iterdir()) == [KNOWN, "state.json"]
+    assert not (project / "known" / KNOWN).exists(), "or the same weights would have another digest"
+    assert folder_digest(project / "known") == folder_digest(project / "base")
+    run_here(project, "train", *train_arguments("still", "negatives", "still", "known"), "--init-state", "known_state")
+    arguments = train_arguments("again", "negatives", "again", "still/encoder")
+    assert "again: 8 new queries, and 8 of 32 known ones (replay 0.25)" in run_here(
+        project, "train", *arguments, "--init-state", "still/state"
+    )
+    assert json.loads((project / "again/state/state.json").read_text())["of"] == 16
+    assert not (project / "again/state" / KNOWN).exists(), "a trained round knows the new ones too"
+    with pytest.raises(AssertionError, match=r"rounds.again.replay: found 0.25, but its first weights do not say which queries they know"):
+        run_here(project, "train", *arguments, "--init-state", "base_state")
 
 
 def test_star_as_published_runs_with_lamb(project: Path, run_here: Any) -> None:

@@ -154,6 +154,11 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
     return Towers(encoder, encoder)
 
 
+def document_folder(folder: Path) -> Path:
+    """The folder of the document tower in a model folder: that folder itself, where both towers are one."""
+    return folder / "document" if (folder / ROUTER).exists() else folder
+
+
 def average_with(towers: Towers, others: Towers, share: float) -> None:
     """Replace the weights of `towers` by (1 - share) times them plus `share` times those of `others`, of the same architecture.
 

@@ -1,0 +1,127 @@
+"""What retraining from the champion gains and costs beside a full retraining: half of the training queries first, then the other half.
+
+    python benchmarks/retrain.py --data BEIR_FOLDER --encoder package:MODULE/FOLDER --folder NEW_FOLDER [--mode query_tower]
+        [--adore '{"lr": 2e-5}'] [--round '{"lr": 2e-5}'] [--set rounds.warmup.epochs=0.5 ...]
+
+Prints, on dev: nDCG@10 of the champion of the first half, of the model that starts from it, and of a full retraining on both halves, with
+paired t-tests against the champion; the seconds that stages recorded of their own work; the documents encoded for it.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from flows.champions.tree import FOLDER
+from flows.parameters import edit
+from flows.results.timing import read
+from flows.retraining.starting import TRAINED
+from tasks.core.metrics.paired_tests import paired_t_test
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMED = "warmup"  # the recipe's last round, and the champion
+RECIPE = {
+    **{section: {} for section in ("pretrain", "mine", "adore", "fuse")},
+    "rounds": {NAMED: {"init": "base", "negatives": "bm25", "lr": 1e-4}},
+    "report.baselines": ["bm25"],
+    "prepare.leaks": "drop",
+}
+AUTHOR = {f"GIT_{role}_{what}": "bench@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file, plain or .gz."""
+    if path.exists():
+        return path.read_text(encoding="utf-8").splitlines(keepends=True)
+    with gzip.open(path.with_name(f"{path.name}.gz"), "rt", encoding="utf-8") as handle:
+        return list(handle)
+
+
+def split(data: Path, out: Path) -> None:
+    """`out`/source: `data` with half of its training queries, at random; `out`/batch: the other half."""
+    header, *judged = lines(data / "qrels/train.tsv")
+    asked = sorted({line.split("\t")[0] for line in judged})
+    old = set(random.Random(0).sample(asked, len(asked) // 2))
+    for name, wanted in (("source", old), ("batch", set(asked) - old)):
+        (out / name / "qrels").mkdir(parents=True)
+        others = set(asked) - wanted
+        (out / name / "queries.jsonl").write_text("".join(q for q in lines(data / "queries.jsonl") if json.loads(q)["_id"] not in others))
+        kept = [line for line in judged if line.split("\t")[0] in wanted]
+        (out / name / "qrels/train.tsv").write_text("".join([header, *kept]))
+    (out / "source/corpus.jsonl").write_text("".join(lines(data / "corpus.jsonl")))
+    for measured in ("dev", "test"):
+        if (data / f"qrels/{measured}.tsv").exists():
+            shutil.copy(data / f"qrels/{measured}.tsv", out / "source/qrels")
+
+
+def retrain(project: Path, **settings: Any) -> tuple[str, dict[str, float], int]:
+    """The last line of a retraining, the seconds of the stages that ran, and how many documents were encoded."""
+    rules = {"intake": {"inbox": "../inbox"}, "promotion": {"margin": 1.0}, "retrain": settings}
+    (project / "retraining.yaml").write_text(json.dumps(rules))
+    for words in (("add", "--all"), ("commit", "--quiet", "--allow-empty", "-m", "settings")):
+        subprocess.run(["git", *words], cwd=project, env=os.environ | AUTHOR, check=True)
+    tree = project / FOLDER
+    store, log = tree / ".retemper/shards", tree / ".retemper/times.jsonl"
+    before, known = len(read(log)), {path.name for path in store.glob("*.npy")}
+    command = [sys.executable, "-m", "flows.cli", "retrain"]
+    done = subprocess.run(command, cwd=project, env=os.environ | AUTHOR | {"PYTHONPATH": str(project)}, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    ended = [line for line in read(log)[before:] if line.get("state") == "Ran" and isinstance(line.get("cost"), dict)]
+    encoded = sum(len(np.load(path, mmap_mode="r")) for path in store.glob("*.npy") if path.name not in known)
+    return done.stdout.splitlines()[-1], {str(line["ended"]): line["cost"].get("seconds", 0.0) for line in ended}, encoded
+
+
+def values(tree: Path, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """nDCG@10 of every dev query."""
+    found: np.ndarray[Any, np.dtype[np.float64]] = pq.read_table(tree / f"data/values/{name}/dev.parquet")["nDCG@10"].to_numpy()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--encoder", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--mode", choices=sorted(TRAINED), default="query_tower")
+    parser.add_argument("--adore", type=json.loads, default={})
+    parser.add_argument("--round", type=json.loads, default={})
+    parser.add_argument("--set", action="append", default=[])
+    given = parser.parse_args()
+    folder = given.folder.resolve()
+    split(given.data, folder)
+    project = folder / "project"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(project)], check=True)
+    settings = RECIPE | {"dataset.source": "beir:../source", "encoder.source": given.encoder}
+    edit.apply([*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *given.set], project / "params.yaml", lambda _: None)
+    (folder / "inbox").mkdir()
+    tree = project / FOLDER
+    print(retrain(project)[0])
+    shutil.move(folder / "batch", folder / "inbox/001")
+    said, cheap, encoded = retrain(project, mode=given.mode, adore=given.adore, round=given.round)
+    trained = f"{NAMED}_{TRAINED[given.mode]}"
+    found = {"champion": values(tree, NAMED), given.mode: values(tree, trained)}
+    print(said)
+    said, full, all_encoded = retrain(project, mode="full")
+    found["full"] = values(tree, NAMED)
+    print(said)
+    for name, seconds, documents in (("champion", {}, 0), (given.mode, cheap, encoded), ("full", full, all_encoded)):
+        p, low, high = paired_t_test(found[name], found["champion"], 0.05)
+        gain = "" if low is None or high is None else f" ({found[name].mean() - found['champion'].mean():+.4f} [{low:+.4f}, {high:+.4f}]"
+        shown = f"{gain}, p {p:.2g})" if gain and seconds else ""
+        print(f"{name:12} dev nDCG@10 {found[name].mean():.4f}{shown}; {sum(seconds.values()):,.0f} s; {documents:,} documents encoded")
+        print(f"{'':12} {', '.join(f'{stage} {took:.1f}' for stage, took in seconds.items() if took >= 1)}")
+    print(f"{given.mode} took {sum(cheap.values()) / sum(full.values()):.1%} of the full retraining")
+
+
+if __name__ == "__main__":
+    main()

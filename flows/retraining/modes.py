@@ -1,0 +1,113 @@
+"""How to retrain: fully, or from the champion. The part of retraining.yaml that says so, and what `auto` decides, with its reason."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from flows.retraining.news import News
+from tasks.core.stage.params import Params
+
+Mode = Literal["full", "continue", "query_tower", "index", "skip"]  # the last two are not set by hand: `auto` and a lack of news choose
+FROM_CHAMPION = ("continue", "query_tower", "index")
+
+
+class Retrain(Params):
+    """What a retraining trains, and from which weights."""
+
+    mode: Literal["full", "continue", "query_tower", "auto"] = Field(
+        "full",
+        description="full: params.yaml from its beginning; continue: one more round from the champion's weights; query_tower: only the "
+        "champion's query tower (ADORE), over its document vectors, which are kept; auto: by what is new since the champion",
+    )
+    replay: float = Field(
+        0.25, ge=0, le=1, description="continue, query_tower: share of the known training queries that are trained on again beside new ones"
+    )
+    round: dict[str, Any] = Field({}, description="continue: keys of the round that differ from params.yaml's last one, such as lr, epochs")
+    adore: dict[str, Any] = Field({}, description="query_tower: keys of the entry of adore that differ from params.yaml's or the defaults")
+    least_share: float = Field(
+        0.01, ge=0, description="auto: with fewer new training queries than this share of the known ones, nothing is trained"
+    )
+    document_share: float = Field(
+        0.1, ge=0, description="auto: share of new documents, since the document tower was last trained, from which it is trained again"
+    )
+    full_share: float = Field(
+        0.5,
+        ge=0,
+        description="auto: share of new training queries, since the last full retraining, from which the next one is full",
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to do, and why in one line."""
+
+    mode: Mode
+    why: str
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What came between the last full retraining and the champion, by its records: counts of what was new to each retraining.
+
+    `queries`, `queries_before`: since the last full one, and what that had; `documents`, `documents_before`: likewise since the document
+    tower was last trained.
+    """
+
+    queries: int = 0
+    queries_before: int | None = None  # None: the champion itself is of a full retraining
+    documents: int = 0
+    documents_before: int | None = None  # None: its document tower was trained last
+
+    @classmethod
+    def of(cls, records: Sequence[Mapping[str, Any]]) -> "Descent":
+        """By the records (`how`) of the champion, the champion that it started from, and so on; those of full retrainings end it."""
+        queries, documents = 0, 0
+        queries_before = documents_before = None
+        trained = False  # the document tower, in a record that has been passed
+        for record in records:
+            if record.get("mode") not in FROM_CHAMPION:
+                break
+            news = record.get("news", {})
+            queries, queries_before = queries + news.get("queries", 0), news.get("queries_before", 0)
+            trained = trained or record["mode"] == "continue"
+            if not trained:
+                documents, documents_before = documents + news.get("documents", 0), news.get("documents_before", 0)
+        return cls(queries, queries_before, documents, documents_before)
+
+
+def choose(
+    settings: Retrain, champion: str, news: News | None, *, changed: Sequence[str], refused: Mapping[Mode, str], descent: Descent
+) -> Choice:
+    """The mode of this retraining. `news` is None where the champion's data is that of today.
+
+    `changed`: what of the recipe has changed since `champion`; `refused`: modes that this champion rules out, with the reason.
+    """
+    if settings.mode == "auto" and changed:
+        return Choice("full", f"{', '.join(changed)} changed since {champion}")
+    if news is None:
+        return Choice("skip", f"no document and no training query is new since {champion}")
+    told = f"{news.line} since {champion}"
+    least = max(1.0, settings.least_share * news.queries_before) if settings.mode == "auto" else 1.0
+    if news.queries < least:
+        few = "too few to train on" if news.queries else "nothing to train on"
+        if not (news.documents or news.removed):
+            return Choice("skip", f"{told}: {few}, and the index is complete")
+        return _unless(refused, Choice("index", f"{told}: {few}; the champion is indexed with them"))
+    if settings.mode != "auto":
+        return Choice(settings.mode, told)
+    queries = (descent.queries + news.queries) / max(1, news.queries_before if descent.queries_before is None else descent.queries_before)
+    if queries >= settings.full_share:
+        return Choice("full", f"{told}: {queries:.0%} since the last full one, {settings.full_share:.0%} or more")
+    documents = descent.documents + news.documents
+    documents_share = documents / max(1, news.documents_before if descent.documents_before is None else descent.documents_before)
+    if documents_share >= settings.document_share:
+        share = f"{documents_share:.0%} of documents since their tower was trained, {settings.document_share:.0%} or more"
+        return _unless(refused, Choice("continue", f"{told}: {share}"))
+    return _unless(refused, Choice("query_tower", f"{told}: few or no documents are new since their tower was trained"))
+
+
+def _unless(refused: Mapping[Mode, str], choice: Choice) -> Choice:
+    """`choice`, or a full retraining where the champion rules it out."""
+    return Choice("full", f"{refused[choice.mode]}, so no {choice.mode}") if choice.mode in refused else choice

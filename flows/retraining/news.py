@@ -1,0 +1,85 @@
+"""What is new in the data since the champion was trained: documents, training queries, judgments."""
+
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Digests = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class News:
+    """Counts of a comparison. A changed text, or another set of relevant documents, makes a document or query a new one.
+
+    Queries are training queries with a relevant document. `known`: ids of those that are as they were.
+    """
+
+    documents: int = 0  # new or changed
+    removed: int = 0  # documents that are gone, or were changed
+    documents_before: int = 0
+    queries: int = 0
+    queries_before: int = 0
+    known: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """`1,204 new training queries (10,821 before), 0 new documents (5,664 before)`."""
+        gone = f", {self.removed:,} gone or changed" if self.removed else ""
+        return (
+            f"{self.queries:,} new training queries ({self.queries_before:,} before), "
+            f"{self.documents:,} new documents ({self.documents_before:,} before){gone}"
+        )
+
+
+def compare(before: Path, now: Path) -> News:
+    """What the corpus folder `now` has that `before` had not. 8 bytes of memory for each document of both."""
+    old, new = _documents(before), _documents(now)
+    asked_before, asked = _queries(before), _queries(now)
+    known = tuple(query for query, digest in asked.items() if asked_before.get(query) == digest)
+    return News(
+        documents=int((~np.isin(new, old)).sum()),
+        removed=int((~np.isin(old, new)).sum()),
+        documents_before=len(old),
+        queries=len(asked) - len(known),
+        queries_before=len(asked_before),
+        known=known,
+    )
+
+
+def _documents(corpus: Path) -> Digests:
+    """A digest of every document: 64 bits, so two of 10 million share one with probability 3e-6, and one more is then found old."""
+    from tasks.core.tables.parquet import read_batches
+    from tasks.core.tables.schemas import DOCUMENTS
+
+    found = bytearray()
+    for batch in read_batches(corpus / "documents.parquet", DOCUMENTS):
+        columns = (batch[name].to_pylist() for name in ("id", "title", "text"))
+        for row in zip(*columns, strict=True):
+            found += _digest(row)
+    return np.frombuffer(bytes(found), dtype=np.uint64)
+
+
+def _queries(corpus: Path) -> dict[str, bytes]:
+    """A digest of text and relevant documents of every training query that has one, by id; none where there is no train split."""
+    from tasks.core.tables.parquet import read_table
+    from tasks.core.tables.schemas import QRELS, QUERIES
+
+    judged: dict[str, list[Any]] = defaultdict(list)
+    if not (corpus / "qrels/train.parquet").exists():
+        return {}
+    table = read_table(corpus / "qrels/train.parquet", QRELS)
+    for query, doc, grade in zip(*(table[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
+        if grade > 0:
+            judged[query].append((doc, grade))
+    table = read_table(corpus / "queries/train.parquet", QUERIES, ["id", "text"])
+    texts = zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True)
+    return {query: _digest((text, sorted(judged[query]))) for query, text in texts if query in judged}
+
+
+def _digest(value: object) -> bytes:
+    return hashlib.blake2b(repr(value).encode(), digest_size=8).digest()

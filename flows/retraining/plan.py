@@ -1,0 +1,163 @@
+"""What a retraining does: its mode, and params.yaml for it. The current folder is the retrainings' worktree."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flows.champions import champion, history
+from flows.champions.champion import Champion
+from flows.champions.parts import Parts, outs_of
+from flows.intake.settings import FILE
+from flows.parameters import edit
+from flows.parameters.checks import check
+from flows.results.generations import lock_here
+from flows.retraining import starting
+from flows.retraining.modes import FROM_CHAMPION, Choice, Descent, Retrain, choose
+from flows.retraining.news import News, compare
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json, write_json
+from tasks.core.stage.frozen import CODE
+from tasks.core.stage.params import read_yaml
+from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.training.replay import KNOWN
+
+STARTS = Path(".retemper/starts")  # encoders of champions, by digest: the names go into params.yaml
+SOURCE = Path("data/source.json")
+TRAINING = ("tokenize", "train", "encode", "adore")  # stages by whose code a model is what it is
+UNTRAINED = (  # sections that change no model: what the data are, and how models are measured and shown
+    "dataset",
+    "articles",
+    "retrieve",
+    "evaluate",
+    "failures",
+    "report",
+    "analyses",
+    "study",
+    "rerank",
+    "rescore",
+)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The choice, and its record: see `Ended.how`."""
+
+    choice: Choice
+    how: Mapping[str, Any]
+
+
+def make(project: Path, settings: Retrain, champions: Sequence[Champion], *, run: Callable[[Sequence[str]], None]) -> Planned:
+    """Decide how to retrain, and edit params.yaml for it. `run` brings stages up to date: the data set is prepared before the decision.
+
+    UserError where a mode that was asked for cannot be had; the champion's encoder or corpus may be nowhere any more.
+    """
+    sections = read_yaml(Path("params.yaml"))
+    if settings.mode == "full" or not champions:
+        why = "retrain.mode" if settings.mode == "full" else "there is no champion yet"
+        return Planned(Choice("full", why), {"mode": "full", "why": why})
+    now = champions[-1]
+    name, corpus = f"champion/{now.number}", "data/pseudo" if sections.get("queries") == "pseudo" else "data/corpus"
+    run([Path(corpus).name if corpus == "data/pseudo" else "prepare"])
+    record = _record(project, now)
+    source = read_json(SOURCE)  # up to date, by the run
+    own, own_source = _of_commit(project, now)
+    start = starting.Start(name, now.model, champion.parts_at(project, now), own, sections, record.get("origins", {}), now.number)
+    refused = starting.refusals(start)
+    before, after = record.get("recipe") or recipe(own, own_source), recipe(sections, source)
+    changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)] + _changed_code(project, now)
+    news = _news(project, now, Path(corpus), parts=start.parts)
+    if settings.mode != "auto":
+        starting.refuse(settings.mode, refused, f"{FILE}: retrain.mode")
+    descent = Descent.of(_records(project, champions))
+    choice = choose(settings, name, news, changed=changed, refused=refused, descent=descent)
+    how: dict[str, Any] = {"mode": choice.mode, "why": choice.why}
+    if choice.mode in FROM_CHAMPION and news:
+        sources = _fetch(project, now, start.parts, known=news.known)
+        made, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
+        where = f"{FILE}: retrain (params.yaml of this retraining)"
+        edit.apply([f"{key}={json.dumps(value)}" for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
+        counts = {key: value for key, value in asdict(news).items() if key != "known"}
+        number, of_recipe = champion.original(champions, now).number, recipe(sections, source)
+        how |= {"start": number, "news": counts, "origins": origins, "recipe": of_recipe}
+    return Planned(choice, how)
+
+
+def recipe(sections: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, str]:
+    """A digest of every section that decides what a model is, by name. Sources count by content, as `source` (data/source.json) has it."""
+    found = {name: [_plain(value)] for name, value in sections.items() if name not in UNTRAINED and value}
+    for kind in found.keys() & {"encoder", "encoders", "rerankers"}:
+        entry = source.get(kind) or {}
+        found[kind].append(entry.get("digest") or {name: one.get("digest") for name, one in entry.items()})
+    return {name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16] for name, value in found.items()}
+
+
+def _plain(section: Any) -> Any:
+    """A section without the places of its sources."""
+    if not isinstance(section, Mapping):
+        return section
+    return {key: _plain(value) for key, value in section.items() if key != "source"}
+
+
+def _of_commit(project: Path, now: Champion) -> tuple[dict[str, Any], dict[str, Any]]:
+    """params.yaml and data/source.json of the champion's commit."""
+    sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "") or {}
+    return dict(sections), json.loads(champion.show(project, now.commit, str(SOURCE)) or "{}")
+
+
+def _record(project: Path, one: Champion) -> Mapping[str, Any]:
+    """How the champion was made, where a retraining made it, and recorded that; else empty."""
+    entry = history.recorded(project, one.commit)
+    return (entry.how if entry else None) or {}
+
+
+def _records(project: Path, champions: Sequence[Champion]) -> list[Mapping[str, Any]]:
+    """The champion's record, that of the champion it started from, and so on."""
+    by_number, found = {one.number: one for one in champions}, list[Mapping[str, Any]]()
+    one: Champion | None = champions[-1]
+    while one is not None and len(found) < len(champions):
+        found.append(_record(project, one))
+        one = by_number.get(found[-1].get("start", 0))
+    return found
+
+
+def _changed_code(project: Path, now: Champion) -> list[str]:
+    """The stages that decide models whose code is other than the champion's commit has it."""
+    before: dict[str, str] = {}
+    for entry in champion.locked(project, now.commit).values():
+        before |= (entry.get("params") or {}).get(str(CODE)) or {}
+    after = read_json(CODE) if CODE.exists() else {}
+    return [f"the code of {stage}" for stage in TRAINING if stage in before and before[stage] != after.get(stage)]
+
+
+def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News | None:
+    """What is new in `corpus` since the champion; None where no document and no training query is."""
+    if outs_of(lock_here()).get(str(corpus)) == parts.digests["corpus"]:
+        return None
+    with TemporaryDirectory(dir=".retemper") as folder:
+        before = Path(folder) / "corpus"
+        champion.get_out(project, now.commit, parts.paths["corpus"], before)
+        found = compare(before, corpus)
+    return found if found.documents or found.removed or found.queries else None
+
+
+def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str]) -> dict[str, str]:
+    """The champion's encoders in a folder each, with the list of the training queries that they know; their places by model.
+
+    Folders of former champions are removed.
+    """
+    sources = {}
+    shutil.rmtree(STARTS, ignore_errors=True)
+    for part, kind in parts.encoders.items():
+        folder = STARTS / parts.digests[kind].partition(".")[0]
+        champion.get_out(project, now.commit, parts.paths[kind], folder)
+        write_json(folder / KNOWN, list(known))
+        sources[part] = f"./{folder.as_posix()}"
+    if not sources:
+        raise UserError(f"champion/{now.number}: has no encoder to start from, expected one; set retrain.mode: full in {FILE}")
+    return sources

@@ -1,0 +1,146 @@
+"""params.yaml of a retraining that starts from the champion: an ordinary run of fewer entries.
+
+Its encoder is an entry of `encoders`, and a round of no steps under its name: the same weights give the same digests, so vectors of
+known documents come from the shard store. What is trained is a round over that (`continue`) or an entry of adore (`query_tower`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flows.champions.parts import Parts
+from flows.parameters.checks import GIVEN_NEGATIVES
+from flows.results.fusions import BM25, fusions, made_from
+from flows.retraining.modes import Mode, Retrain
+from tasks.core.stage.errors import UserError
+
+Sections = Mapping[str, Any]
+
+WEIGHTS = "from_champion"  # in `encoders`
+AS_IT_IS = {"negatives": "none", "steps": 0}  # a round
+EMPTY = ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study", "analyses")
+OWN = ("text", "tokenize", "encode")  # sections under which the champion's document vectors were made
+TIED = ("negatives", "steps", "train_queries", "optimizer_from", "schedule_steps", "projector")  # of a round, what its first weights decide
+INDEXED = ("steps", "index", "centroids", "centroid_lr", "scores")  # of an adore, likewise; a compressed index is full retraining's
+DISTILLED = ("margin_mse", "kl")
+TRAINED = {"continue": "continued", "query_tower": "queries"}  # end of the name of what is trained
+DEPTH = 200  # negatives mined for `continue`, at least
+
+
+@dataclass(frozen=True)
+class Start:
+    """The champion as a start: its parts, its own params.yaml, the recipe (params.yaml now), and what each model is in the recipe."""
+
+    name: str  # champion/3
+    model: str
+    parts: Parts
+    own: Sections
+    recipe: Sections
+    origins: Mapping[str, str]
+    number: int
+
+    @property
+    def origin(self) -> str:
+        """The recipe's entry that the champion comes from."""
+        return self.origins.get(self.model, self.model)
+
+    @property
+    def dense(self) -> str:
+        """The recipe's entry that its (first) encoder comes from."""
+        part = next(iter(self.parts.encoders))
+        return self.origins.get(part, part)
+
+
+def entry_of(recipe: Sections, section: str, name: str) -> dict[str, Any]:
+    """An entry of params.yaml, empty where there is none."""
+    found = (recipe.get(section) or {}).get(name)
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def round_of(start: Start) -> dict[str, Any]:
+    """The recipe's last round that the champion comes from."""
+    tower = entry_of(start.recipe, "adore", start.dense)
+    return entry_of(start.recipe, "rounds", str(tower.get("round", start.dense)))
+
+
+def refusals(start: Start) -> dict[Mode, str]:
+    """The modes that this champion rules out, with the reason."""
+    found: dict[Mode, str] = {}
+    if entry_of(start.recipe, "rounds", start.dense) == entry_of(start.recipe, "adore", start.dense) == {}:
+        found["continue"] = found["query_tower"] = f"params.yaml has no {start.dense} any more, which {start.name} comes from"
+    if round_of(start).get("loss") in DISTILLED:
+        found["continue"] = f"{start.name} is distilled from a teacher's scores, which new queries lack"
+    if len(start.parts.encoders) > 1:
+        found["continue"] = found["query_tower"] = f"{start.name} has {len(start.parts.encoders)} encoders, expected one"
+    if moved := [name for name in OWN if (start.own.get(name) or {}) != (start.recipe.get(name) or {})]:
+        found["query_tower"] = found["index"] = f"{', '.join(moved)} of params.yaml changed, under which {start.name} knows its documents"
+    if any(entry_of(start.own, "adore", part).get("index", "Flat") != "Flat" for part in start.parts.encoders):
+        for mode in ("continue", "query_tower", "index"):
+            found[mode] = f"{start.name} is served from a compressed index of its own"
+    return found
+
+
+def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the params.yaml of this retraining sets, by key, and what each of its models is in the recipe.
+
+    `sources`: the folder of each of the champion's encoders, by model.
+    """
+    made: dict[str, Any] = {section: {} for section in EMPTY}
+    made["failures"] = {key: value for key, value in (start.recipe.get("failures") or {}).items() if key not in ("model", "against")}
+    weights = {part: WEIGHTS if not number else f"{WEIGHTS}_{number + 1}" for number, part in enumerate(sources)}
+    made["encoders"] = {weights[part]: {"source": source} for part, source in sources.items()}
+    if mode == "index":  # as it is served, under its own names: the same model over other documents
+        made["rounds"] = {part: {"init": weights[part], **AS_IT_IS} for part in sources}
+        made["fuse"] = {
+            name: {**entry_of(start.own, "fuse", name), **setting} for name, setting in start.parts.fusion.items() if name != BM25
+        }
+        if BM25 in start.parts.fusion:
+            made["bm25"] = start.own.get("bm25") or {}
+        return made, dict(start.origins)
+    dense, (init,) = start.dense, weights.values()
+    trained = f"{dense}_{TRAINED[mode]}"
+    made["rounds"] = {dense: {"init": init, **AS_IT_IS}}
+    tower = entry_of(start.recipe, "adore", dense)
+    if mode == "continue":
+        own = round_of(start)
+        entry = {key: value for key, value in own.items() if key not in TIED}
+        entry |= {"init": init, "negatives": _negatives(own.get("negatives", "none"), dense), "replay": settings.replay}
+        entry |= _seeds(own, start.number) | settings.round
+        name = f"{dense}_round" if tower else trained
+        made["rounds"][name] = entry
+        if entry["negatives"] == dense:
+            mined = entry_of(start.recipe, "mine", str(own.get("negatives")))
+            depth = max(DEPTH, *entry.get("window", ()), mined.get("depth", 0))
+            made["mine"] = {dense: {**mined, "search": "embeddings", "depth": depth}}
+        if tower:
+            made["adore"] = {trained: tower | {"round": name, "negatives": _negatives(tower["negatives"], dense)}}
+            if made["adore"][trained]["negatives"] == dense:
+                made["mine"] = {dense: {"search": "embeddings", "depth": DEPTH}} | made["mine"]
+    else:
+        own = {key: value for key, value in tower.items() if key not in INDEXED}
+        entry = {"temperature": round_of(start)["temperature"]} if not tower and "temperature" in round_of(start) else {}
+        entry |= own | {"round": dense, "negatives": _negatives(own.get("negatives", "none"), dense), "replay": settings.replay}
+        made["adore"] = {trained: entry | {"seed": own.get("seed", 42) + start.number} | settings.adore}
+        if entry["negatives"] == dense:
+            made["mine"] = {dense: {"search": "embeddings", "depth": max(DEPTH, entry.get("depth", 0))}}
+    fused = made_from(start.origin, start.recipe)[1] if start.origin in fusions(start.recipe) else []
+    for name in fused:
+        entry = entry_of(start.recipe, "fuse", name)
+        made["fuse"][name] = entry | {part: trained for part in ("first", "second") if entry[part] == dense}
+    return made, dict.fromkeys((*made["rounds"], *made["adore"]), dense) | {name: name for name in fused}
+
+
+def refuse(mode: Mode, refused: Mapping[Mode, str], where: str) -> None:
+    """UserError where a mode that was asked for cannot be had."""
+    if mode in refused:
+        raise UserError(f"{where}: found {mode}, but {refused[mode]}; expected full, or auto, which then retrains fully")
+
+
+def _negatives(named: str, dense: str) -> str:
+    """Negatives that need no model but the champion: those given by the data, else mined by it."""
+    return named if named in GIVEN_NEGATIVES else dense
+
+
+def _seeds(own: Mapping[str, Any], number: int) -> dict[str, int]:
+    """Other queries, and another order, in each retraining; the same in each attempt at one."""
+    return {"seed": int(own.get("seed", 42)) + number, "split_seed": number}

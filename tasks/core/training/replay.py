@@ -1,0 +1,57 @@
+"""Which training queries a later training takes: all that are new to its first weights, and a random share of those they know.
+
+The known ones are listed in a file beside the encoder's own, by whoever gives the weights (a retraining: flows.retraining.plan). The
+file goes into the encoder's state, and from there into that of a round of no steps. A share of them is trained on again, because
+training on new data alone forgets the old (experience replay: Rolnick et al., arXiv:1811.11682).
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.tables.ids import Ints, ordinals
+
+KNOWN = "known_queries.json"  # a list of query ids, in an encoder's folder from outside and in a state
+
+
+def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
+    """Those of `queries` [N] that are not among `known` [K], and `share` of those that are, in their order, [M].
+
+    The share is rounded to whole queries. They are the first of one permutation by `seed`, so a smaller share is a subset of a larger.
+    """
+    old = np.intersect1d(queries, known)
+    drawn = np.random.default_rng(draw_seed(seed, 5)).permutation(old)[: round(share * len(old))]
+    return queries[~np.isin(queries, old) | np.isin(queries, drawn)]
+
+
+def replayed_from(state: Path | None, queries: Ints, ids: Path, *, share: float, seed: int, key: str) -> tuple[Ints, str]:
+    """`replayed`, with the known queries that `state` lists, and a line on what was taken. `ids`: Parquet with the id of each query.
+
+    UserError, naming `key` (a round, or an entry of adore), where nothing says what is known, or no query is left.
+    """
+    if share == 1:
+        return queries, ""
+    if state is None or not (state / KNOWN).exists():
+        raise UserError(
+            f"params.yaml: {key}.replay: found {share:g}, but its first weights do not say which queries they know; expected an encoder "
+            f"with {KNOWN}, as retemper retrain makes it, or replay: 1"
+        )
+    listed = pa.chunked_array([pa.array(read_json(state / KNOWN), pa.string())])
+    known = np.intersect1d(queries, ordinals(listed, ids))
+    taken = replayed(queries, known, share=share, seed=seed)
+    if not len(taken):
+        raise UserError(f"params.yaml: {key}.replay: found {share:g}, and no training query is new, so none is left; raise it")
+    new = len(queries) - len(known)
+    return taken, f"{new:,} new queries, and {len(taken) - new:,} of {len(known):,} known ones (replay {share:g})"
+
+
+def pass_on(source: Path | None, to: Path) -> None:
+    """Copy the list of known queries from `source`, if that is a folder with one, to the folder `to`."""
+    if source is not None and (source / KNOWN).exists():
+        to.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / KNOWN, to / KNOWN)

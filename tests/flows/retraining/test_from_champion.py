@@ -1,0 +1,145 @@
+"""Retrainings from the champion by the real stages, on a tiny corpus: which vectors, weights and names come out."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.champions import champion
+from flows.champions import tree as retraining_tree
+from flows.parameters import edit
+from flows.repository.git import git
+from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.stage.files import folder_digest
+from tasks.core.stage.params import read_yaml
+
+PARAMS = {
+    "encoder.source": "package:cognition/model",
+    "tokenize.document_length": 24,
+    "encode.precision": "fp32",
+    "pretrain": {},
+    "mine": {},
+    "rounds": {"warmup": {"init": "base", "negatives": "bm25", "steps": 2, "batch_queries": 8, "precision": "fp32"}},
+    "adore": {"tower": {"round": "warmup", "negatives": "none", "steps": 2, "lr": 1e-4, "precision": "fp32"}},
+    "fuse": {"hybrid": {"first": "bm25", "second": "tower"}},
+    "report.baselines": ["bm25"],
+}
+
+
+class Project:
+    """A project on a part of the tiny corpus; the rest comes in batches."""
+
+    def __init__(self, folder: Path, corpus: Any, environment: dict[str, str]) -> None:
+        self.folder, self.corpus, self.environment = folder, corpus, environment
+        self.tree = folder / retraining_tree.FOLDER
+        self.inbox = folder.parent / "inbox"
+        self.inbox.mkdir()
+
+    def write(self, place: Path, documents: range, train: range, splits: tuple[str, ...] = ()) -> None:
+        """A BEIR folder of some documents, and some training queries."""
+        wanted = [(f"d{number:02}", self.corpus.documents[f"d{number:02}"]) for number in documents]
+        asked = {"train": [q for q in self.corpus.queries["train"] if int(q[1:]) in train]} | {s: self.corpus.queries[s] for s in splits}
+        (place / "qrels").mkdir(parents=True)
+        lines = [json.dumps({"_id": d, "title": title, "text": text}) for d, (title, text) in wanted]
+        (place / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        lines = [json.dumps({"_id": q, "text": self.corpus.queries[s][q]}) for s, queries in asked.items() for q in queries]
+        (place / "queries.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        for split, queries in asked.items():
+            rows = [f"{q}\t{self.corpus.qrels[split][q]}\t1" for q in queries]
+            (place / f"qrels/{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows, ""]))
+
+    def retrain(self, **settings: Any) -> str:
+        """The last line of a retraining with these settings of `retrain`."""
+        rules = {"intake": {"inbox": "../inbox"}, "promotion": {"margin": 1.0}, "retrain": settings}
+        (self.folder / "retraining.yaml").write_text(json.dumps(rules))
+        git("add", "--all", folder=self.folder)
+        author = ("-c", "user.name=t", "-c", "user.email=t@example.com")
+        git(*author, "commit", "--quiet", "--allow-empty", "-m", "settings", folder=self.folder)
+        return self.call("retrain").splitlines()[-1]
+
+    def call(self, *words: str) -> str:
+        command = [sys.executable, "-m", "flows.cli", *words]
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def now(self) -> champion.Champion:
+        found = champion.current(self.folder)
+        assert found
+        return found
+
+    def shards(self) -> set[str]:
+        return {path.name for path in (self.tree / ".retemper/shards").glob("*.npy")}
+
+    def vectors(self, name: str, folder: Path | None = None) -> dict[str, bytes]:
+        found = open_embeddings(folder or self.tree / "data/embeddings" / name)
+        rows = np.concatenate([block for _, block in found.blocks()])
+        return {name: row.tobytes() for name, row in zip(found.ids().to_pylist(), rows, strict=True)}
+
+
+@pytest.fixture
+def project(tmp_path: Path, checkout: Path, tiny_corpus: Any, toy_environment: dict[str, str]) -> Project:
+    folder = tmp_path / "project"
+    subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
+    made = Project(folder, tiny_corpus, toy_environment | {"PYTHONPATH": str(folder)})
+    made.write(tmp_path / "source", range(52), range(40), ("dev", "test"))
+    settings = PARAMS | {"dataset.source": "beir:../source", "prepare.unknown_documents": "drop"}
+    edit.apply([f"{key}={json.dumps(value)}" for key, value in settings.items()], folder / "params.yaml", lambda _: None)
+    return made
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_what_is_kept_of_the_champion(project: Project, tmp_path: Path) -> None:
+    assert project.retrain(mode="auto").startswith("retraining promoted")
+    project.call("champion", "set", "hybrid")
+    fused, before, kept = project.now(), project.vectors("warmup"), project.shards()
+    assert project.retrain(mode="auto") == "retraining unchanged: no document and no training query is new since champion/2"
+
+    project.write(project.inbox / "001", range(0), range(40, 60))
+    said = project.retrain(mode="query_tower", adore={"lr": 1e-4})
+    params = read_yaml(project.tree / "params.yaml")
+    assert params["rounds"] == {"tower": {"init": "from_champion", "negatives": "none", "steps": 0}}, said
+    champion.get_out(project.folder, fused.commit, "data/encoders/tower", tmp_path / "encoder")
+    assert folder_digest(project.tree / "data/encoders/tower") == folder_digest(tmp_path / "encoder"), "the champion's own weights"
+    assert project.vectors("tower") == before, "the champion's own, bit for bit"
+    assert project.shards() == kept, "no document was encoded"
+    champion.get_out(project.folder, fused.commit, "data/embeddings/warmup", tmp_path / "before")
+    assert folder_digest(tmp_path / "before") == folder_digest(project.tree / "data/embeddings/tower"), "so their readers do not run again"
+    document = "data/encoders/tower_queries/document"
+    assert folder_digest(project.tree / document) == folder_digest(tmp_path / "encoder/document")
+    assert folder_digest(project.tree / "data/encoders/tower_queries") != folder_digest(project.tree / "data/encoders/tower")
+    project.call("champion", "set", "hybrid")
+    second = project.now()
+    assert second.digests["encoder"] != fused.digests["encoder"]
+    assert second.fusion["hybrid"]["second"] == "tower_queries"
+
+    project.write(project.inbox / "002", range(52, 60), range(0))
+    said = project.retrain(mode="auto")
+    third = project.now()
+    assert (third.cause, third.model, third.fusion) == ("data", "hybrid", second.fusion), said
+    assert third.digests["encoder"] == second.digests["encoder"] and third.digests["index"] != second.digests["index"]
+    after = project.vectors("tower_queries")
+    assert len(after) == 60 and {name: after[name] for name in before} == before, "new documents beside those that were there"
+    assert json.loads((project.tree / "retraining.json").read_text())["how"]["mode"] == "index"
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_one_more_round_of_no_steps_is_the_champion(project: Project) -> None:
+    project.retrain()
+    project.call("champion", "set", "warmup")
+    first = project.now()
+    project.write(project.inbox / "001", range(52, 56), range(40, 60))
+    said = project.retrain(mode="continue", round={"steps": 0})
+    now = project.now()
+    assert said.endswith("is champion/2, its corpus or index is new"), said
+    assert now.digests["encoder"] == first.digests["encoder"]
+    trained, weights = (project.tree / "data/encoders" / name for name in ("warmup_continued", "from_champion"))
+    assert folder_digest(trained) == folder_digest(weights)
+    said = project.retrain(mode="continue", round={"steps": 3})
+    assert folder_digest(trained) != folder_digest(weights), said

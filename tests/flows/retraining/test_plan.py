@@ -1,0 +1,130 @@
+"""From the champion's record and two corpora to params.yaml of a retraining; git, DVC and stages are stand-ins."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from flows.champions import champion, history
+from flows.champions.parts import Parts
+from flows.retraining import plan
+from flows.retraining.modes import Retrain
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+from tests.flows.retraining.test_news import ASKED, BEFORE, JUDGED, corpus
+
+PARTS = Parts({"corpus": "data/corpus", "encoder": "data/encoders/star"}, {"corpus": "c1", "encoder": "e1.dir"}, {"star": "encoder"})
+NEW = [*JUDGED, ("q3", "d3", 1)]
+
+
+class Worktree:
+    """The current folder, with a champion of three known queries; `how` is its record."""
+
+    def __init__(self, folder: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ran: list[list[str]] = []
+        self.how: dict[str, Any] | None = None
+        self.now = champion.Champion(2, "star", "promoted", "", commit="then", replaced=1)
+        monkeypatch.chdir(folder)
+        self.write(params)
+        own = Path("params.yaml").read_text()
+        Path("data").mkdir()
+        Path(".retemper").mkdir()
+        Path("data/code.json").write_text('{"train": "t1", "encode": "e1"}')
+        Path("data/source.json").write_text('{"encoder": {"digest": "x"}}')
+        corpus(folder / "before", BEFORE, ASKED, JUDGED)
+        corpus(folder / "data/corpus", BEFORE, ASKED, NEW)
+        code = {"train@star": {"params": {"data/code.json": {"train": "t1"}}}}
+        lock = {"prepare": {"outs": [{"path": "data/corpus", "md5": "c2"}]}}
+        shown = {"params.yaml": own, "data/source.json": '{"encoder": {"digest": "x"}}'}
+        ended = history.Ended("1", "promoted", "", "")
+
+        def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
+            if path == "data/corpus":
+                shutil.copytree(folder / "before", out)
+            else:
+                out.mkdir(parents=True)
+                (out / "config.json").write_text("{}")
+
+        monkeypatch.setattr(champion, "get_out", get_out)
+        monkeypatch.setattr(champion, "parts_at", lambda *_: PARTS)
+        monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: shown[name])
+        monkeypatch.setattr(champion, "locked", lambda *_: code)
+        monkeypatch.setattr(plan, "lock_here", lambda: lock)
+        monkeypatch.setattr(history, "recorded", lambda *_: _with(ended, self.how))
+
+    def write(self, params: dict[str, Any]) -> None:
+        with Path("params.yaml").open("w") as handle:
+            YAML().dump(params, handle)
+
+    def make(self, mode: str = "auto", champions: Sequence[champion.Champion] | None = None, **settings: Any) -> plan.Planned:
+        found = [self.now] if champions is None else champions
+        return plan.make(Path(), Retrain(**{"mode": mode, **settings}), found, run=lambda targets: self.ran.append(list(targets)))
+
+
+def _with(ended: history.Ended, how: dict[str, Any] | None) -> history.Ended:
+    return history.Ended(**{**ended.__dict__, "how": how})
+
+
+@pytest.fixture
+def worktree(tmp_path: Path, full_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Worktree:
+    return Worktree(tmp_path, json.loads(json.dumps(full_params)), monkeypatch)
+
+
+def test_a_full_retraining_is_as_it_was(worktree: Worktree) -> None:
+    before = Path("params.yaml").read_bytes()
+    assert worktree.make("full").how == {"mode": "full", "why": "retrain.mode"}
+    assert worktree.make("auto", []).choice.why == "there is no champion yet"
+    assert (worktree.ran, Path("params.yaml").read_bytes()) == ([], before)
+
+
+def test_the_query_tower_starts_from_the_champion_and_knows_what_it_knew(worktree: Worktree) -> None:
+    (plan.STARTS / "e0").mkdir(parents=True)
+    planned = worktree.make()
+    assert [folder.name for folder in plan.STARTS.iterdir()] == ["e1"], "of this champion alone"
+    assert worktree.ran == [["prepare"]], "the data are taken in before the decision"
+    assert planned.choice.mode == "query_tower", planned.choice.why
+    assert planned.choice.why.startswith("1 new training queries (3 before), 0 new documents (4 before) since champion/2")
+    source = read_yaml(Path("params.yaml"))["encoders"]["from_champion"]["source"]
+    assert source == "./.retemper/starts/e1", "a name by content"
+    assert json.loads((Path(source) / "known_queries.json").read_text()) == ["q1", "q2", "q4"]
+    assert list(read_yaml(Path("params.yaml"))["adore"]) == ["star_queries"]
+    news = {"documents": 0, "removed": 0, "documents_before": 4, "queries": 1, "queries_before": 3}
+    assert planned.how.items() >= {"mode": "query_tower", "start": 2, "news": news}.items()
+    worktree.how = dict(planned.how)
+    assert set(worktree.how["recipe"]) >= {"rounds", "encoder", "text"}
+
+
+def test_what_changed_since_is_told(worktree: Worktree, full_params: dict[str, Any]) -> None:
+    full_params["rounds"]["star"]["lr"] = 1.0
+    worktree.write(full_params)
+    Path("data/code.json").write_text('{"train": "t2", "encode": "e1"}')
+    assert worktree.make().choice == plan.Choice("full", "rounds, the code of train changed since champion/2")
+    Path("data/code.json").write_text('{"train": "t1", "encode": "e1"}')
+    recipe = plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})
+    worktree.how = {"mode": "query_tower", "recipe": recipe, "start": 1, "news": {"queries": 1, "queries_before": 2}}
+    assert "100% since the last full one" in worktree.make().choice.why, "the recipe counts that it was made by; two queries, of two"
+
+
+def test_sources_count_by_content(full_params: dict[str, Any]) -> None:
+    source = {"encoder": {"source": "a", "digest": "x"}, "encoders": {"other": {"source": "b", "digest": "y"}}}
+    first = plan.recipe(full_params, source)
+    moved = json.loads(json.dumps(full_params))
+    moved["encoder"]["source"], moved["encoders"]["other"]["source"] = "elsewhere", "too"
+    assert plan.recipe(moved | {"report": {}, "dataset": {"source": "more"}}, source) == first
+    source["encoders"]["other"]["digest"] = "z"
+    assert {name for name, digest in plan.recipe(moved, source).items() if digest != first[name]} == {"encoders"}
+
+
+def test_what_cannot_be_had_is_one_line(worktree: Worktree, full_params: dict[str, Any]) -> None:
+    before = Path("params.yaml").read_bytes()
+    with pytest.raises(UserError, match=r"^retraining.yaml: retrain \(params.yaml of this retraining\): adore.star_queries.lrr: .*unknown"):
+        worktree.make("query_tower", adore={"lrr": 1})
+    assert Path("params.yaml").read_bytes() == before
+    full_params["tokenize"]["document_length"] = 96
+    worktree.write(full_params)
+    with pytest.raises(UserError, match=r"retrain.mode: found query_tower, but tokenize of params.yaml changed, under which champion/2"):
+        worktree.make("query_tower")

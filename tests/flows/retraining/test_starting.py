@@ -1,0 +1,123 @@
+"""params.yaml of a retraining from the champion: of the default graph's models, checked as any params.yaml, read by a person here."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flows.champions.parts import Parts
+from flows.parameters.checks import check
+from flows.retraining.modes import Retrain
+from flows.retraining.starting import Start, refusals, refuse, sections_of
+from tasks.core.stage.errors import UserError
+
+SOURCE = "./.retemper/starts/0123"
+HYBRID = {"bm25": {"k1": 0.9}, "hybrid": {"first": "bm25", "second": "star_adore", "method": "linear", "weight": 0.25}}
+ROUND = {"init": "from_champion", "negatives": "none", "steps": 0}
+
+
+def start_of(recipe: dict[str, Any], model: str, **more: Any) -> Start:
+    dense = "star_adore" if model == "hybrid" else model
+    fusion = HYBRID if model == "hybrid" else {}
+    return Start("champion/3", model, Parts({}, {}, {dense: "encoder"}, fusion), recipe, recipe, **{"origins": {}, "number": 3, **more})
+
+
+def made(full_params: dict[str, Any], model: str, mode: Any, **settings: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is set, and what the models are; the whole must be a valid params.yaml."""
+    found, origins = sections_of(mode, start_of(full_params, model), Retrain(**settings), sources={model: SOURCE})
+    check(full_params | found)
+    return found, origins
+
+
+@pytest.mark.parametrize("model", ["star", "init"])
+def test_the_query_tower_of_a_round(full_params: dict[str, Any], model: str) -> None:
+    full_params["rounds"]["star"]["temperature"] = 0.1
+    found, origins = made(full_params, model, "query_tower", adore={"lr": 1e-4})
+    assert found["rounds"] == {model: ROUND}, "nothing but the champion's own document vectors"
+    assert found["encoders"] == {"from_champion": {"source": SOURCE}}
+    own = {"temperature": 0.1} if model == "star" else {}
+    entry = {"round": model, "negatives": "none", "replay": 0.25, "seed": 45, "lr": 1e-4}
+    assert found["adore"] == {f"{model}_queries": own | entry}
+    assert not any(found[section] for section in ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "fuse", "study"))
+    assert origins == {model: model, f"{model}_queries": model}
+
+
+def test_the_query_tower_of_a_fusion(full_params: dict[str, Any]) -> None:
+    full_params["adore"]["star_adore"] |= {"loss": "ranknet", "steps": 9, "seed": 7}
+    found, origins = sections_of("query_tower", start_of(full_params, "hybrid"), Retrain(replay=0.5), sources={"star_adore": SOURCE})
+    check(full_params | found)
+    assert found["rounds"] == {"star_adore": ROUND}
+    entry = {"round": "star_adore", "negatives": "none", "loss": "ranknet", "replay": 0.5, "seed": 10}
+    assert found["adore"] == {"star_adore_queries": entry}, "the recipe's own, without its steps"
+    assert found["fuse"] == {"hybrid": {"first": "bm25", "second": "star_adore_queries", "method": "linear"}}, "its weight is chosen again"
+    assert "bm25" not in found, "BM25 is built as params.yaml says"
+    assert origins == {"star_adore": "star_adore", "star_adore_queries": "star_adore", "hybrid": "hybrid"}
+    again = start_of(full_params, "hybrid", origins=origins, number=4)
+    again = replace(again, parts=replace(again.parts, encoders={"star_adore_queries": "encoder"}))
+    second, _ = sections_of("query_tower", again, Retrain(replay=0.5), sources={"star_adore_queries": SOURCE})
+    entry["seed"] = 11
+    assert second == found | {"adore": {"star_adore_queries": entry}}, "the same names each time, other queries"
+
+
+def test_one_more_round(full_params: dict[str, Any]) -> None:
+    full_params["mine"]["warmup"]["relative_margin"] = 0.05
+    found, origins = made(full_params, "star", "continue", round={"lr": 1e-6})
+    assert found["rounds"]["star"] == ROUND
+    assert found["rounds"]["star_continued"] == {
+        "loss": "ranknet",
+        "in_batch": True,
+        "window": [1, 20],
+        "epochs": 0.5,
+        "init": "from_champion",
+        "negatives": "star",
+        "replay": 0.25,
+        "seed": 46,
+        "split_seed": 3,
+        "lr": 1e-6,
+    }
+    assert found["mine"] == {"star": {"search": "embeddings", "depth": 200, "relative_margin": 0.05}}, "by the champion, over all documents"
+    assert found["adore"] == found["fuse"] == {}
+    assert origins == {"star": "star", "star_continued": "star"}
+    assert made(full_params, "warmup", "continue")[0]["rounds"]["warmup_continued"]["negatives"] == "bm25"
+    assert made(full_params, "warmup", "continue")[0]["mine"] == {}
+
+
+def test_one_more_round_of_a_query_tower(full_params: dict[str, Any]) -> None:
+    found, origins = sections_of("continue", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
+    check(full_params | found)
+    assert list(found["rounds"]) == ["star_adore", "star_adore_round"]
+    assert found["rounds"]["star_adore_round"]["loss"] == "ranknet"
+    assert found["adore"] == {"star_adore_continued": {"round": "star_adore_round", "negatives": "none", "loss": "lambda"}}
+    assert found["fuse"]["hybrid"]["second"] == "star_adore_continued"
+    assert set(origins.values()) == {"star_adore", "hybrid"}
+
+
+def test_an_index_is_made_as_the_champion_is_served(full_params: dict[str, Any]) -> None:
+    start = start_of(full_params, "hybrid", origins={"star_adore": "star_adore"})
+    own = full_params | {"bm25": {"k1": 1.5}}
+    found, origins = sections_of("index", replace(start, own=own), Retrain(), sources={"star_adore": SOURCE})
+    check(full_params | found)
+    assert found["rounds"] == {"star_adore": ROUND}
+    assert found["adore"] == {}
+    assert found["fuse"] == {"hybrid": HYBRID["hybrid"]}, "with its weight"
+    assert (found["bm25"], origins) == ({"k1": 1.5}, {"star_adore": "star_adore"})
+
+
+def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
+    start = start_of(full_params, "star_adore")
+    assert refusals(start) == {}
+    several = replace(start, parts=replace(start.parts, encoders={"star_adore": "encoder", "warmup": "encoder.warmup"}))
+    assert refusals(several) == dict.fromkeys(("continue", "query_tower"), "champion/3 has 2 encoders, expected one")
+    gone = refusals(replace(start, recipe=full_params | {"adore": {}}))
+    assert gone["query_tower"] == "params.yaml has no star_adore any more, which champion/3 comes from"
+    longer = full_params | {"tokenize": full_params["tokenize"] | {"document_length": 96}}
+    assert set(refusals(replace(start, recipe=longer))) == {"query_tower", "index"}
+    packed = full_params | {"adore": {"star_adore": {"round": "star", "index": "PQ24"}}}
+    assert set(refusals(replace(start, own=packed))) == {"continue", "query_tower", "index"}
+    full_params["rounds"]["star"]["loss"] = "kl"
+    assert set(refusals(start)) == {"continue"}
+    with pytest.raises(
+        UserError, match=r"^retraining.yaml: retrain.mode: found continue, but champion/3 is distilled .*; expected full, or"
+    ):
+        refuse("continue", refusals(start), "retraining.yaml: retrain.mode")
+    refuse("query_tower", refusals(start), "retraining.yaml: retrain.mode")
