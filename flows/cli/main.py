@@ -12,7 +12,24 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from flows.cli import browse, champion, compare, evaluate, gc, judgments, lineage, merge, remote, retrain, rounds, run, search, sweep
+from flows.cli import (
+    browse,
+    champion,
+    clicks,
+    compare,
+    evaluate,
+    gc,
+    intake,
+    judgments,
+    lineage,
+    merge,
+    remote,
+    retrain,
+    rounds,
+    run,
+    search,
+    sweep,
+)
 from flows.cli.command import Check
 from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable
@@ -38,6 +55,8 @@ EXAMPLES = (  # a command, and what it does
     ("retemper sweep grid.yaml", "the points of a grid as DVC experiments"),
     ("retemper lineage star", "what made a model"),
     ("retemper retrain", "take in new data, train, and crown the new model if it is not worse"),
+    ("retemper intake", "the batches of the inbox: accepted, or quarantined and why"),
+    ("retemper clicks LOG INBOX/BATCH", "a click log as training queries, weighted against position bias"),
     ("retemper champion", "which model is served, since when, from which data"),
     ("retemper champion rollback", "serve the previous one again"),
     ('retemper serve --cron "0 3 * * 1"', "retrain every Monday at three"),
@@ -76,9 +95,9 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, remote):
+    for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, intake, remote):
         app.add_typer(group.app)
-    for more in (remote.cache, merge.app, judgments.app, gc.app, lineage.app, sweep.app):
+    for more in (remote.cache, merge.app, judgments.app, clicks.app, gc.app, lineage.app, sweep.app):
         app.add_typer(more)
     return app
 

@@ -133,7 +133,7 @@ def test_ids_equal_pythons_set_and_list(size: int) -> None:
     assert len(ids) == len(names)
     assert ids.contain(asked).tolist() == [name in set(names) for name in asked]
     assert ids.ordinals(asked).tolist() == [names.index(name) if name in names else -1 for name in asked]
-    assert not id_sets.repeated()
+    assert not ids.repeated()
 
 
 def test_lengths_equal_a_sorted_list() -> None:

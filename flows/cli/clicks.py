@@ -1,0 +1,5 @@
+"""`retemper clicks`."""
+
+from flows.cli.command import group
+
+app = group()
