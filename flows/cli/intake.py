@@ -28,7 +28,7 @@ def show(context: typer.Context, as_json: Json = False) -> int:
     from flows.repository.project import project_folder
 
     project_folder()
-    found = states(*_rule(), Path.cwd())
+    found = states(*rule(), Path.cwd())
     rows = [[one.name, f"{one.state}{' by hand' * (one.by == 'hand')}", one.reason or one.figures * bool(one.when)] for one in found]
     text = text_table(["batch", "state", "what"], rows) if rows else "no batch yet"
     print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) if as_json else printable(text))
@@ -42,7 +42,7 @@ def check(
     """Check a folder as the next retraining would; status 1 if it would be quarantined. Nothing is kept."""
     from flows.intake.inbox import check_folder
 
-    found = check_folder(*_rule(), Path.cwd(), folder=folder)
+    found = check_folder(*rule(), Path.cwd(), folder=folder)
     _show(found, as_json or context.obj)
     return 0 if found.state == "accepted" else 1
 
@@ -54,11 +54,11 @@ def accept(
     """Let a quarantined batch in: the next retraining takes it. Impossible where prepare would refuse the merged data set."""
     from flows.intake.inbox import accept
 
-    _show(accept(*_rule(), Path.cwd(), name=batch), as_json or context.obj)
+    _show(accept(*rule(), Path.cwd(), name=batch), as_json or context.obj)
     return 0
 
 
-def _rule() -> "tuple[Intake, str]":
+def rule() -> "tuple[Intake, str]":
     from flows.parameters.checks import PARAMS
     from flows.retraining.promotion import read_retraining
     from tasks.core.stage.params import read_yaml

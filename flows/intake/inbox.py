@@ -131,15 +131,18 @@ def states(intake: Intake, source: str, project: Path) -> list[Batch]:
     return found
 
 
+def data_set(intake: Intake, source: str, project: Path) -> Known | None:
+    """What a new batch is checked against: the data set and the accepted batches; None where it is in another form than a batch."""
+    inbox = _inbox(intake, source, project)
+    return inbox.known(inbox.accepted()) if inbox.sources else None
+
+
 def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) -> Batch:
     """What the gate finds in `folder`, against the data set and the accepted batches; nothing is kept."""
     inbox = _inbox(intake, source, project)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, expected a batch")
-    there = inbox.all() if intake.inbox is not None else []
-    accepted = [
-        path for path in there if path.resolve() != folder.resolve() and (one := inbox.remembered(path)) and one.state == "accepted"
-    ]
+    accepted = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
     return inbox.check(folder, inbox.known(accepted), [])
 
 
@@ -229,6 +232,11 @@ class Inbox:
                 if known.stamp == self.stamp(path):
                     return known
         return None
+
+    def accepted(self) -> list[Path]:
+        """The batches that were let in and have not changed; none without an inbox."""
+        there = [] if self.intake.inbox is None else self.look()
+        return [path for path in there if (one := self.remembered(path)) and one.state == "accepted"]
 
     def known(self, accepted: Sequence[Path]) -> Known:
         """The data set with the batches in it."""

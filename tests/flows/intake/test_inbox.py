@@ -124,7 +124,7 @@ def test_what_prepare_drops_is_no_reason(project: Path, take: Any) -> None:
     (project / "params.yaml").write_text("prepare: {leaks: drop, unknown_documents: drop, empty_texts: drop, ids: escape}\n")
     assert take()["1"].state == "accepted"
     for allowed in ("leaks", "unknown_documents", "empty_texts", "ids"):
-        values = {name: "drop" for name in ("leaks", "unknown_documents", "empty_texts")} | {"ids": "escape", allowed: "refuse"}
+        values = dict.fromkeys(("leaks", "unknown_documents", "empty_texts"), "drop") | {"ids": "escape", allowed: "refuse"}
         (project / "params.yaml").write_text(f"prepare: {json.dumps(values)}\n")
         put(project / "inbox/1", {"d 5": "", f"d{allowed}": "x"})
         assert take()["1"].state == "quarantined", allowed
