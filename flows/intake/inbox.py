@@ -19,6 +19,7 @@ from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import Shift
 from flows.process.processes import Processes
+from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json, write_json
@@ -116,6 +117,7 @@ def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, pro
     bad = tuple(batch for batch in batches if batch.state == "quarantined" and _is_news(project, batch))
     for batch in batches:
         _keep(project, batch)
+    write_json(INTAKE, [batch.record for batch in batches])
     if good:
         spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else _spec_of(good[-1])
     return Taken(spec, tuple(batches), bad)
