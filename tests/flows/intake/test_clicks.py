@@ -162,9 +162,12 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     (data / "qrels").mkdir(parents=True)
     docs = [f"d{q}-{d}" for q in range(29) for d in range(RANKS)]
     (data / "corpus.jsonl").write_text("".join(json.dumps({"_id": doc, "text": doc}) + "\n" for doc in docs))
-    (data / "queries.jsonl").write_text('{"_id": "t1", "text": "Query  7"}\n{"_id": "t2", "text": "query 8"}\n')
-    (data / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nt1\td7-0\t1\n")
-    (data / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nt2\td8-0\t1\n")
+    by_hash = {held: next(n for n in range(29) if clicks.is_dev(f"query {n}", 0.3) == held) for held in (False, True)}
+    (data / "queries.jsonl").write_text(
+        f'{{"_id": "t1", "text": "Query  {by_hash[False]}"}}\n{{"_id": "t2", "text": "query {by_hash[True]}"}}\n'
+    )
+    (data / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nt1\td0-0\t1\n")
+    (data / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nt2\td0-0\t1\n")
     known = Known(10)
     known.add(data)
     rule = Rule(dev_share=0.3, most=5.0)
@@ -178,9 +181,12 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
         query = next(query for query in taken.log.texts if name(query) == one.query)
         assert one.weight == pytest.approx(relevance(taken.log.counts[query, one.doc], taken.propensities, 5.0), rel=1e-5)
     assert {one.grade for one in train + dev} == {1}
-    assert name("query 7") not in {one.query for one in train}, "held out by the data set"
+    assert name(f"query {by_hash[False]}") not in {one.query for one in train}, "held out by the data set"
     held = {one.query for one in dev}
-    assert held == {name(query) for query in taken.log.texts if clicks.is_dev(query, 0.3)} - {name("query 29")}
+    assert held == {name(query) for query in taken.log.texts if clicks.is_dev(query, 0.3)} - {
+        name("query 29"),
+        name(f"query {by_hash[True]}"),
+    }
     assert json.loads((tmp_path / "batch/propensities.json").read_text())["searches"] == 3000
     with pytest.raises(UserError, match="batch: is there already"):
         take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule)
