@@ -44,7 +44,7 @@ def clicks(
 
     intake, source = rule()
     wanted = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share)
-    taken = take_in(log, batch, wanted, data_set(intake, source, Path.cwd()))
+    taken = take_in(log, batch, wanted, known=data_set(intake, source, Path.cwd()))
     found = taken.propensities
     shown = ", ".join(f"{rank}: {found.values[rank]:.2f}" for rank in sorted(found.values)[:10])
     measured = f"measured at {len(found.measured)} ranks, eta {found.eta:.2f} fitted" if found.measured else f"1 / rank^{found.eta:g}"

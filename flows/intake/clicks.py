@@ -61,14 +61,14 @@ class Log:
         self.searches += 1
         self.texts.setdefault(plain(query), " ".join(query.split()))
         for rank, doc in enumerate(shown, 1):
-            self._add(query, doc, rank, 1, 0)
+            self._add(query, doc, rank, shown=1)
 
     def click(self, query: str, shown: Sequence[str], ranks: set[int]) -> None:
         """Count the clicks of a search, each rank once."""
         for rank in ranks:
-            self._add(query, shown[rank - 1], rank, 0, 1)
+            self._add(query, shown[rank - 1], rank, clicked=1)
 
-    def _add(self, query: str, doc: str, rank: int, shown: int, clicked: int) -> None:
+    def _add(self, query: str, doc: str, rank: int, *, shown: int = 0, clicked: int = 0) -> None:
         by_rank = self.counts.setdefault((plain(query), doc), {})
         before = by_rank.get(rank, (0, 0))
         by_rank[rank] = (before[0] + shown, before[1] + clicked)
@@ -85,7 +85,7 @@ class Taken:
     left_out: Mapping[str, int]  # pairs, by reason
 
 
-def take_in(path: Path, batch: Path, rule: Rule, known: Known | None = None) -> Taken:
+def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) -> Taken:
     """Write a log's clicks to the new folder `batch`: queries.jsonl, qrels/train.tsv, and what was estimated in propensities.json.
 
     `known`: the data set. Queries with the text of a dev or test query are left out, and documents it does not have. UserError where
@@ -98,7 +98,7 @@ def take_in(path: Path, batch: Path, rule: Rule, known: Known | None = None) -> 
         raise UserError(f"{path}: found no search{f' ({log.first})' if log.first else ''}, expected lines with query, shown and clicked")
     ranks = max(rank for by_rank in log.counts.values() for rank in by_rank)
     found = harvest(log.counts, ranks, rule.eta) if rule.method == "harvest" else power_law(ranks, rule.eta)
-    rows, left_out = _judgments(log, found, rule, known)
+    rows, left_out = _judgments(log, found, rule, known=known)
     if not rows:
         told = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         raise UserError(f"{path}: no pair of a query and a document is left ({told}); lower --min-impressions or --min-clicks")
@@ -119,7 +119,7 @@ def take_in(path: Path, batch: Path, rule: Rule, known: Known | None = None) -> 
     return Taken(log, found, {split: len(some) for split, some in splits.items()}, len(queries), left_out)
 
 
-def _judgments(log: Log, found: Propensities, rule: Rule, known: Known | None) -> tuple[list[tuple[str, str, float]], dict[str, int]]:
+def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None) -> tuple[list[tuple[str, str, float]], dict[str, int]]:
     """(query, document, weight) of each pair that counts, and how many do not, by reason."""
     left_out: Counter[str] = Counter()
     clicked = [(pair, ranks) for pair, ranks in log.counts.items() if any(count for _, count in ranks.values())]

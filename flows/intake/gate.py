@@ -154,7 +154,7 @@ class Checked:
     questions: list[str]
 
 
-def check(folder: Path, known: Known, settings: Settings, size: int) -> Checked:
+def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Checked:
     """Read a batch and compare it with what is `known`; `size`: of the samples. UserError for files that contradict one another."""
     files, findings = files_of(folder), Findings()
     texts, questions = Sample(size), Sample(size)
@@ -166,7 +166,7 @@ def check(folder: Path, known: Known, settings: Settings, size: int) -> Checked:
         keys, text_keys = hashes(ids).tolist(), hashes(contents).tolist()
         is_new, is_known_text = ~known.has_documents(ids), known.has_texts(contents)
         for place, document in enumerate(block):
-            _check_id(document, keys[place] in own, findings, settings)
+            _check_id(document, findings, settings, repeated=keys[place] in own)
             if settings.empty and not (document.text.strip() or document.title.strip()):
                 findings.add(EMPTY, f"{document.at}: document {document.id!r} has an empty title and text")
             if is_new[place]:
@@ -180,15 +180,17 @@ def check(folder: Path, known: Known, settings: Settings, size: int) -> Checked:
     asked: dict[str, int] = {}
     for some in _blocks(queries(files, malformed)):
         for query, text in zip(some, text_hashes(some), strict=True):
-            _check_id(query, query.id in asked, findings, settings)
+            _check_id(query, findings, settings, repeated=query.id in asked)
             if settings.empty and not query.text.strip():
                 findings.add(EMPTY, f"{query.at}: query {query.id!r} has an empty text")
             asked[query.id] = text
         questions.add(hashes([query.id for query in some]).tolist(), [query.text for query in some])
 
-    judged = {split: _check_judgments(files, split, known, own, asked, findings=findings, settings=settings) for split in files.qrels}
+    judged = {
+        split: _check_judgments(files, split, known, own=own, asked=asked, findings=findings, settings=settings) for split in files.qrels
+    }
     if settings.leaks:
-        _check_leaks(judged, known, asked, findings)
+        _check_leaks(judged, known, asked, findings=findings)
     sizes = {split: sum(lines.values()) for split, lines in judged.items()}
     return Checked(count, new, len(asked), sizes, duplicates, findings, texts.texts(), questions.texts())
 
@@ -204,7 +206,7 @@ def text_hashes(some: Sequence[Query]) -> list[int]:
     return found
 
 
-def _check_id(record: Document | Query, repeated: bool, findings: Findings, settings: Settings) -> None:
+def _check_id(record: Document | Query, findings: Findings, settings: Settings, *, repeated: bool) -> None:
     if repeated:
         findings.add(REPEATED, f"{record.at}: id {record.id!r} is used twice in this batch")
     if settings.white_ids and WHITE.search(record.id):
@@ -212,7 +214,7 @@ def _check_id(record: Document | Query, repeated: bool, findings: Findings, sett
 
 
 def _check_judgments(
-    files: Files, split: str, known: Known, own: set[int], asked: Mapping[str, int], *, findings: Findings, settings: Settings
+    files: Files, split: str, known: Known, *, own: set[int], asked: Mapping[str, int], findings: Findings, settings: Settings
 ) -> Counter[str]:
     """How many judgments each query has in a split."""
     grades: dict[tuple[str, str], int] = {}
@@ -234,7 +236,7 @@ def _check_judgments(
     return found
 
 
-def _check_leaks(judged: Mapping[str, Counter[str]], known: Known, asked: Mapping[str, int], findings: Findings) -> None:
+def _check_leaks(judged: Mapping[str, Counter[str]], known: Known, asked: Mapping[str, int], *, findings: Findings) -> None:
     """Queries, by id or text, that would be in train and in dev or test once the batch is merged, and are not already."""
     train = set(judged.get("train", ()))
     held_out = {query for split in judged if split != "train" for query in judged[split]}

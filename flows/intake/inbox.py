@@ -274,7 +274,7 @@ class Inbox:
                 raise UserError(
                     f"{path}: found no corpus, queries or qrels, expected corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or .csv"
                 )
-            checked = check(path, known, self.settings, rules.sample)
+            checked = check(path, known, self.settings, size=rules.sample)
         except (UserError, OSError) as error:
             return replace(begun, wrong=(" ".join(str(error).split()),), lines=(" ".join(str(error).split()),))
         begun = replace(

@@ -236,7 +236,9 @@ def weight_of(cell: str) -> float | None:
     return weight if 0 < weight < float("inf") else None
 
 
-def _rows(path: Path, wanted: Sequence[tuple[str, ...]], wrong: Wrong, optional: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
+def _rows(
+    path: Path, wanted: Sequence[tuple[str, ...]], wrong: Wrong, *, optional: tuple[str, ...] = ()
+) -> Iterator[tuple[str, list[str]]]:
     """The cells of `wanted` in every row; a row's place is its first line. After an unterminated quote nothing can be read."""
     tab = path.name.removesuffix(".gz").endswith(".tsv")
     csv.field_size_limit(LARGEST_CELL)

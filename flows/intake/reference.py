@@ -48,7 +48,7 @@ class Reference:
         if self.folder is None:
             from tasks.core.text.analysis import analyzer
 
-            return word_shift(texts, held, fixed, analyzer("none", "none"))
+            return word_shift(texts, held, fixed, terms=analyzer("none", "none"))
         with np.load(self.folder / "vectors.npz") as known:
             vectors = known[kind]
         return vector_shift(_encode(self.folder, {kind: list(texts)}, self.processes)[kind], vectors[1::2], vectors[::2], by=self.by)

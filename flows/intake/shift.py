@@ -52,10 +52,10 @@ def vector_shift(batch_ND: Floats, held_HD: Floats, fixed_FD: Floats, *, by: str
     return Shift(auc, p, 1 - cosine, len(batch_ND), len(held_HD), by)
 
 
-def word_shift(batch: Sequence[str], held: Sequence[str], fixed: Sequence[str], terms: Callable[[str], list[str]]) -> Shift:
+def word_shift(batch: Sequence[str], held: Sequence[str], fixed: Sequence[str], *, terms: Callable[[str], list[str]]) -> Shift:
     """The test over words: novelty is the mean inverse document frequency of a text's distinct terms among the fixed texts."""
     counts = Counter(term for text in fixed for term in set(terms(text)))
-    auc, p = larger(rarity(batch, counts, len(fixed), terms), rarity(held, counts, len(fixed), terms))
+    auc, p = larger(*(rarity(texts, counts, len(fixed), terms=terms) for texts in (batch, held)))
     return Shift(auc, p, None, len(batch), len(held), "words")
 
 
@@ -69,7 +69,7 @@ def nearest(texts_ND: Floats, fixed_FD: Floats) -> Floats:
     return np.concatenate(parts)
 
 
-def rarity(texts: Sequence[str], counts: Counter[str], documents: int, terms: Callable[[str], list[str]]) -> Floats:
+def rarity(texts: Sequence[str], counts: Counter[str], documents: int, *, terms: Callable[[str], list[str]]) -> Floats:
     """Mean log((F + 1) / (df + 1)) of each text's distinct terms, [N]; a text without terms is as novel as one unknown term."""
     most = math.log(documents + 1)
     found = []

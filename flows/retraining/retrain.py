@@ -92,7 +92,7 @@ def _work(
 ) -> Ended:
     """Everything between the worktree and the champion; the current folder is the worktree's."""
     rules = promotion.read_retraining()
-    begun = replace(begun, intake=_take_in(rules.intake, project, processes, display))
+    begun = replace(begun, intake=_take_in(rules.intake, project, display, processes=processes))
     sections = read_yaml(Path("params.yaml"))
     measure = promotion.measure_of(rules.promotion, sections)
     _run_pipeline(check, processes, display)
@@ -163,7 +163,7 @@ def _nothing_new(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     return last if (before.strip() if before is not None else None) == rules else None
 
 
-def _take_in(rule: settings.Intake, project: Path, processes: Processes, display: Display) -> list[dict[str, Any]] | None:
+def _take_in(rule: settings.Intake, project: Path, display: Display, *, processes: Processes) -> list[dict[str, Any]] | None:
     """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path.
 
     Returns a record of each batch of the inbox, None without an inbox. What is kept out is reported.

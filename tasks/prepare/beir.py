@@ -46,7 +46,7 @@ def queries(file: Path) -> Iterator[Query]:
 
 def qrels(file: Path) -> Iterator[Qrel]:
     """Lines of query, document and grade; the first is a header unless its grade is a number. A fourth column, weight, is an extension."""
-    names = ("query-id", "corpus-id", "score")
+    names: tuple[str, ...] = ("query-id", "corpus-id", "score")
     header = next(read_lines(file), None)
     if header and header[1].split("\t")[3:] == [WEIGHT]:
         names = (*names, WEIGHT)

@@ -171,10 +171,10 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     known = Known(10)
     known.add(data)
     rule = Rule(dev_share=0.3, most=5.0)
-    taken = take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule, known)
+    taken = take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule, known=known)
     assert set(taken.pairs) == {"train", "dev"}
     assert set(taken.left_out) >= {"of documents that the data set lacks", "of queries that the data set has in another split"}
-    assert not check(tmp_path / "batch", known, Settings(), 10).findings.reasons()
+    assert not check(tmp_path / "batch", known, Settings(), size=10).findings.reasons()
     train = list(judgments(files_of(tmp_path / "batch"), "train", pytest.fail))
     dev = list(judgments(files_of(tmp_path / "batch"), "dev", pytest.fail))
     for one in train:

@@ -42,7 +42,7 @@ def test_the_parts_equal_plain_loops() -> None:
         assert found == pytest.approx(1 - sum(sorted((float(row @ other) for other in fixed), reverse=True)[:5]) / 5)
     texts = ["red red shoes", "unknown", ""]
     counts = Counter({"red": 3, "shoes": 1})
-    assert rarity(texts, counts, 9, terms).tolist() == pytest.approx(
+    assert rarity(texts, counts, 9, terms=terms).tolist() == pytest.approx(
         [(math.log(10 / 4) + math.log(10 / 2)) / 2, math.log(10), math.log(10)]
     )
     first, second = rng.integers(0, 9, size=30).astype(float), rng.integers(2, 11, size=40).astype(float)
@@ -57,7 +57,7 @@ def test_false_alarms_on_random_splits_are_rare(leads: list[str]) -> None:
     assert rule.shift is not None
     for seed in range(40):
         texts = random.Random(seed).sample(leads, 700)
-        found = word_shift(texts[:100], texts[100:400], texts[400:], terms)
+        found = word_shift(texts[:100], texts[100:400], texts[400:], terms=terms)
         assert 0.4 < found.auc < 0.6
         low += found.p <= 0.05
         alarms += found.auc > rule.shift and found.p <= rule.p
@@ -68,7 +68,7 @@ def test_false_alarms_on_random_splits_are_rare(leads: list[str]) -> None:
 def test_foreign_texts_are_an_alarm(leads: list[str]) -> None:
     draw = random.Random(1)
     noise = ["".join(draw.choice("abcdefghij ") for _ in range(200)) for _ in range(60)]
-    found = word_shift(noise, leads[:300], leads[300:600], terms)
+    found = word_shift(noise, leads[:300], leads[300:600], terms=terms)
     assert found.auc > 0.99 and found.p <= 0.001
     rng = np.random.default_rng(0)
     known, foreign = rng.normal(size=(600, 16)) + 3, rng.normal(size=(60, 16)) - 3

@@ -320,7 +320,7 @@ def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatc
         "rerankers: {s: {source: ./ce}}",
     ]
     Path("params.yaml").write_text("\n".join([*lines, ""]))
-    retrain._take_in(retrain.promotion.Intake(), project)
+    assert retrain._take_in(retrain.promotion.Intake(), project, Display(), processes=Processes()) is None
     found = YAML(typ="safe").load(Path("params.yaml").read_text())
     assert found["dataset"]["source"] == "demo"
     assert found["encoder"]["source"] == "some/model"
