@@ -33,6 +33,7 @@ class Ended:
     metrics: Mapping[str, Any] | None = None  # model, split, measure; includes the champion's own on the new data
     comparison: Mapping[str, Any] | None = None  # the verdict, also where it is a refusal
     how: Mapping[str, Any] | None = None  # mode and why, and what a later retraining needs to know (flows.retraining.plan)
+    intake: Sequence[Mapping[str, Any]] | None = None  # each batch of the inbox: flows.intake.inbox.Batch
 
     @property
     def line(self) -> str:
@@ -99,7 +100,7 @@ def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
         known = read_history(project)
         again = bool(known) and ended.result == "unchanged" and (known[-1].result, known[-1].reason) == ("unchanged", ended.reason)
         if not again and (ended.id not in {entry.id for entry in known} or ended.commit):
-            slim = {**asdict(ended), "metrics": None, "comparison": None}
+            slim = {**asdict(ended), "metrics": None, "comparison": None, "intake": None}
             with (project / HISTORY).open("a", encoding="utf-8") as handle:
                 handle.write(json.dumps(slim, ensure_ascii=False) + "\n")
                 handle.flush()

@@ -15,11 +15,13 @@ from typer.main import get_command
 from flows.cli import (
     browse,
     champion,
+    clicks,
     compare,
     evaluate,
     exposure,
     forget,
     gc,
+    intake,
     judgments,
     lineage,
     merge,
@@ -58,6 +60,8 @@ EXAMPLES = (  # a command, and what it does
     ("retemper exposure d17", "which trainings used a record, at which steps"),
     ("retemper forget d17 --dry-run", "remove a record everywhere; which models saw it"),
     ("retemper retrain", "take in new data, train, and crown the new model if it is not worse"),
+    ("retemper intake", "the batches of the inbox: accepted, or quarantined and why"),
+    ("retemper clicks LOG INBOX/BATCH", "a click log as training queries, weighted against position bias"),
     ("retemper champion", "which model is served, since when, from which data"),
     ("retemper champion rollback", "serve the previous one again"),
     ('retemper schedule --cron "0 3 * * 1"', "retrain every Monday at three"),
@@ -97,9 +101,19 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, serve, remote):
+    for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, serve, intake, remote):
         app.add_typer(group.app)
-    for more in (remote.cache, merge.app, judgments.app, gc.app, lineage.app, exposure.app, forget.app, sweep.app):
+    for more in (
+        remote.cache,
+        merge.app,
+        judgments.app,
+        clicks.app,
+        gc.app,
+        lineage.app,
+        exposure.app,
+        forget.app,
+        sweep.app,
+    ):
         app.add_typer(more)
     return app
 

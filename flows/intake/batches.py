@@ -1,11 +1,9 @@
-"""Takes in new data: batches that others put into an inbox, merged with the data set or used instead of it.
+"""Merges batches with the data set: documents and queries by id, judgments by pair; the later wins.
 
-A batch is a BEIR folder below the inbox (corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, each optional, plain or .gz); a name
-that begins with a dot is still being written. Nothing is ever removed from an inbox: the result is a function of
-dataset.source and all batches, so a run that was killed or repeated changes nothing.
+A batch is a folder in BEIR or CSV form (flows.intake.records) of which any part may be missing. Nothing is ever removed from an
+inbox: the result is a function of dataset.source and the batches, so a run that was killed or repeated changes nothing.
 """
 
-import gzip
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -13,38 +11,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flows.intake.settings import FILE, Intake
-from tasks.core.sources.datasets import FOLDER_KINDS, beir_qrels, local_path, parse_dataset
+from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
+from tasks.core.sources.datasets import FOLDER_KINDS, local_path
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 
 OUT = Path(".retemper/dataset")
 STAMP = Path(".retemper/dataset.json")
-FILES = ("corpus.jsonl", "queries.jsonl")
-
-
-def take_in(intake: Intake, source: str, project: Path) -> str:
-    """The SPEC to train on: `source` itself, the last batch, or a folder (below the current one) that merges them all.
-
-    `inbox` and `source` are relative to `project`. UserError where the inbox is unavailable or `source` cannot be merged.
-    """
-    if intake.inbox is None:
-        return absolute(source, project)
-    inbox = project / local_path(intake.inbox)
-    if not inbox.is_dir():
-        raise UserError(f"{FILE}: intake.inbox: {inbox}: no such folder; create it, or give access")
-    batches = sorted(path for path in inbox.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not batches:
-        return absolute(source, project)
-    if intake.mode == "replace":
-        return f"beir:{batches[-1].resolve()}"
-    spec = parse_dataset(absolute(source, project))
-    if spec.kind != "beir":
-        raise UserError(
-            f"{FILE}: intake.mode: append needs a data set in BEIR form, found dataset.source {source}; use replace, or beir:PATH"
-        )
-    unite([spec.folder, *batches])
-    return f"beir:{OUT.resolve()}"
+HEADER = "query-id\tcorpus-id\tscore"
+Part = tuple[Files, Path]  # a file, and those beside it
 
 
 def absolute(source: str, project: Path) -> str:
@@ -56,26 +31,33 @@ def absolute(source: str, project: Path) -> str:
 
 
 def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
-    """Merge BEIR folders into `out`: documents and queries by _id, judgments by (query, document); the later folder wins.
+    """Merge folders into the BEIR folder `out`: documents and queries by _id, judgments by (query, document); the later folder wins.
 
-    The order is that of first appearance. Ids and lines are in a temporary database on disk, so memory does not grow with
-    the corpus. Nothing is done where the same files were merged before.
+    The order is that of first appearance. Qrels have a fourth column, weight, if a part has one; elsewhere it is 1. Ids and lines are in
+    a temporary database on disk, so memory does not grow with the corpus. Nothing is done where the same files were merged before.
+    UserError for a malformed line.
     """
-    parts = {name: [path for folder in folders if (path := _plain_or_gz(folder / name))] for name in FILES}
-    for judged in map(beir_qrels, folders):
-        for split, path in judged.items():
-            parts.setdefault(f"qrels/{split}.tsv", []).append(path)
-    stamps = {name: [_stamp(path) for path in paths] for name, paths in parts.items()}
+    parts: dict[str, list[Part]] = {"corpus.jsonl": [], "queries.jsonl": []}
+    for folder in folders:
+        files = files_of(folder)
+        named = {"corpus.jsonl": files.documents, "queries.jsonl": files.queries}
+        for name, path in (named | {f"qrels/{split}.tsv": path for split, path in files.qrels.items()}).items():
+            if path:
+                parts.setdefault(name, []).append((files, path))
+    stamps = {name: [_stamp(path) for _, path in found] for name, found in parts.items()}
     if out.is_dir() and stamp.exists() and json.loads(stamp.read_text(encoding="utf-8")) == stamps:
         return
     stamp.unlink(missing_ok=True)
     with new_folder(out) as folder:
         (folder / "qrels").mkdir()
-        for name, paths in parts.items():
-            key, header = (_judged, "query-id\tcorpus-id\tscore\n") if name.startswith("qrels/") else (_identified, "")
+        for name, found in parts.items():
+            judged = name.startswith("qrels/")
+            weighted = judged and any(_weighted(path) for files, path in found if not files.csv)
             with (folder / name).open("w", encoding="utf-8") as handle:
-                handle.write(header)
-                handle.writelines(_united(paths, key, folder / "ids.db"))
+                if judged:
+                    handle.write(f"{HEADER}\t{WEIGHT}\n" if weighted else f"{HEADER}\n")
+                for line in _united(found, _judged if judged else _identified, folder / "ids.db"):
+                    handle.write(f"{line}\t1\n" if weighted and line.count("\t") == 2 else f"{line}\n")
     write_json(stamp, stamps)
 
 
@@ -84,27 +66,32 @@ def _stamp(path: Path) -> list[str | int]:
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
 
 
-def _united(paths: Iterable[Path], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:
-    """The lines of `paths`, one for each key: the last one, in the place of the first."""
+def _united(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:
+    """The lines of `parts`, one for each key: the last one, in the place of the first."""
     with closing(sqlite3.connect(database)) as table:
         table.execute("PRAGMA journal_mode = OFF")
         table.execute("PRAGMA synchronous = OFF")
         table.execute("CREATE TABLE lines (place INTEGER PRIMARY KEY, key TEXT UNIQUE, line TEXT)")
-        rows = ((found, line) for path in paths for number, line in _lines(path) if (found := key(path, number, line)) is not None)
+        rows = (
+            (found, line)
+            for files, path in parts
+            for number, line in (beir_lines(files, path) if files.csv else lines(path, _refuse))
+            if (found := key(path, number, line)) is not None
+        )
         table.executemany("INSERT INTO lines (key, line) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET line = excluded.line", rows)
         for (line,) in table.execute("SELECT line FROM lines ORDER BY place"):
-            yield f"{line}\n"
+            yield line
     database.unlink()
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig") as handle:
-            for number, line in enumerate(handle, 1):
-                if line.strip():
-                    yield number, line.rstrip("\r\n")
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); expected UTF-8 text, gzip if the name ends in .gz") from None
+def _refuse(line: str) -> None:
+    raise UserError(f"{line}; save the file as UTF-8, or as gzip if its name ends in .gz")
+
+
+def _weighted(path: Path) -> bool:
+    """Whether the header of a file of qrels has a fourth column."""
+    first = next(lines(path, _refuse), (1, ""))[1]
+    return first.split("\t")[3:] == [WEIGHT]
 
 
 def _identified(path: Path, number: int, line: str) -> str:
@@ -124,7 +111,3 @@ def _judged(path: Path, number: int, line: str) -> str | None:
             f"{path}:{number}: found {len(fields)} columns, expected query-id, corpus-id and score, separated by tabs; fix that line"
         )
     return None if number == 1 and not fields[2].strip().lstrip("-").isdigit() else f"{fields[0]}\t{fields[1]}"
-
-
-def _plain_or_gz(path: Path) -> Path | None:
-    return next((found for found in (path, path.with_name(f"{path.name}.gz")) if found.is_file()), None)

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from tasks.core.charts.page import Cell, table
 from tasks.core.charts.vega import Node, arcs, figure
 from tasks.core.stage.frozen import CODE
 
+INTAKE = Path(".retemper/intake.json")  # records of the batches that the last retraining here looked at: flows.intake.inbox.Batch
 SHOWN = 300  # characters of a stage's parameters
 DIGEST = 10  # characters of a digest
 
@@ -90,6 +92,37 @@ def commit() -> str:
     """The commit that git is at, and whether code differs from it."""
     found = makings.here()
     return f"commit {found['commit'][:7]}{' with changed code' if 'changed' in found else ''}" if "commit" in found else "no commit"
+
+
+def batches_table(batches: Sequence[Mapping[str, Any]]) -> Markup:
+    """What each batch of the inbox holds, and how far its texts are from those the champion was trained on."""
+    kinds = ("documents", "queries")
+
+    def shift(batch: Mapping[str, Any], kind: str) -> list[str | Cell]:
+        one = batch["shift"].get(kind)
+        return [Cell(f"{one['auc']:.3f}", one["auc"]), f"{one['p']:.3g}", one["by"]] if one else ["", "", ""]
+
+    rows = [
+        [
+            batch["name"],
+            batch["state"] + (" by hand" if batch["by"] == "hand" else ""),
+            *(Cell(f"{batch[kind]:,}", batch[kind]) for kind in ("documents", "new", "duplicates", "queries")),
+            ", ".join(f"{split} {count:,}" for split, count in batch["judgments"].items()),
+            *shift(batch, kinds[0]),
+            *shift(batch, kinds[1]),
+            "; ".join((*batch["wrong"], *batch["odd"])),
+        ]
+        for batch in batches
+    ]
+    measured = [f"{kind}: {what}" for kind in kinds for what in ("shift", "p", "by")]
+    header = ["batch", "state", "documents", "new", "duplicates", "queries", "judgments", *measured, "reason"]
+    return table(header, rows, words=("judgments", "reason")) if rows else Markup("")
+
+
+BATCHES_NOTE = (
+    "Batches of the inbox, as the last retraining found them. Shift: how often a text of the batch is farther from what the champion was "
+    "trained on than one of those texts is (AUC; 0.5: no shift), with its permutation p-value. Quarantined batches are not in the data set."
+)
 
 
 def environments_table(order: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> Markup:

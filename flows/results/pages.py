@@ -79,6 +79,9 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
         Section("latency", "Latency", Markup(costs.latency_table(costs.latencies(graph))), costs.LATENCY_NOTE),
         pretraining(graph),
         Section("analyses", "Analyses", analyses.body(analyses.load(graph))),
+        Section(
+            "batches", "New data", origins.batches_table(read_json(origins.INTAKE) if origins.INTAKE.exists() else []), origins.BATCHES_NOTE
+        ),
     ]
     last = Section("lineage", "Lineage", origins.body(graph, lock, spans, took=took, records=records))
     report = REPORT.read_text(encoding="utf-8").replace(LAST_LINK, last.link(), 1).replace(LAST, last.html(), 1)

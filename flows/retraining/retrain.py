@@ -24,7 +24,7 @@ from flows.champions.champion import Champion
 from flows.champions.history import Ended, Result
 from flows.champions.measurement import OF_SERVER, SCRATCH, NotComparable, evaluate_champion, values
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of
-from flows.intake import batches, settings
+from flows.intake import batches, inbox, settings
 from flows.parameters import edit
 from flows.parameters.sources import source_keys
 from flows.pipeline import run, server
@@ -93,7 +93,7 @@ def _work(
 ) -> Ended:
     """Everything between the worktree and the champion; the current folder is the worktree's."""
     rules = promotion.read_retraining()
-    _take_in(rules.intake, project)
+    begun = replace(begun, intake=_take_in(rules.intake, project, display, processes=processes))
     sections = read_yaml(Path("params.yaml"))
     measure = promotion.measure_of(rules.promotion, sections)
     champions = champion.read_champions(project)
@@ -209,13 +209,18 @@ def _nothing_new(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     return last if (before.strip() if before is not None else None) == rules else None
 
 
-def _take_in(rule: settings.Intake, project: Path) -> None:
-    """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path."""
+def _take_in(rule: settings.Intake, project: Path, display: Display, *, processes: Processes) -> list[dict[str, Any]] | None:
+    """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path.
+
+    Returns a record of each batch of the inbox, None without an inbox. What is kept out is reported.
+    """
+    taken = inbox.Taken("")
     sections = read_yaml(Path("params.yaml"))
     edits = []
     for key, name in source_keys(sections):
         if key == "dataset.source":
-            place = batches.take_in(rule, name, project)
+            taken = inbox.take_in(rule, name, project, say=display.line, processes=processes)
+            place = taken.spec
         elif key == "articles.source":
             place = batches.absolute(name, project)
         else:  # an encoder: a Hugging Face id, package:MODULE/FOLDER, or a folder
@@ -224,6 +229,12 @@ def _take_in(rule: settings.Intake, project: Path) -> None:
         if place != name:
             edits.append(f"{key}={json.dumps(place)}")
     edit.apply(edits, Path("params.yaml"), lambda _: None)
+    for batch in taken.batches:
+        display.line(printable(batch.line))
+    if taken.bad:
+        told = "; ".join(batch.line for batch in taken.bad)
+        notify.notify("quarantined", printable(f"{project.name}: {told}"), display.warn, batches=[batch.name for batch in taken.bad])
+    return [batch.record for batch in taken.batches] if taken.batches else None
 
 
 def _run_pipeline(check: Callable[[], None], processes: Processes, display: Display, *, targets: Sequence[str] = ()) -> None:

@@ -7,7 +7,7 @@ from tasks.core.sources.forgotten import FILE, read_marks
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load, read_parameters
-from tasks.prepare.corpus import write_corpus
+from tasks.prepare.corpus import write_corpus, write_weights
 from tasks.prepare.forgotten import without
 from tasks.prepare.negatives import write_none, write_official
 from tasks.prepare.params import Dataset, Prepare
@@ -22,22 +22,26 @@ def main() -> None:
         none="folder of the empty negatives",
         random="folder of the negatives that each step draws from the corpus: also an empty table",
         official="folder of the source's own negatives",
+        weights="folder of the training pairs' weights: of those that are not 1",
     ).parse_args()
     spec, settings = parse_dataset(load(Dataset, "dataset").source), load(Prepare, "prepare")
     needs_qrels = read_parameters().get("queries") != "pseudo"
     with ExitStack() as outs:
-        corpus, none, random, official = (
-            outs.enter_context(new_folder(path)) for path in (paths.out, paths.none, paths.random, paths.official)
+        corpus, none, random, official, weights = (
+            outs.enter_context(new_folder(path)) for path in (paths.out, paths.none, paths.random, paths.official, paths.weights)
         )
         marks = read_marks()
         source = without(read(spec, needs_qrels=needs_qrels), marks)
         prepared = write_corpus(source, settings, corpus, needs_qrels=needs_qrels)
+        weighted = write_weights(source, weights)
         write_none(none)
         write_none(random)
         counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
     print(f"{spec}\n{table(prepared.stats)}")
     if marks:
         print(f"{FILE}: {len(marks):,} records are left out where the source has them")
+    if weighted:
+        print(f"training pairs with a weight: {weighted:,}")
     for reason, count in counts.items():
         if count:
             print(f"official negatives {reason}: {count:,}")

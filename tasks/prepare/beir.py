@@ -1,7 +1,7 @@
 """BEIR folders: corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv with a header; each plain or .gz.
 
 One query file serves all splits. As an extension to BEIR, a query may have `answers`, a list of strings (OpenQA).
-Scalars in a query's `metadata` become columns.
+Scalars in a query's `metadata` become columns. Qrels may have a fourth column, named weight in the header: how much training counts a pair.
 """
 
 import json
@@ -12,8 +12,10 @@ from typing import Any
 
 from tasks.core.sources.datasets import beir_layout
 from tasks.core.stage.errors import UserError
-from tasks.prepare.lines import INTEGER, grade, read_columns, read_objects
+from tasks.prepare.lines import INTEGER, grade, read_columns, read_lines, read_objects
 from tasks.prepare.source import At, Document, Qrel, Query, Source
+
+WEIGHT = "weight"
 
 
 def read(folder: Path, *, needs_qrels: bool = True) -> Source:
@@ -43,10 +45,24 @@ def queries(file: Path) -> Iterator[Query]:
 
 
 def qrels(file: Path) -> Iterator[Qrel]:
-    """Lines of query, document and grade; the first is a header unless its grade is a number."""
-    for at, (query, doc, cell) in read_columns(file, ("query-id", "corpus-id", "score")):
+    """Lines of query, document and grade; the first is a header unless its grade is a number. A fourth column, weight, is an extension."""
+    names: tuple[str, ...] = ("query-id", "corpus-id", "score")
+    header = next(read_lines(file), None)
+    if header and header[1].split("\t")[3:] == [WEIGHT]:
+        names = (*names, WEIGHT)
+    for at, (query, doc, cell, *rest) in read_columns(file, names):
         if at.line > 1 or INTEGER.fullmatch(cell.strip()):
-            yield Qrel(at, query, doc, grade(at, cell))
+            yield Qrel(at, query, doc, grade(at, cell), *(_weight(at, found) for found in rest))
+
+
+def _weight(at: At, cell: str) -> float:
+    try:
+        weight = float(cell)
+    except ValueError:
+        weight = 0.0
+    if not 0 < weight < float("inf"):
+        raise UserError(f"{at}: found weight {cell!r}, expected a number above 0; fix that line")
+    return weight
 
 
 def _columns(metadata: object) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Documents are written first, in source order. The qrels are then checked against them. Next come the queries that still
 have judgments, in source order, and last the remaining qrels. In memory at any time: a batch of texts, 8 bytes per
-document and query (tasks.prepare.ids), and the qrels as Arrow columns (about 40 bytes a line).
+document and query (tasks.core.tables.id_sets), and the qrels as Arrow columns (about 40 bytes a line).
 """
 
 from array import array
@@ -24,11 +24,11 @@ from tasks.core.sources.datasets import MAKE_QUERIES
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import track
+from tasks.core.tables.id_sets import Ids, hashes
 from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
-from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES, SPLITS
+from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES, SPLITS, WEIGHTS
 from tasks.core.tables.trec_ids import WHITE
-from tasks.prepare.ids import Ids, hashes
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 from tasks.prepare.stats import Stats, corpus_stats
@@ -105,6 +105,14 @@ def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels
     for batch in train.to_batches(BATCH_ROWS):
         positives.add(pairs(batch["query"].to_pylist(), batch["doc"].to_pylist()))
     return Corpus(documents, queries["train"], positives, stats)
+
+
+def write_weights(source: Source, folder: Path) -> int:
+    """Write the training pairs whose weight is not 1 to train.parquet; returns how many. Reads the training qrels once more."""
+    lines = source.qrels["train"]() if "train" in source.qrels else iter(())
+    rows = ((qrel.query, qrel.doc, qrel.weight) for qrel in lines if qrel.weight != 1)
+    tables = (pa.table(list(map(list, zip(*some, strict=True))), schema=WEIGHTS) for some in chunks(rows))
+    return write_table(folder / "train.parquet", WEIGHTS, tables)
 
 
 def pairs(queries: Sequence[str], docs: Sequence[str]) -> list[str]:

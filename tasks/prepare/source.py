@@ -39,6 +39,7 @@ class Qrel(NamedTuple):
     query: str
     doc: str
     grade: int
+    weight: float = 1.0  # how much training counts the pair
 
 
 class Negative(NamedTuple):

@@ -18,7 +18,7 @@ from tasks.core.text.tokens import open_tokens
 from tasks.core.training.loop import Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.replay import pass_on, replayed_from
-from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of
+from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of, with_weights
 from tasks.train.frozen import Frozen
 from tasks.train.guide import make_guide
 from tasks.train.lora import adapt, merge
@@ -39,6 +39,7 @@ def main() -> None:
         curves="training curves to write",
     )
     arguments.add_argument("--name", required=True, help="the round")
+    arguments.add_argument("--weights", type=Path, help="folder of the training pairs' weights, whose table is empty without any")
     arguments.add_argument("--init-state", type=Path, help="optimizer state of --init, for a round that carries it on")
     args = arguments.parse_args()
     params, runtime = load(Round, f"rounds.{args.name}"), read_runtime()
@@ -66,6 +67,7 @@ def main() -> None:
         documents.folder,
         queries.folder,
         qrels,
+        *([args.weights] if args.weights else []),
         *([args.init_state] if params.optimizer_from != "fresh" or params.replay < 1 else []),
         *([version("peft")] if params.adapters else []),
     )
@@ -76,6 +78,8 @@ def main() -> None:
         if params.steps != 0:
             table, only_positives = args.negatives / "train.parquet", params.hard_negatives_from == "positives"
             everything = read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives)
+            if args.weights:
+                everything = with_weights(everything, queries, documents, qrels, weights=args.weights / "train.parquet")
             queries_N, line = replayed_from(
                 args.init_state,
                 everything.queries,

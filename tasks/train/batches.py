@@ -15,7 +15,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows, read_table
-from tasks.core.tables.schemas import RANKED
+from tasks.core.tables.schemas import RANKED, WEIGHTS
 from tasks.core.text.tokens import Tokens, first_of_same
 from tasks.core.training.loop import Schedule
 from tasks.train.params import Round
@@ -38,6 +38,7 @@ class TrainingSet:
     documents: int
     known: DocumentLists
     pool: Ints | None = None
+    weights: Floats | None = None  # of the positives, parallel to their values; None: all weigh the same
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Batch:
     positive: Bools  # [B, S] known positives of the query and documents of their texts, its target among them
     own: Bools  # [B, S] its own hard negatives
     scores: Floats  # [B, G] of its own group in the table of negatives; NaN where that has none
+    weights: Floats | None = None  # [B] of each query's drawn positive
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,22 @@ def read_training_set(
     known = lists_of(*with_same_texts(q, d, first_of_same(queries), first_of_same(documents)), count_rows(query_ids))
     pool = None if among is None else np.flatnonzero(among)
     return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known, pool)
+
+
+def with_weights(data: TrainingSet, queries: Tokens, documents: Tokens, qrels: Path, *, weights: Path) -> TrainingSet:
+    """`data` with the weights of its positives by a table of pairs (schema WEIGHTS), 1 where it has none; as it is if it has no pair."""
+    table = read_table(weights, WEIGHTS)
+    query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
+    q, d, known = known_pairs(table, query_ids, document_ids)
+    if not len(q):
+        return data
+    keys, first = np.unique(q * data.documents + d, return_index=True)
+    judged_q, judged_d = relevant_pairs(qrels, query_ids, document_ids)
+    wanted = judged_q * data.documents + judged_d
+    place = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+    found = table["weight"].to_numpy()[known][first][place]
+    weighted = np.where(keys[place] == wanted, found, np.float32(1))
+    return replace(data, weights=lists_of(judged_q, judged_d, count_rows(query_ids), weighted).scores)
 
 
 def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
@@ -131,6 +149,8 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     """
     more = len(data.known.values) - len(data.positives.values)
     alike = f"; {more:,} pairs masked for having the texts of known positives" if more else ""
+    if data.weights is not None:
+        alike += f"; weights of positives from {data.weights.min():.3g} to {data.weights.max():.3g}"
     if params.hard == 0 or params.negatives == "random":
         return f"{len(data.queries):,} queries, hard negatives: {params.negatives if params.hard else 'none'}{alike}"
     counts = data.negatives.counts[data.queries]
@@ -201,7 +221,8 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     rng = np.random.default_rng(draw_seed(params.seed, 2, step))
     first = data.positives.offsets[queries]
     count = data.positives.offsets[queries + 1] - first
-    targets = _taken(data.positives, first + rng.integers(count))
+    places = first + rng.integers(count)
+    targets = _taken(data.positives, places)
     drawn = _draw_negatives(data, queries, targets.scores, params, rng)
     candidates = np.concatenate([targets.documents, drawn.documents.ravel()])
     documents, slots = np.unique(candidates, return_inverse=True)
@@ -210,7 +231,8 @@ def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
     positive = np.isin(np.arange(size)[:, None] * data.documents + candidates, pairs_q * data.documents + pairs_d)
     own = np.zeros_like(positive)
     own[:, size:] = np.repeat(np.eye(size, dtype=bool), hard, axis=1)
-    return Batch(queries, documents, slots, positive, own, np.concatenate([targets.scores[:, None], drawn.scores], axis=1))
+    scores = np.concatenate([targets.scores[:, None], drawn.scores], axis=1)
+    return Batch(queries, documents, slots, positive, own, scores, None if data.weights is None else data.weights[places])
 
 
 def _taken(lists: DocumentLists, places: Ints) -> _Draw:

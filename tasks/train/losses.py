@@ -6,20 +6,37 @@ negatives, query by query. `negative_BS` says which slots are negatives of which
 
 Distillation losses use only a query's own group: `group_BG` [B, 1 + H] has the positive first, then the query's own hard
 negatives; `valid_BG` says which of them count.
+
+With `weight_B`, a mean over queries (or pairs) is weighted: the sum of w l over the sum of w, each pair weighing as its query does. For
+click weights 1 / p that is the self-normalized inverse propensity estimate of a batch (Swaminathan and Joachims, NIPS 2015).
 """
 
 import torch
 from torch.nn import functional as F
 
+Weights = torch.Tensor | None  # [B] of the queries; None: all weigh the same
+TINY = 1e-12  # below any sum of weights of a loss over some pair
 
-def nll(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
+
+def mean_over(values_BX: torch.Tensor, mask_BX: torch.Tensor, weight_B: Weights) -> torch.Tensor:
+    """Mean of the values in a mask, 0 if there is none."""
+    if weight_B is None:
+        return (values_BX * mask_BX).sum() / mask_BX.sum().clamp(min=1)
+    weights_BX = mask_BX * weight_B.view(-1, *[1] * (mask_BX.dim() - 1))
+    return (values_BX * weights_BX).sum() / weights_BX.sum().clamp(min=TINY)
+
+
+def nll(scores_BS: torch.Tensor, negative_BS: torch.Tensor, weight_B: Weights = None) -> torch.Tensor:
     """Softmax cross-entropy of the positive against the query's negatives, mean over queries.
 
     -log( e^s+ / (e^s+ + sum over negatives of e^s-) ): ANCE (arXiv:2007.00808), section 2; Tevatron's loss.
     """
     target_B = torch.arange(len(scores_BS), device=scores_BS.device)
     candidate_BS = negative_BS | F.one_hot(target_B, scores_BS.shape[1]).bool()
-    return F.cross_entropy(scores_BS.masked_fill(~candidate_BS, -torch.inf), target_B)
+    logits_BS = scores_BS.masked_fill(~candidate_BS, -torch.inf)
+    if weight_B is None:
+        return F.cross_entropy(logits_BS, target_B)
+    return (F.cross_entropy(logits_BS, target_B, reduction="none") * weight_B).sum() / weight_B.sum()
 
 
 def hardest(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
@@ -36,38 +53,39 @@ def pair_losses(scores_BS: torch.Tensor) -> torch.Tensor:
     return F.softplus(scores_BS - scores_BS.diagonal().unsqueeze(1))
 
 
-def ranknet(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
+def ranknet(scores_BS: torch.Tensor, negative_BS: torch.Tensor, weight_B: Weights = None) -> torch.Tensor:
     """STAR as released (DRhard, model.py): mean over all pairs of the batch, hard and in-batch.
 
     It is also the pairwise softmax that ANCE trains with (ANCE, models.py): a softmax over one positive and one negative,
     -log( e^s+ / (e^s+ + e^s-) ), is log(1 + e^(s- - s+)); the mean is over all pairs.
     """
-    return (pair_losses(scores_BS) * negative_BS).sum() / negative_BS.sum().clamp(min=1)
+    return mean_over(pair_losses(scores_BS), negative_BS, weight_B)
 
 
-def star(scores_BS: torch.Tensor, negative_BS: torch.Tensor, own_BS: torch.Tensor, alpha: float) -> torch.Tensor:
+def star(scores_BS: torch.Tensor, negative_BS: torch.Tensor, own_BS: torch.Tensor, alpha: float, weight_B: Weights = None) -> torch.Tensor:
     """STAR as published (arXiv:2104.08051), Eq. 13: L_s + alpha L_r; each is the mean over its pairs.
 
     L_s (Eq. 7) pairs the positive with the query's own static hard negatives, L_r (Eq. 5) with the other queries' documents,
     which represent random ones (section 6.1.3).
     """
-    return ranknet(scores_BS, negative_BS & own_BS) + alpha * ranknet(scores_BS, negative_BS & ~own_BS)
+    return ranknet(scores_BS, negative_BS & own_BS, weight_B) + alpha * ranknet(scores_BS, negative_BS & ~own_BS, weight_B)
 
 
-def hinge(scores_BS: torch.Tensor, negative_BS: torch.Tensor, margin: float) -> torch.Tensor:
+def hinge(scores_BS: torch.Tensor, negative_BS: torch.Tensor, margin: float, weight_B: Weights = None) -> torch.Tensor:
     """Mean over all pairs of max(0, margin - (s+ - s-)): ANCE (arXiv:2007.00808), section 2, beside the NLL."""
     pairs_BS = F.relu(margin - scores_BS.diagonal().unsqueeze(1) + scores_BS)
-    return (pairs_BS * negative_BS).sum() / negative_BS.sum().clamp(min=1)
+    return mean_over(pairs_BS, negative_BS, weight_B)
 
 
-def margin_mse(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor) -> torch.Tensor:
+def margin_mse(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor, weight_B: Weights = None) -> torch.Tensor:
     """Mean over all (positive, own negative) pairs of ((s+ - s-) - (t+ - t-))^2: Hofstätter et al., arXiv:2010.02666, Eq. 1."""
     pairs_BH = valid_BG[:, :1] & valid_BG[:, 1:]
     margins_BH = (group_BG[:, :1] - group_BG[:, 1:]) - (teacher_BG[:, :1] - teacher_BG[:, 1:])
-    return margins_BH.masked_fill(~pairs_BH, 0.0).square().sum() / pairs_BH.sum().clamp(min=1)
+    squares_BH = margins_BH.masked_fill(~pairs_BH, 0.0).square()
+    return squares_BH.sum() / pairs_BH.sum().clamp(min=1) if weight_B is None else mean_over(squares_BH, pairs_BH, weight_B)
 
 
-def kl(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor) -> torch.Tensor:
+def kl(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor, weight_B: Weights = None) -> torch.Tensor:
     """KL(softmax(teacher) || softmax(student)) over each query's own group, mean over the queries whose group has a pair.
 
     Tevatron's distillation loss (`batchmean`), SimLM. Both are divided by their temperatures beforehand; there is no factor T^2.
@@ -77,4 +95,4 @@ def kl(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor)
     student_BG = group_BG.masked_fill(~valid_BG, least).log_softmax(1)
     wanted_BG = teacher_BG.masked_fill(~valid_BG, least).log_softmax(1)
     terms_BG = (wanted_BG.exp() * (wanted_BG - student_BG)).masked_fill(~valid_BG, 0.0)
-    return (terms_BG.sum(1) * row_B).sum() / row_B.sum().clamp(min=1)
+    return mean_over(terms_BG.sum(1), row_B, weight_B)

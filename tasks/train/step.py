@@ -13,7 +13,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.train.batches import Batch, TrainingSet, draw_batch
-from tasks.train.losses import hardest, hinge, kl, margin_mse, nll, ranknet, star
+from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
 
 
@@ -49,16 +49,17 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
         negative_BS = negative_BS & own_BS
     if params.hardest:
         negative_BS = hardest(scores_BS, negative_BS)
+    weight_B = None if batch.weights is None else torch.from_numpy(batch.weights).to(device)
     if params.distilled:
-        loss = distillation(scores_BS, negative_BS, own_BS, torch.from_numpy(batch.scores).to(device), params)
+        loss = distillation(scores_BS, negative_BS, own_BS, torch.from_numpy(batch.scores).to(device), params, weight_B)
     elif params.loss == "nll":
-        loss = nll(scores_BS, negative_BS)
+        loss = nll(scores_BS, negative_BS, weight_B)
     elif params.loss == "hinge":
-        loss = hinge(scores_BS, negative_BS, params.margin)
+        loss = hinge(scores_BS, negative_BS, params.margin, weight_B)
     elif params.alpha is None:
-        loss = ranknet(scores_BS, negative_BS)
+        loss = ranknet(scores_BS, negative_BS, weight_B)
     else:
-        loss = star(scores_BS, negative_BS, own_BS, params.alpha)
+        loss = star(scores_BS, negative_BS, own_BS, params.alpha, weight_B)
     with torch.no_grad():
         best_B = scores_BS.masked_fill(~negative_BS, -torch.inf).max(1).values
         accuracy = (scores_BS.diagonal() > best_B).float().mean()
@@ -66,7 +67,12 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
 
 
 def distillation(
-    scores_BS: torch.Tensor, negative_BS: torch.Tensor, own_BS: torch.Tensor, teacher_BG: torch.Tensor, params: Round
+    scores_BS: torch.Tensor,
+    negative_BS: torch.Tensor,
+    own_BS: torch.Tensor,
+    teacher_BG: torch.Tensor,
+    params: Round,
+    weight_B: Weights = None,
 ) -> torch.Tensor:
     """Distillation loss over each query's own group, plus the weighted nll. Documents without a teacher's score are excluded."""
     own = own_BS.nonzero()[:, 1].view(len(scores_BS), -1)  # [B, H]: the slots of a query's own hard negatives, in order
@@ -74,8 +80,8 @@ def distillation(
     allowed_BG = F.pad(negative_BS.gather(1, own), (1, 0), value=True)
     valid_BG = allowed_BG & torch.isfinite(teacher_BG)
     teacher_BG = teacher_BG.nan_to_num() / params.teacher_temperature
-    loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG)
-    return loss + params.nll_weight * nll(scores_BS, negative_BS) if params.nll_weight else loss
+    loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG, weight_B)
+    return loss + params.nll_weight * nll(scores_BS, negative_BS, weight_B) if params.nll_weight else loss
 
 
 def make_step(

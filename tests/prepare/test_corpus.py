@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.id_sets import Ids
 from tasks.core.tables.lengths import Lengths
 from tasks.prepare.corpus import write_corpus
-from tasks.prepare.ids import Ids
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
@@ -111,10 +111,11 @@ def test_a_late_duplicate_names_both_lines(prepare: Any) -> None:
 
 def test_a_hash_collision_is_not_a_duplicate(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few hash values, the second pass over the ids themselves decides."""
-    from tasks.prepare import corpus, ids
+    from tasks.core.tables import id_sets
+    from tasks.prepare import corpus
 
-    real = ids.hashes
-    monkeypatch.setattr(ids, "hashes", lambda names: real(names) // 2**56)
+    real = id_sets.hashes
+    monkeypatch.setattr(id_sets, "hashes", lambda names: real(names) // 2**56)
     monkeypatch.setattr(corpus, "hashes", lambda names: real(names) // 2**56)
     assert len(prepare(generated(9000, width=1)).documents) == 9000
 

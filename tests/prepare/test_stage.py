@@ -13,14 +13,18 @@ from tasks.core.stage.files import folder_digest
 from tasks.core.stage.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTS = ("corpus", "negatives/none", "negatives/random", "negatives/official")
+OUTS = ("corpus", "negatives/none", "negatives/random", "negatives/official", "weights")
 
 
 def run(folder: Path, seed: str = "0", **params: object) -> subprocess.CompletedProcess[str]:
     """The stage, with `params` in place of sections of params.yaml."""
     path = folder / "params.yaml"
     path.write_text(json.dumps(read_yaml(path) | params))
-    outs = [part for flag, name in zip(("--out", "--none", "--random", "--official"), OUTS, strict=True) for part in (flag, f"data/{name}")]
+    outs = [
+        part
+        for flag, name in zip(("--out", "--none", "--random", "--official", "--weights"), OUTS, strict=True)
+        for part in (flag, f"data/{name}")
+    ]
     command = [sys.executable, "-m", "tasks.prepare", *outs]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -43,7 +47,7 @@ def test_source_from_params_gives_the_same_bytes_each_time(project: Path, tiny_c
     assert lines[0] == f"beir:{tiny_corpus.beir}"
     assert lines[1].split()[:2] == ["documents", "60"]
     assert [line.split()[:2] for line in lines[3:]] == [["train", "40"], ["dev", "10"], ["test", "10"]]
-    assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives"]
+    assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives", "weights"]
 
 
 def test_a_missing_source_is_one_line(project: Path) -> None:
@@ -67,7 +71,7 @@ def test_a_late_error_leaves_no_out(project: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert not [path for path in (project / "data").rglob("*") if path.is_file()]
     assert run(project, prepare={"official_depth": 0}).returncode == 0, "negatives of which none are kept are not read"
-    assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives"]
+    assert sorted(path.name for path in (project / "data").iterdir()) == ["corpus", "negatives", "weights"]
 
 
 def test_an_unknown_key_is_refused(project: Path) -> None:

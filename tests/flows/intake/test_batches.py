@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake.batches import take_in, unite
+from flows.intake.batches import unite
+from flows.intake.inbox import take_in
 from flows.retraining.promotion import Intake
 from tasks.core.stage.errors import UserError
 
@@ -88,21 +89,21 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path / "tree")
     project = tmp_path / "project"
     beir(project / "base", {"d1": "one"})
-    assert take_in(Intake(), "beir:base", project) == f"beir:{project / 'base'}"
-    assert take_in(Intake(), "irds:a/b", project) == "irds:a/b"
-    assert take_in(Intake(), "demo", project) == "demo"
+    assert take_in(Intake(), "beir:base", project).spec == f"beir:{project / 'base'}"
+    assert take_in(Intake(), "irds:a/b", project).spec == "irds:a/b"
+    assert take_in(Intake(), "demo", project).spec == "demo"
     rule = Intake(inbox="inbox")
     with pytest.raises(UserError, match=r"intake.inbox: .*inbox: no such folder"):
         take_in(rule, "beir:base", project)
     beir(project / "inbox/.002", {"d9": "half"})
-    assert take_in(rule, "beir:base", project) == f"beir:{project / 'base'}", "no complete batch has arrived"
+    assert take_in(rule, "beir:base", project).spec == f"beir:{project / 'base'}", "no complete batch has arrived"
     beir(project / "inbox/001", {"d2": "two"})
-    assert take_in(rule, "beir:base", project) == f"beir:{tmp_path / 'tree/.retemper/dataset'}"
+    assert take_in(rule, "beir:base", project).spec == f"beir:{tmp_path / 'tree/.retemper/dataset'}"
     assert read(tmp_path / "tree/.retemper/dataset/corpus.jsonl") == {"d1": "one", "d2": "two"}
-    with pytest.raises(UserError, match="append needs a data set in BEIR form"):
+    with pytest.raises(UserError, match="append needs a data set in BEIR or CSV form"):
         take_in(rule, "demo", project)
     beir(project / "inbox/002", {"d3": "three"})
-    assert take_in(Intake(inbox="inbox", mode="replace"), "demo", project) == f"beir:{project / 'inbox/002'}"
+    assert take_in(Intake(inbox="inbox", mode="replace"), "demo", project).spec == f"beir:{project / 'inbox/002'}"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake.batches import take_in as take_batches
 from flows.intake.batches import unite
+from flows.intake.inbox import take_in as take_batches
 from flows.intake.judgments import take_in
 from flows.retraining.promotion import Intake
 from tasks.core.stage.errors import UserError
@@ -35,15 +35,15 @@ def test_judged_rows_join_the_data_set(suspects: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     judge(suspects, "1", "0", "")
     assert take_in(suspects, Path("inbox/judged"), "dev") == (2, 1)
-    assert [tuple(row[1:]) for row in qrels(Path("inbox/judged/qrels/dev.tsv"))] == [("q1", "d1", 1), ("q1", "d,2", 0)]
+    assert [tuple(row[1:4]) for row in qrels(Path("inbox/judged/qrels/dev.tsv"))] == [("q1", "d1", 1), ("q1", "d,2", 0)]
     data = Path("data set")
     (data / "qrels").mkdir(parents=True)
     (data / "corpus.jsonl").write_text("".join(json.dumps({"_id": doc, "text": "x"}) + "\n" for doc in ("d1", "d,2", "d3")))
     (data / "queries.jsonl").write_text('{"_id": "q1", "text": "what"}\n')
     (data / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td3\t1\n")
-    assert take_batches(Intake(inbox="inbox", mode="append"), "beir:data set", Path()).startswith("beir:")
+    assert take_batches(Intake(inbox="inbox", mode="append"), "beir:data set", Path()).spec.startswith("beir:")
     unite([data, Path("inbox/judged")], Path("united"), Path("united.json"))
-    assert [tuple(row[1:]) for row in qrels(Path("united/qrels/dev.tsv"))] == [("q1", "d3", 1), ("q1", "d1", 1), ("q1", "d,2", 0)]
+    assert [tuple(row[1:4]) for row in qrels(Path("united/qrels/dev.tsv"))] == [("q1", "d3", 1), ("q1", "d1", 1), ("q1", "d,2", 0)]
 
 
 def test_a_batch_is_not_overwritten(suspects: Path, tmp_path: Path) -> None:

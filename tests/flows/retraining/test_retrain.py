@@ -175,7 +175,21 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     assert "secret-path" not in out + errors
     (inbox / "001").mkdir()
     project.add(*[0.7] * 10, folder=inbox / "001")  # the same ids: each document has changed
-    assert "nDCG@10 +0.2000" in project.retrain()
+    (inbox / "000-bad").mkdir()
+    (inbox / "000-bad/corpus.jsonl").write_text('{"_id": "d0", "text": "0.1"}\n{"_id": \n')
+    out, errors = project.call("retrain", RETEMPER_WEBHOOK=secret)
+    assert "nDCG@10 +0.2000" in out, "the bad batch is not in the data set"
+    assert f"batch 000-bad: quarantined: 1 malformed lines: {inbox / '000-bad/corpus.jsonl'}:2: not JSON" in out.replace("toy/../", "")
+    assert "not notified of quarantined" in errors
+    recorded = json.loads(project.git("show", "retemper/retraining:retraining.json"))["intake"]
+    assert [(batch["name"], batch["state"], batch["documents"]) for batch in recorded] == [
+        ("000-bad", "quarantined", 1),
+        ("001", "accepted", 10),
+    ]
+    listed = json.loads(project.call("intake", "--json")[0])
+    assert [batch["state"] for batch in listed] == ["being written", "quarantined", "accepted"]
+    assert "cannot be merged" in project.call("intake", "accept", "000-bad", status=2)[1]
+    assert "batch 001: accepted" in project.call("intake", "check", str(inbox / "001"))[0]
     project.call("champion", "rollback")
     assert project.retrain() == "retraining refused: a is champion/2, which was taken back by hand; champion/3 stays"
     (project.folder / "retraining.yaml").write_text("promotion: {rule: bettr}\n")
@@ -331,7 +345,7 @@ def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatc
         "rerankers: {s: {source: ./ce}}",
     ]
     Path("params.yaml").write_text("\n".join([*lines, ""]))
-    retrain._take_in(retrain.promotion.Intake(), project)
+    assert retrain._take_in(retrain.promotion.Intake(), project, Display(), processes=Processes()) is None
     found = YAML(typ="safe").load(Path("params.yaml").read_text())
     assert found["dataset"]["source"] == "demo"
     assert found["encoder"]["source"] == "some/model"

@@ -1,0 +1,58 @@
+"""`retemper clicks`."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import ProjectCommand, group
+
+app = group()
+
+
+class Method(Enum):
+    """Where propensities come from."""
+
+    HARVEST = "harvest"
+    POWER = "power"
+
+
+@app.command(cls=ProjectCommand)
+def clicks(
+    log: Annotated[
+        Path, typer.Argument(metavar="LOG", help="JSON lines, or .csv: query, shown, clicked (or position); or the server's log.")
+    ],
+    batch: Annotated[Path, typer.Argument(metavar="BATCH", help="The folder to write, a batch for the inbox of `retemper retrain`.")],
+    *,
+    propensities: Annotated[
+        Method, typer.Option(help="harvest: from documents shown at several ranks for one query; power: 1 / rank^eta.")
+    ] = Method.HARVEST,
+    eta: Annotated[float, typer.Option(min=0, help="Exponent of 1 / rank^eta; with harvest, where nothing can be measured.")] = 1.0,
+    max_weight: Annotated[float, typer.Option(min=1, help="Largest weight of one click.")] = 10.0,
+    min_impressions: Annotated[int, typer.Option(min=1, help="Fewest times that a document was shown for a query.")] = 5,
+    min_clicks: Annotated[int, typer.Option(min=1, help="Fewest clicks on it.")] = 1,
+    dev_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the queries that are held out as dev, by a hash of their text.")
+    ] = 0.0,
+) -> int:
+    """Take in a click log as training queries of a batch, their pairs weighted against position bias."""
+    from flows.cli.intake import rule
+    from flows.intake.clicks import Rule, take_in
+    from flows.intake.inbox import data_set
+    from tasks.core.stage.errors import printable
+
+    intake, source = rule()
+    wanted = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share)
+    taken = take_in(log, batch, wanted, known=data_set(intake, source, Path.cwd()))
+    found = taken.propensities
+    shown = ", ".join(f"{rank}: {found.values[rank]:.2f}" for rank in sorted(found.values)[:10])
+    measured = f"measured at {len(found.measured)} ranks, eta {found.eta:.2f} fitted" if found.measured else f"1 / rank^{found.eta:g}"
+    pairs = ", ".join(f"{count:,} pairs of {split}" for split, count in taken.pairs.items())
+    print(f"{batch}: {taken.queries:,} queries, {pairs}, of {taken.log.searches:,} searches")
+    print(f"propensities by rank ({measured}): {shown}")
+    for reason, count in taken.left_out.items():
+        print(f"left out: {count:,} pairs {reason}")
+    if taken.log.skipped:
+        print(printable(f"skipped: {taken.log.skipped:,} lines, the first: {taken.log.first}"))
+    return 0

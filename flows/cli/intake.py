@@ -1,0 +1,76 @@
+"""`retemper intake [check | accept]`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.command import Json, ProjectCommand, group
+from tasks.core.stage.errors import printable
+
+if TYPE_CHECKING:
+    from flows.intake.inbox import Batch
+    from flows.intake.settings import Intake
+
+app = group(name="intake", invoke_without_command=True)
+
+
+@app.callback()
+def show(context: typer.Context, as_json: Json = False) -> int:
+    """The batches of the inbox: accepted, quarantined and why, being written, or not checked yet; check one, let one in."""
+    context.obj = as_json
+    if context.invoked_subcommand:
+        return 0
+    from flows.intake.inbox import states
+    from flows.process.display import text_table
+    from flows.repository.project import project_folder
+
+    project_folder()
+    found = states(*rule(), Path.cwd())
+    rows = [[one.name, f"{one.state}{' by hand' * (one.by == 'hand')}", one.reason or one.figures * bool(one.when)] for one in found]
+    text = text_table(["batch", "state", "what"], rows) if rows else "no batch yet"
+    print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) if as_json else printable(text))
+    return 0
+
+
+@app.command(cls=ProjectCommand)
+def check(
+    context: typer.Context, folder: Annotated[Path, typer.Argument(help="A batch, before it is put into the inbox.")], as_json: Json = False
+) -> int:
+    """Check a folder as the next retraining would; status 1 if it would be quarantined. Nothing is kept."""
+    from flows.intake.inbox import check_folder
+
+    found = check_folder(*rule(), Path.cwd(), folder=folder)
+    _show(found, as_json or context.obj)
+    return 0 if found.state == "accepted" else 1
+
+
+@app.command(cls=ProjectCommand)
+def accept(
+    context: typer.Context, batch: Annotated[str, typer.Argument(help="Name of a quarantined batch in the inbox.")], as_json: Json = False
+) -> int:
+    """Let a quarantined batch in: the next retraining takes it. Impossible where prepare would refuse the merged data set."""
+    from flows.intake.inbox import accept
+
+    _show(accept(*rule(), Path.cwd(), name=batch), as_json or context.obj)
+    return 0
+
+
+def rule() -> "tuple[Intake, str]":
+    from flows.parameters.checks import PARAMS
+    from flows.retraining.promotion import read_retraining
+    from tasks.core.stage.params import read_yaml
+
+    return read_retraining().intake, str((read_yaml(PARAMS).get("dataset") or {}).get("source", "demo"))
+
+
+def _show(batch: "Batch", as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(batch), indent=2, ensure_ascii=False))
+        return
+    told = [batch.line, *(f"  {line}" for line in batch.lines)]
+    if batch.state != "accepted" or batch.by == "hand":
+        told.append(f"  {batch.figures}")
+    print(printable("\n".join(told)))

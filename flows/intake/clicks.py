@@ -1,0 +1,241 @@
+"""Click logs to training queries: a batch for the inbox whose train qrels have a weight, the estimated relevance of the pair.
+
+A log is JSON lines or CSV (by its ending), one search each:
+
+    {"query": text, "shown": [ids in order], "clicked": [ids]}    or "position": the clicked ranks, from 1, in place of "clicked"
+
+or the search server's own: events {"event": "search", "id", "query", "shown"} and, behind them, {"event": "click", "id", "position" or
+"doc"}, of which an event without its name is known by "shown". In CSV, lists are JSON or separated by blanks.
+"""
+
+import csv
+import gzip
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.intake.gate import Known
+from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance
+from flows.intake.records import LARGEST_CELL, WEIGHT, lines
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder, write_json
+from tasks.core.tables.id_sets import hashes
+
+PREFIX = "click-"  # begins the ids of queries of a log
+SHARES = 1 << 32  # a query's hash modulo this decides its split
+Method = Literal["harvest", "power"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How clicks become judgments."""
+
+    method: Method = "harvest"
+    eta: float = 1.0  # p_k = 1 / k^eta where nothing is measured
+    most: float = 10.0  # largest weight of one click
+    min_impressions: int = 5  # of a pair
+    min_clicks: int = 1
+    dev_share: float = 0.0  # of the queries
+
+
+@dataclass
+class Log:
+    """A log in counts: by pair and rank, how often shown and clicked; the first spelling of each query; how many searches."""
+
+    counts: dict[Pair, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    searches: int = 0
+    skipped: int = 0
+    first: str = ""  # the first line that was skipped, and why
+
+    def skip(self, line: str) -> None:
+        self.skipped += 1
+        self.first = self.first or line
+
+    def show(self, query: str, shown: Sequence[str]) -> None:
+        """Count a search."""
+        self.searches += 1
+        self.texts.setdefault(plain(query), " ".join(query.split()))
+        for rank, doc in enumerate(shown, 1):
+            self._add(query, doc, rank, shown=1)
+
+    def click(self, query: str, shown: Sequence[str], ranks: set[int]) -> None:
+        """Count the clicks of a search, each rank once."""
+        for rank in ranks:
+            self._add(query, shown[rank - 1], rank, clicked=1)
+
+    def _add(self, query: str, doc: str, rank: int, *, shown: int = 0, clicked: int = 0) -> None:
+        by_rank = self.counts.setdefault((plain(query), doc), {})
+        before = by_rank.get(rank, (0, 0))
+        by_rank[rank] = (before[0] + shown, before[1] + clicked)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of a log."""
+
+    log: Log
+    propensities: Propensities
+    pairs: Mapping[str, int]  # by split
+    queries: int
+    left_out: Mapping[str, int]  # pairs, by reason
+
+
+def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) -> Taken:
+    """Write a log's clicks to the new folder `batch`: queries.jsonl, qrels/train.tsv, and what was estimated in propensities.json.
+
+    `known`: the data set. Queries with the text of a dev or test query are left out, and documents it does not have. UserError where
+    the batch exists, or the log gives no pair.
+    """
+    if batch.exists():
+        raise UserError(f"{batch}: is there already, expected a new batch; name another folder")
+    log = read(path)
+    if not log.searches:
+        raise UserError(f"{path}: found no search{f' ({log.first})' if log.first else ''}, expected lines with query, shown and clicked")
+    ranks = max(rank for by_rank in log.counts.values() for rank in by_rank)
+    found = harvest(log.counts, ranks, rule.eta) if rule.method == "harvest" else power_law(ranks, rule.eta)
+    rows, left_out = _judgments(log, found, rule, known=known)
+    if not rows:
+        told = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+        raise UserError(f"{path}: no pair of a query and a document is left ({told}); lower --min-impressions or --min-clicks")
+    queries = list(dict.fromkeys(query for query, _, _ in rows))
+    splits: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
+    for row in rows:
+        splits["dev" if is_dev(row[0], rule.dev_share) else "train"].append(row)
+    with new_folder(batch) as folder:
+        (folder / "qrels").mkdir()
+        texts = (json.dumps({"_id": name(query), "text": log.texts[query]}, ensure_ascii=False) + "\n" for query in queries)
+        (folder / "queries.jsonl").write_text("".join(texts), encoding="utf-8")
+        for split, some in splits.items():
+            out = (f"{name(query)}\t{doc}\t1" + (f"\t{weight:.6g}" if split == "train" else "") for query, doc, weight in some)
+            header = "query-id\tcorpus-id\tscore" + (f"\t{WEIGHT}" if split == "train" else "")
+            (folder / f"qrels/{split}.tsv").write_text("\n".join([header, *out, ""]), encoding="utf-8")
+        estimated = {"method": rule.method, "eta": found.eta, "measured": found.measured, "propensities": found.values}
+        write_json(folder / "propensities.json", {**estimated, "searches": log.searches, "left_out": left_out})
+    return Taken(log, found, {split: len(some) for split, some in splits.items()}, len(queries), left_out)
+
+
+def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None) -> tuple[list[tuple[str, str, float]], dict[str, int]]:
+    """(query, document, weight) of each pair that counts, and how many do not, by reason."""
+    left_out: Counter[str] = Counter()
+    clicked = [(pair, ranks) for pair, ranks in log.counts.items() if any(count for _, count in ranks.values())]
+    there = known.has_documents([doc for (_, doc), _ in clicked]).tolist() if known else [True] * len(clicked)
+    keys = dict(zip(log.texts, hashes(list(log.texts)).tolist(), strict=True))
+    rows = []
+    for ((query, doc), ranks), here in zip(clicked, there, strict=True):
+        others = (known.train_texts if is_dev(query, rule.dev_share) else known.held_out_texts) if known else set()
+        if not here:
+            left_out["of documents that the data set lacks"] += 1
+        elif keys[query] in others:
+            left_out["of queries that the data set has in another split"] += 1
+        elif sum(shown for shown, _ in ranks.values()) < rule.min_impressions or sum(c for _, c in ranks.values()) < rule.min_clicks:
+            left_out["seen or clicked too rarely"] += 1
+        else:
+            rows.append((query, doc, relevance(ranks, found, rule.most)))
+    return rows, dict(left_out)
+
+
+def plain(query: str) -> str:
+    """What makes two queries the same: text without case, and with single blanks, as prepare finds leaks."""
+    return " ".join(query.casefold().split())
+
+
+def name(query: str) -> str:
+    """The id of a query, by its plain text: the same in every batch."""
+    return PREFIX + blake2b(query.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def is_dev(query: str, share: float) -> bool:
+    """Whether a query is held out: by a hash of its plain text, so that it is in every batch."""
+    return int.from_bytes(blake2b(query.encode("utf-8", "replace"), digest_size=4, person=b"split").digest(), "big") < share * SHARES
+
+
+def read(path: Path) -> Log:
+    """A log in counts; lines that make no sense are skipped and counted. UserError where it cannot be read at all."""
+    if not path.is_file():
+        raise UserError(f"{path}: not found, expected a click log; fix the path")
+    log, open_searches = Log(), dict[str, tuple[str, list[str], set[int]]]()
+    for at, record in _records(path, log):
+        try:
+            _take(record, log, open_searches)
+        except ValueError as error:
+            log.skip(f"{at}: {error}")
+    return log
+
+
+def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, list[str], set[int]]]) -> None:
+    """Count one line; ValueError, in words, where it makes no sense. `searches`: those of the server by id, and their clicked ranks."""
+    if record.get("event", "search" if "shown" in record else "click") == "click":
+        if str(record.get("id")) not in searches:
+            raise ValueError(f"found a click of search {record.get('id')!r}, expected one before it")
+        query, shown, before = searches[str(record["id"])]
+        new = _ranks(record, shown) - before
+        log.click(query, shown, new)
+        before |= new
+        return
+    text, shown = record.get("query"), _list(record.get("shown"))
+    if not isinstance(text, str) or not text.strip() or not shown:
+        raise ValueError("found no query, or nothing shown, expected query and shown")
+    if any(not doc or any(mark in doc for mark in "\t\r\n") for doc in shown) or len(set(shown)) < len(shown):
+        raise ValueError("found an empty id, one with tabs or line ends, or the same twice in shown")
+    ranks = _ranks(record, shown)
+    log.show(text, shown)
+    log.click(text, shown, ranks)
+    if record.get("id") is not None:
+        searches[str(record["id"])] = (text, shown, ranks)
+
+
+def _ranks(record: Mapping[str, Any], shown: Sequence[str]) -> set[int]:
+    """The ranks that were clicked: by position, or by what is shown there."""
+    places = _list(record.get("position"))
+    if places:
+        if not all(place.isdecimal() and 1 <= int(place) <= len(shown) for place in places):
+            raise ValueError(f"found position {', '.join(places)}, expected ranks from 1 to {len(shown)}")
+        return {int(place) for place in places}
+    docs = _list(record.get("clicked", record.get("doc")))
+    if unknown := [doc for doc in docs if doc not in shown]:
+        raise ValueError(f"found a click on {unknown[0]!r}, expected one of those shown")
+    return {list(shown).index(doc) + 1 for doc in docs}
+
+
+def _list(value: object) -> list[str]:
+    """A list of ids or ranks: of JSON, or in one cell."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = json.loads(value)
+    if value is None or isinstance(value, str):
+        return (value or "").split()
+    items = value if isinstance(value, list) else [value]
+    return [str(item) for item in items if isinstance(item, str | int) and not isinstance(item, bool)]
+
+
+def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
+    if path.name.removesuffix(".gz").endswith(".csv"):
+        csv.field_size_limit(LARGEST_CELL)
+        try:
+            with (
+                gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+                if path.suffix == ".gz"
+                else path.open(encoding="utf-8-sig", newline="") as handle
+            ):
+                rows = csv.DictReader(handle)
+                if missing := [column for column in ("query", "shown") if column not in (rows.fieldnames or [])]:
+                    raise UserError(f"{path}:1: no column {', '.join(missing)}, expected query, shown, and clicked or position")
+                for row in rows:
+                    yield f"{path}:{rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
+        except (UnicodeDecodeError, csv.Error, OSError, EOFError) as error:
+            raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8, gzip if its name ends in .gz") from None
+        return
+    for number, line in lines(path, log.skip):
+        at = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            yield at, record
+        else:
+            log.skip(f"{at}: found no JSON object")

@@ -1,0 +1,341 @@
+"""The inbox: every batch is checked once; a good one is merged with the data set, a bad one stays out, and the others go on.
+
+What was found is kept in the project, a JSON file for each batch: in .retemper/accepted, or in .retemper/quarantine with the reasons. It
+counts as long as the batch's files and the source are the same. A quarantined batch is looked at again by every run: what it lacked may
+have come.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.intake.batches import OUT, absolute, unite
+from flows.intake.gate import UNKNOWN, Checked, Known, Settings, check, settings_of
+from flows.intake.records import files_of
+from flows.intake.reference import KINDS, Reference, reference_of
+from flows.intake.settings import FILE, Gate, Intake
+from flows.intake.shift import Shift
+from flows.process.processes import Processes
+from flows.results.origins import INTAKE
+from tasks.core.sources.datasets import local_path, parse_dataset
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json, write_json
+from tasks.core.stage.params import read_yaml
+
+ACCEPTED, QUARANTINE = Path(".retemper/accepted"), Path(".retemper/quarantine")
+PARAMS = Path("params.yaml")
+READABLE = ("beir", "csv")
+State = Literal["accepted", "quarantined", "being written", "not checked"]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is known of a batch. `wrong`: reasons that nobody can overrule; `odd`: those that `retemper intake accept` overrules."""
+
+    name: str
+    state: State
+    stamp: str = ""  # of its files, and the source: another one is another batch
+    wrong: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # each wrong line, the first gate.MOST
+    by: str = "gate"  # or hand
+    when: str = ""
+    documents: int = 0
+    new: int = 0  # documents whose ids the data set lacked
+    duplicates: int = 0
+    queries: int = 0
+    judgments: Mapping[str, int] = field(default_factory=dict)
+    shift: Mapping[str, Any] = field(default_factory=dict)  # of documents and of queries: flows.intake.shift.Shift
+
+    @property
+    def reason(self) -> str:
+        return "; ".join((*self.wrong, *self.odd))
+
+    @property
+    def line(self) -> str:
+        """One line for a log."""
+        if self.state == "quarantined":
+            return f"batch {self.name}: quarantined: {self.reason}"
+        return f"batch {self.name}: {self.state}{f', {self.figures}' if self.state == 'accepted' else ''}"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """For retraining.json and the report: without what only this machine can use."""
+        return {name: value for name, value in asdict(self).items() if name not in ("stamp", "lines", "when")}
+
+    @property
+    def figures(self) -> str:
+        judged = ", ".join(f"{count:,} {split} judgments" for split, count in self.judgments.items())
+        parts = [f"{self.documents:,} documents ({self.new:,} new)", f"{self.queries:,} queries", judged]
+        parts += [f"shift of {kind}: {Shift(**one).words}" for kind, one in self.shift.items()]
+        return ", ".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The SPEC to train on, every batch that was looked at, and those that were quarantined for another reason than before, or at all."""
+
+    spec: str
+    batches: tuple[Batch, ...] = ()
+    bad: tuple[Batch, ...] = ()
+
+
+def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, processes: Processes | None = None) -> Taken:
+    """The data to train on: `source` itself, the last good batch, or a folder (below the current one) that merges all good ones.
+
+    `inbox` and `source` are relative to `project`; params.yaml of the current folder says what prepare refuses. UserError where the
+    inbox is unavailable or `source` cannot be merged.
+    """
+    spec = absolute(source, project)
+    if intake.inbox is None:
+        return Taken(spec)
+    inbox = replace(_inbox(intake, source, project), say=say, processes=processes or Processes())
+    found = inbox.look()
+    if not found:
+        return Taken(spec)
+    if intake.mode == "append":
+        inbox.mergeable()
+    while True:
+        batches = inbox.judge(found)
+        good = [inbox.folder / batch.name for batch in batches if batch.state == "accepted"]
+        if good and intake.mode == "append":
+            try:
+                unite([*inbox.sources, *good])
+            except (UserError, OSError):
+                if all(inbox.stamp(path) == batch.stamp for path, batch in _paired(inbox, batches)):
+                    raise
+        changed = {path.name for path, batch in _paired(inbox, batches) if inbox.stamp(path) != batch.stamp}
+        if not changed:
+            break
+        found = [path for path in found if path.name not in changed]
+        for name in sorted(changed):
+            say(f"batch {name}: changed while it was read; left for the next run")
+    bad = tuple(batch for batch in batches if batch.state == "quarantined" and _is_news(project, batch))
+    for batch in batches:
+        _keep(project, batch)
+    write_json(INTAKE, [batch.record for batch in batches])
+    if good:
+        spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else _spec_of(good[-1])
+    return Taken(spec, tuple(batches), bad)
+
+
+def states(intake: Intake, source: str, project: Path) -> list[Batch]:
+    """Every batch of the inbox, as the last look at it found it. Nothing is read but names, sizes and times."""
+    inbox = _inbox(intake, source, project)
+    found = []
+    for path in inbox.all():
+        writing: State = "being written" if inbox.is_being_written(path) else "not checked"
+        found.append((None if writing == "being written" else inbox.remembered(path)) or Batch(path.name, writing))
+    return found
+
+
+def data_set(intake: Intake, source: str, project: Path) -> Known | None:
+    """What a new batch is checked against: the data set and the accepted batches; None where it is in another form than a batch."""
+    inbox = _inbox(intake, source, project)
+    return inbox.known(inbox.accepted()) if inbox.sources else None
+
+
+def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) -> Batch:
+    """What the gate finds in `folder`, against the data set and the accepted batches; nothing is kept."""
+    inbox = _inbox(intake, source, project)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder, expected a batch")
+    accepted = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
+    return inbox.check(folder, inbox.known(accepted), [])
+
+
+def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
+    """Let a quarantined batch in, on a person's word. UserError where there is no such batch, or prepare would refuse it."""
+    inbox = _inbox(intake, source, project)
+    path = next((path for path in inbox.all() if path.name == name), None)
+    if path is None or inbox.is_being_written(path):
+        known = ", ".join(path.name for path in inbox.look()) or "none yet"
+        raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {known}")
+    batch = inbox.remembered(path) or check_folder(intake, source, project, folder=path)
+    if batch.wrong:
+        raise UserError(
+            f"batch {name}: cannot be merged: {batch.wrong[0]}; fix the batch, or see prepare in params.yaml for what it may drop"
+        )
+    batch = replace(batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path))
+    _keep(project, batch)
+    return batch
+
+
+def _inbox(intake: Intake, source: str, project: Path) -> "Inbox":
+    sections = read_yaml(PARAMS) if PARAMS.exists() else {}
+    return Inbox(project, intake, absolute(source, project), settings_of(sections), print, Processes())
+
+
+@dataclass
+class Inbox:
+    """The batches of one inbox, and what they are checked by."""
+
+    project: Path
+    intake: Intake
+    spec: str
+    settings: Settings
+    say: Say
+    processes: Processes
+
+    @property
+    def folder(self) -> Path:
+        return self.project / local_path(self.intake.inbox or "")
+
+    @property
+    def sources(self) -> list[Path]:
+        """The data set's folder; none under `replace`, where a batch is a whole data set."""
+        spec = parse_dataset(self.spec)
+        return [spec.folder] if self.intake.mode == "append" and spec.kind in READABLE else []
+
+    def mergeable(self) -> None:
+        """UserError where nothing can be added to the source."""
+        if not self.sources:
+            raise UserError(
+                f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, found dataset.source {self.spec}; use replace, or "
+                "beir:PATH"
+            )
+
+    def look(self) -> list[Path]:
+        """The batches that are complete, by name."""
+        return [path for path in self.all() if not self.is_being_written(path)]
+
+    def all(self) -> list[Path]:
+        """Every batch, by name; UserError where there is no inbox."""
+        if self.intake.inbox is None:
+            raise UserError(f"{FILE}: intake.inbox: missing, so there are no batches; name a folder")
+        if not self.folder.is_dir():
+            raise UserError(f"{FILE}: intake.inbox: {self.folder}: no such folder; create it, or give access")
+        return sorted(path for path in self.folder.iterdir() if path.is_dir())
+
+    def is_being_written(self, path: Path) -> bool:
+        """By its name; because it has no file yet; or because one has changed only now."""
+        if path.name.startswith("."):
+            return True
+        times = [file.stat().st_mtime for file in path.rglob("*") if file.is_file()]
+        return not times or time.time() - max(times) < self.intake.settle_seconds
+
+    def stamp(self, path: Path) -> str:
+        """Names, sizes and times of a batch's files, and the source: the same as long as it is the same batch."""
+        try:
+            stats = [(file.relative_to(path).as_posix(), file.stat()) for file in sorted(path.rglob("*")) if file.is_file()]
+        except FileNotFoundError:
+            return ""
+        return " ".join([self.spec, self.intake.mode, *(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in stats)])
+
+    def remembered(self, path: Path) -> Batch | None:
+        """What is on record of the batch as it is now."""
+        for folder in (ACCEPTED, QUARANTINE):
+            if (file := self.project / folder / f"{path.name}.json").exists():
+                known = _read(file)
+                if known.stamp == self.stamp(path):
+                    return known
+        return None
+
+    def accepted(self) -> list[Path]:
+        """The batches that were let in and have not changed; none without an inbox."""
+        there = [] if self.intake.inbox is None else self.look()
+        return [path for path in there if (one := self.remembered(path)) and one.state == "accepted"]
+
+    def known(self, accepted: Sequence[Path]) -> Known:
+        """The data set with the batches in it."""
+        known = Known(2 * self.intake.gate.sample)
+        for folder in (*self.sources, *(accepted if self.intake.mode == "append" else ())):
+            known.add(folder)
+        return known
+
+    def judge(self, found: Sequence[Path]) -> list[Batch]:
+        """Every batch of `found`, accepted or quarantined. One may need another that comes later, so the bad ones are tried again."""
+        result = {path: one for path in found if (one := self.remembered(path)) and one.state == "accepted"}
+        waiting = [path for path in found if path not in result]
+        if waiting:
+            known = self.known([path for path in found if path in result])
+            reference: list[Reference] = []
+            while waiting:
+                before = len(waiting)
+                for path in list(waiting):
+                    result[path] = self.check(path, known, reference)
+                    if result[path].state == "accepted":
+                        waiting.remove(path)
+                        if self.intake.mode == "append":
+                            known.add(path)
+                waiting = [path for path in waiting if UNKNOWN in result[path].reason] if len(waiting) < before else []
+        return [result[path] for path in found]
+
+    def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
+        """One batch against what is `known`. `reference`: empty, or the one to compare texts with, once it has been needed."""
+        rules, stamp = self.intake.gate, self.stamp(path)
+        begun = Batch(path.name, "quarantined", stamp, when=datetime.now(UTC).isoformat(timespec="seconds"))
+        try:
+            if not files_of(path).all():
+                raise UserError(
+                    f"{path}: found no corpus, queries or qrels, expected corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or .csv"
+                )
+            checked = check(path, known, self.settings, size=rules.sample)
+        except (UserError, OSError) as error:
+            return replace(begun, wrong=(" ".join(str(error).split()),), lines=(" ".join(str(error).split()),))
+        begun = replace(
+            begun,
+            wrong=tuple(checked.findings.reasons()),
+            lines=tuple(checked.findings.lines),
+            documents=checked.documents,
+            new=checked.new,
+            duplicates=checked.duplicates,
+            queries=checked.queries,
+            judgments=checked.judgments,
+        )
+        if begun.wrong:
+            return begun
+        odd = _duplicates(checked, rules)
+        if rules.shift is not None and max(checked.documents, checked.queries) >= rules.least:
+            if not reference:
+                reference.append(reference_of(self.project, known, 2 * rules.sample, warn=self.say, processes=self.processes))
+            for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
+                if len(texts) >= rules.least and (found := reference[0].shift(kind, texts)):
+                    begun = replace(begun, shift={**begun.shift, kind: asdict(found)})
+                    if found.auc > rules.shift and found.p <= rules.p:
+                        odd.append(f"shift of {kind}: {found.words}, expected an AUC of at most {rules.shift:g}")
+        return replace(begun, state="quarantined" if odd else "accepted", odd=tuple(odd))
+
+
+def _duplicates(checked: Checked, rules: Gate) -> list[str]:
+    share = checked.duplicates / max(checked.new, 1)
+    if rules.duplicates is None or checked.new < rules.least or share <= rules.duplicates:
+        return []
+    return [
+        f"{checked.duplicates:,} of {checked.new:,} new documents have the text of another one, expected at most {rules.duplicates:.0%}"
+    ]
+
+
+def _paired(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:
+    return [(inbox.folder / batch.name, batch) for batch in batches]
+
+
+def _spec_of(folder: Path) -> str:
+    return f"{'csv' if files_of(folder).csv else 'beir'}:{folder.resolve()}"
+
+
+def _is_news(project: Path, batch: Batch) -> bool:
+    file = project / QUARANTINE / f"{batch.name}.json"
+    return not file.exists() or (_read(file).stamp, _read(file).reason) != (batch.stamp, batch.reason)
+
+
+def _keep(project: Path, batch: Batch) -> None:
+    """Write what was found of a batch where its state says; nowhere else."""
+    places = {"accepted": ACCEPTED, "quarantined": QUARANTINE}
+    for state, folder in places.items():
+        file = project / folder / f"{batch.name}.json"
+        if state != batch.state:
+            file.unlink(missing_ok=True)
+        elif not file.exists() or replace(_read(file), when=batch.when) != batch:
+            write_json(file, asdict(batch))
+
+
+def _read(file: Path) -> Batch:
+    lists = ("wrong", "odd", "lines")
+    found: dict[str, Any] = read_json(file)
+    values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in found.items()}
+    return Batch(**values)

@@ -1,0 +1,289 @@
+"""The records of a batch, in the forms that prepare reads: BEIR or CSV. Every malformed line is reported, not only the first.
+
+    BEIR  corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv: query-id, corpus-id, score, and weight if wanted
+    CSV   corpus.csv, queries.csv, qrels/SPLIT.csv with a header, or .tsv (tasks.prepare.csv_tables)
+
+Each file is optional, and plain or .gz. One line is in memory at a time.
+"""
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.core.sources.datasets import SPLIT_NAMES
+from tasks.core.stage.errors import UserError
+
+NAMES = ("corpus", "queries")
+LARGEST_CELL = 1 << 28  # characters
+INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
+WHITE = re.compile(r"\s")
+SHOWN = 60  # characters of a wrong line that a message quotes
+# Names that a CSV column may have, the same as prepare's (tests/flows/intake/test_records.py compares them).
+DOCUMENT_ID, TITLE, TEXT = ("_id", "id", "docid", "doc_id", "pid"), ("title",), ("text", "passage", "body")
+QUERY_ID, QUERY_TEXT = ("_id", "id", "qid", "query_id", "query-id"), ("text", "query")
+QREL_QUERY, QREL_DOC = ("query-id", "query_id", "qid", "query"), ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
+QREL_GRADE = ("score", "grade", "relevance")
+WEIGHT = "weight"  # the optional fourth column of qrels in BEIR form
+
+Wrong = Callable[[str], None]  # is passed one line for each malformed line
+
+
+class Document(NamedTuple):
+    at: str  # FILE:LINE
+    id: str
+    title: str
+    text: str
+
+
+class Query(NamedTuple):
+    at: str
+    id: str
+    text: str
+
+
+class Judged(NamedTuple):
+    at: str
+    query: str
+    doc: str
+    grade: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a batch that say something, by what they hold; `csv`: in CSV form, not BEIR's."""
+
+    csv: bool
+    documents: Path | None
+    queries: Path | None
+    qrels: dict[str, Path]
+
+    def all(self) -> list[Path]:
+        return [path for path in (self.documents, self.queries, *self.qrels.values()) if path]
+
+
+def files_of(folder: Path) -> Files:
+    """The files of a batch. UserError for two forms of one thing, or qrels of an unknown split."""
+    tables = any(_plain_or_gz(folder, f"{name}{end}") for name in NAMES for end in (".csv", ".tsv"))
+    in_csv = tables or bool(_plain_or_gz(folder / "qrels", "*.csv"))
+    ends = (".csv", ".tsv") if in_csv else (".jsonl",)
+    found = {name: _plain_or_gz(folder, *(f"{name}{end}" for end in ends)) for name in NAMES}
+    other = _plain_or_gz(folder, *(f"{name}.jsonl" for name in NAMES)) if in_csv else []
+    first = [file for files in found.values() for file in files] or _plain_or_gz(folder / "qrels", "*.csv")
+    if other:
+        raise UserError(f"{other[0]}: {first[0].name} exists too, expected either JSON lines or CSV; put them into two batches")
+    for files in found.values():
+        if len(files) > 1:
+            raise UserError(f"{files[0]}: {files[1].name} exists too, expected only one of them; keep one")
+    qrels: dict[str, Path] = {}
+    for file in _plain_or_gz(folder / "qrels", *(("*.csv", "*.tsv") if in_csv else ("*.tsv",))):
+        split = SPLIT_NAMES.get(file.name.removesuffix(".gz").rpartition(".")[0])
+        if split is None:
+            end = ".csv" if in_csv else ".tsv"
+            raise UserError(f"{file}: found qrels of an unknown split, expected train{end}, dev{end}, or test{end}; rename or move it")
+        if split in qrels:
+            raise UserError(f"{file}: {qrels[split].name} exists too, expected only one file of {split} qrels; keep one of them")
+        qrels[split] = file
+    documents, queries = (next(iter(found[name]), None) for name in NAMES)
+    return Files(in_csv, documents, queries, qrels)
+
+
+def documents(files: Files, wrong: Wrong) -> Iterator[Document]:
+    """The valid documents of a batch."""
+    if files.documents is None:
+        return
+    if files.csv:
+        for at, (name, title, text) in _rows(files.documents, (DOCUMENT_ID, TITLE, TEXT), wrong, optional=TITLE):
+            if _named(at, name, wrong):
+                yield Document(at, name, title, text)
+        return
+    for at, record in _objects(files.documents, "_id, title and text", wrong):
+        heading = record.get("title")
+        if heading is not None and not isinstance(heading, str):
+            wrong(f"{at}: found title {_shown(heading)}, expected a string")
+        elif found := _identified(at, record, wrong):
+            yield Document(at, found[0], heading or "", found[1])
+
+
+def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
+    """The valid queries of a batch."""
+    if files.queries is None:
+        return
+    if files.csv:
+        for at, (name, text) in _rows(files.queries, (QUERY_ID, QUERY_TEXT), wrong):
+            if _named(at, name, wrong):
+                yield Query(at, name, text)
+        return
+    for at, record in _objects(files.queries, "_id and text", wrong):
+        if found := _identified(at, record, wrong):
+            yield Query(at, *found)
+
+
+def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
+    """The valid judgments of one split."""
+    path = files.qrels[split]
+    if files.csv:
+        for at, (query, doc, grade) in _rows(path, (QREL_QUERY, QREL_DOC, QREL_GRADE), wrong):
+            if (judged := _judged(at, [query, doc, grade], wrong)) is not None:
+                yield judged
+        return
+    wanted = 3
+    for number, line in lines(path, wrong):
+        at, cells = f"{path}:{number}", line.split("\t")
+        if number == 1 and len(cells) in (3, 4) and not INTEGER.fullmatch(cells[2].strip()):
+            wanted = 4 if cells[-1].strip() == WEIGHT else 3
+            continue
+        if len(cells) != wanted:
+            names = ", ".join(("query-id", "corpus-id", "score", WEIGHT)[:wanted])
+            wrong(
+                f"{at}: found {len(cells)} column{'s' * (len(cells) != 1)} ({_shown(line)}), expected {wanted} separated by tabs ({names})"
+            )
+        elif (judged := _judged(at, cells, wrong)) is not None:
+            yield judged
+
+
+def lines(path: Path, wrong: Wrong) -> Iterator[tuple[int, str]]:
+    """Every line that is not blank, decoded, without its end, and its number from 1."""
+    return ((number, line) for number, line in enumerate(_texts(path, wrong), 1) if line.strip())
+
+
+def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file of a CSV batch as those of the BEIR file that stands for it. UserError for a malformed row."""
+
+    def refuse(line: str) -> None:
+        raise UserError(f"{line}; fix that line")
+
+    number = 0
+    if path == files.documents:
+        for number, document in enumerate(documents(files, refuse), 1):
+            yield number, json.dumps({"_id": document.id, "title": document.title, "text": document.text}, ensure_ascii=False)
+    elif path == files.queries:
+        for number, query in enumerate(queries(files, refuse), 1):
+            yield number, json.dumps({"_id": query.id, "text": query.text}, ensure_ascii=False)
+    else:
+        split = next(name for name, file in files.qrels.items() if file == path)
+        for number, judged in enumerate(judgments(files, split, refuse), 1):
+            yield number, f"{judged.query}\t{judged.doc}\t{judged.grade}"
+
+
+def _raw(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as handle:
+        packed = handle.read(2) == b"\x1f\x8b"
+    with gzip.open(path, "rb") if packed else path.open("rb") as handle:
+        yield from handle
+
+
+def _objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in lines(path, wrong):
+        at = f"{path}:{number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            wrong(f"{at}: not JSON ({_shown(line)}), expected an object with {expected}")
+            continue
+        if isinstance(value, dict):
+            yield at, value
+        else:
+            wrong(f"{at}: found a JSON {type(value).__name__}, expected an object with {expected}")
+
+
+def _identified(at: str, record: dict[str, Any], wrong: Wrong) -> tuple[str, str] | None:
+    """The id and the text of a JSON object; None, and a word on it, where one of them is missing or of the wrong type."""
+    name, text = record.get("_id"), record.get("text")
+    if name is None or isinstance(name, bool) or not isinstance(name, str | int):
+        wrong(f"{at}: found {'no _id' if name is None else f'_id {_shown(name)}'}, expected a string or an integer")
+    elif not isinstance(text, str):
+        wrong(f"{at}: found {'no text' if text is None else f'text {_shown(text)}'}, expected a string")
+    elif any("\ud800" <= character <= "\udfff" for character in f"{name}{text}{record.get('title')}"):
+        wrong(f"{at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff)")
+    elif _named(at, str(name), wrong):
+        return str(name), text
+    return None
+
+
+def _named(at: str, name: str, wrong: Wrong) -> bool:
+    if not name or any(mark in name for mark in "\t\r\n"):
+        wrong(f"{at}: found id {_shown(name)}, expected one without tabs and line ends that is not empty")
+        return False
+    return True
+
+
+def _judged(at: str, cells: Sequence[str], wrong: Wrong) -> Judged | None:
+    query, doc, grade, *rest = cells
+    if not query or not doc:
+        wrong(f"{at}: found query-id {_shown(query)} and corpus-id {_shown(doc)}, expected two ids")
+    elif not INTEGER.fullmatch(grade.strip()):
+        wrong(f"{at}: found grade {_shown(grade)}, expected an integer (0 not relevant, 1 or more relevant)")
+    elif (weight := weight_of(rest[0]) if rest else 1.0) is None:
+        wrong(f"{at}: found weight {_shown(rest[0])}, expected a number above 0")
+    else:
+        return Judged(at, query, doc, int(grade), weight)
+    return None
+
+
+def weight_of(cell: str) -> float | None:
+    """A weight: a finite number above 0."""
+    try:
+        weight = float(cell)
+    except ValueError:
+        return None
+    return weight if 0 < weight < float("inf") else None
+
+
+def _rows(
+    path: Path, wanted: Sequence[tuple[str, ...]], wrong: Wrong, *, optional: tuple[str, ...] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """The cells of `wanted` in every row; a row's place is its first line. After an unterminated quote nothing can be read."""
+    tab = path.name.removesuffix(".gz").endswith(".tsv")
+    csv.field_size_limit(LARGEST_CELL)
+    rows = csv.reader((f"{line}\n" for line in _texts(path, wrong)), delimiter="\t" if tab else ",", strict=True)
+    header: list[str] | None = None
+    places: list[int | None] = []
+    first = 1
+    try:
+        for cells in rows:
+            at, first = f"{path}:{first}", rows.line_num + 1
+            if not any(cell.strip() for cell in cells):
+                continue
+            if header is None:
+                header = [cell.strip() for cell in cells]
+                places = [next((header.index(name) for name in names if name in header), None) for names in wanted]
+                for place, names in zip(places, wanted, strict=True):
+                    if place is None and names != optional:
+                        wrong(f"{at}: found columns {', '.join(header)}, expected {' or '.join(names)}")
+                        return
+            elif len(cells) != len(header):
+                wrong(f"{at}: found {len(cells)} cells, expected {len(header)} as in the header ({', '.join(header)})")
+            else:
+                yield at, ["" if place is None else cells[place] for place in places]
+    except csv.Error as error:
+        wrong(f"{path}:{first}: invalid {'TSV' if tab else 'CSV'} in the row that begins here ({error})")
+
+
+def _texts(path: Path, wrong: Wrong) -> Iterator[str]:
+    """Every line, blank ones too, so that line numbers stay right; a line that cannot be decoded is reported, and blank."""
+    number = 0
+    try:
+        for number, raw in enumerate(_raw(path), 1):
+            try:
+                yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                wrong(f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line")
+                yield ""
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        wrong(f"{path}:{number + 1}: the gzip file is truncated or corrupt here ({error})")
+
+
+def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
+    return sorted({file for pattern in patterns for end in ("", ".gz") for file in folder.glob(pattern + end) if file.is_file()})
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

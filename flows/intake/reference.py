@@ -1,0 +1,110 @@
+"""What a batch's texts are compared with: those that the champion was trained on, by its encoder; before there is one, words.
+
+The champion's sample, its encoder and the sample's vectors are kept in .retemper/reference until another champion is crowned.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from flows.champions import champion
+from flows.champions.champion import Champion
+from flows.intake.gate import Known, Sample
+from flows.intake.shift import Shift, vector_shift, word_shift
+from flows.process.processes import Processes, environment
+from tasks.core.stage.errors import PROBLEM, UserError
+from tasks.core.stage.files import new_folder, read_json, write_json
+from tasks.core.tables.id_sets import hashes
+from tasks.core.tables.parquet import read_batches
+from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+
+FOLDER = Path(".retemper/reference")
+KINDS = ("documents", "queries")
+ROOT = Path(__file__).resolve().parents[2]  # of the code that is running, whatever the current folder has
+LEAST = 20  # texts of each of the three samples of a test
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Texts by kind, and the champion's folder, if there is one: its encoder and the vectors of these texts."""
+
+    texts: dict[str, list[str]]
+    by: str
+    folder: Path | None = None
+    processes: Processes = field(default_factory=Processes)
+
+    def shift(self, kind: str, texts: Sequence[str]) -> Shift | None:
+        """The test of some of a batch's texts, documents or queries; None where there are too few to compare."""
+        fixed, held = self.texts[kind][::2], self.texts[kind][1::2]
+        if min(len(fixed), len(held), len(texts)) < LEAST:
+            return None
+        if self.folder is None:
+            from tasks.core.text.analysis import analyzer
+
+            return word_shift(texts, held, fixed, terms=analyzer("none", "none"))
+        with np.load(self.folder / "vectors.npz") as known:
+            vectors = known[kind]
+        return vector_shift(_encode(self.folder, {kind: list(texts)}, self.processes)[kind], vectors[1::2], vectors[::2], by=self.by)
+
+
+def reference_of(project: Path, known: Known, size: int, *, warn: Warn, processes: Processes) -> Reference:
+    """The champion's, or that of the data set as it is `known`; `size`: of the samples. A champion without its data gives a warning."""
+    words = Reference({"documents": known.sampled_documents.texts(), "queries": known.sampled_queries.texts()}, "words")
+    try:
+        now = champion.current(project)
+        return _of_champion(project, now, size, processes=processes) if now else words
+    except (UserError, OSError) as error:
+        warn(f"test of shift: by words, not by the champion's vectors: {' '.join(str(error).split())}")
+        return words
+
+
+def _of_champion(project: Path, now: Champion, size: int, *, processes: Processes) -> Reference:
+    folder, name = project / FOLDER, f"champion/{now.number}"
+    about = {"champion": now.number, "commit": now.commit, "size": size}
+    if not (folder / "reference.json").exists() or read_json(folder / "reference.json")["of"] != about:
+        with new_folder(folder) as made:
+            texts = _texts(project, now, size, folder=made / "tables")
+            shutil.rmtree(made / "tables")
+            paths = champion.parts_at(project, now).paths
+            champion.get_out(project, now.commit, paths["encoder"], made / "encoder")
+            np.savez(made / "vectors.npz", **_encode(made, texts, processes))  # type: ignore[arg-type]
+            write_json(made / "reference.json", {"of": about, "texts": texts})
+    return Reference(read_json(folder / "reference.json")["texts"], name, folder, processes)
+
+
+def _texts(project: Path, now: Champion, size: int, *, folder: Path) -> dict[str, list[str]]:
+    """A sample of the documents and training queries of the champion's corpus."""
+    corpus = champion.parts_at(project, now).paths.get("corpus", "data/corpus")
+    found = {}
+    for kind, path, schema in (("documents", "documents.parquet", DOCUMENTS), ("queries", "queries/train.parquet", QUERIES)):
+        champion.get_out(project, now.commit, f"{corpus}/{path}", folder / Path(path).name)
+        sample = Sample(size)
+        for batch in read_batches(folder / Path(path).name, schema):
+            titles = batch["title"].to_pylist() if "title" in schema.names else [""] * batch.num_rows
+            texts = [f"{title} {text}".strip() if title else text for title, text in zip(titles, batch["text"].to_pylist(), strict=True)]
+            sample.add(hashes(batch["id"].to_pylist()).tolist(), texts)
+        found[kind] = sample.texts()
+    return found
+
+
+def _encode(folder: Path, texts: dict[str, list[str]], processes: Processes) -> dict[str, npt.NDArray[np.float32]]:
+    """Vectors of texts by the encoder in `folder`; UserError where it cannot be loaded."""
+    given, out, said = folder / "texts.json", folder / "out.npz", list[str]()
+    given.write_text(json.dumps(texts), encoding="utf-8")
+    command = [sys.executable, "-m", "flows.intake.vectors", *(str(path.resolve()) for path in (folder / "encoder", given, out))]
+    env = {name: value for name, value in environment().items() if name != PROBLEM}  # a failure is a warning here
+    try:
+        if processes.run(command, said.append, env, ROOT):
+            raise UserError(said[-1].removeprefix("retemper: ") if said else "the encoder's process ended without a word")
+        with np.load(out) as found:
+            return {kind: found[kind] for kind in texts}
+    finally:
+        for path in (given, out):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,214 @@
+"""Click logs to a batch: a simulation with a known position bias, the estimators against plain loops, what a log may look like."""
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import spearmanr
+
+from flows.intake import clicks
+from flows.intake.clicks import Rule, name, read, take_in
+from flows.intake.gate import Known, Settings, check
+from flows.intake.propensity import comparisons, harvest, power_law, relevance
+from flows.intake.records import files_of, judgments
+from tasks.core.stage.errors import UserError
+
+RANKS, ETA = 8, 1.1
+
+
+def simulate(path: Path, searches: int, queries: int = 40, seed: int = 0) -> dict[tuple[str, str], float]:
+    """A log under the position-based model, p_k = 1 / k^ETA; two rankers, each wrong in its own way, so documents change ranks."""
+    draw = random.Random(seed)
+    relevant = {(f"query {q}", f"d{q}-{d}"): draw.choice([0.1, 0.3, 0.6, 0.9]) for q in range(queries) for d in range(RANKS)}
+    rankings = {}
+    for query in {query for query, _ in relevant}:
+        docs = [doc for one, doc in relevant if one == query]
+        rankings[query] = [draw.sample(docs, len(docs)) for _ in range(2)]
+    with path.open("w") as handle:
+        for _ in range(searches):
+            query = f"query {draw.randrange(queries)}"
+            shown = draw.choice(rankings[query])
+            clicked = [doc for rank, doc in enumerate(shown, 1) if draw.random() < rank**-ETA * relevant[query, doc]]
+            handle.write(json.dumps({"query": query, "shown": shown, "clicked": clicked}) + "\n")
+    return relevant
+
+
+def test_a_known_bias_is_measured_and_the_order_of_relevance_comes_back(tmp_path: Path) -> None:
+    relevant = simulate(tmp_path / "log.jsonl", 40_000)
+    log = read(tmp_path / "log.jsonl")
+    assert log.searches == 40_000
+    found = harvest(log.counts, RANKS, 1.0)
+    assert found.measured == tuple(range(1, RANKS + 1))
+    for rank in found.measured:
+        assert found.values[rank] == pytest.approx(rank**-ETA, rel=0.1)
+    assert found.eta == pytest.approx(ETA, abs=0.05)
+    pairs = list(relevant)
+    true = [relevant[pair] for pair in pairs]
+    unbiased = [relevance(log.counts[pair], found, 100.0) for pair in pairs]
+    raw = [relevance(log.counts[pair], power_law(RANKS, 0), 100.0) for pair in pairs]
+    assert spearmanr(true, unbiased).statistic > 0.95
+
+    def wrong(estimate: list[float]) -> float:
+        """The share of pairs of one query, one more relevant, that come in the wrong order."""
+        value = dict(zip(pairs, estimate, strict=True))
+        unequal = [(a, b) for a in pairs for b in pairs if a[0] == b[0] and relevant[a] > relevant[b]]
+        return sum(value[a] <= value[b] for a, b in unequal) / len(unequal)
+
+    assert wrong(unbiased) < 0.03 < 0.08 < wrong(raw)
+    assert abs(sum(unbiased) - sum(true)) / len(true) < 0.02, "unbiased"
+    assert abs(sum(raw) - sum(true)) / len(true) > 0.2
+
+
+def test_the_estimators_equal_plain_loops() -> None:
+    draw = random.Random(3)
+    counts: dict[Any, Any] = {}
+    for query in range(30):
+        for rank in draw.sample(range(1, 5), 3):
+            shown = draw.randrange(20, 60)
+            counts.setdefault((f"q{query}", "d"), {})[rank] = (shown, draw.randrange(5, shown))
+    pairs = comparisons(counts)
+    for first in range(1, 5):
+        for second in range(first + 1, 5):
+            one = other = 0.0
+            for by_rank in counts.values():
+                if first in by_rank and second in by_rank:
+                    (n1, c1), (n2, c2) = by_rank[first], by_rank[second]
+                    one += c1 / n1 * (n1 * n2 / (n1 + n2))
+                    other += c2 / n2 * (n1 * n2 / (n1 + n2))
+            assert pairs[first, second] == pytest.approx((one, other))
+    found = harvest(counts, 4, 1.0)
+
+    def loss(logs: dict[int, float]) -> float:
+        return sum((logs[a] - logs[b] - math.log(one / other)) ** 2 / (1 / one + 1 / other) for (a, b), (one, other) in pairs.items())
+
+    best = {rank: math.log(found.values[rank]) for rank in range(1, 5)}
+    assert best[1] == 0
+    for rank in range(2, 5):
+        for step in (-1e-3, 1e-3):
+            assert loss(best | {rank: best[rank] + step}) > loss(best), "the minimum of the weighted squares"
+    by_rank = counts["q0", "d"]
+    by_hand = sum(count * min(1 / found.values[rank], 1.5) for rank, (_, count) in by_rank.items()) / sum(n for n, _ in by_rank.values())
+    assert relevance(by_rank, found, 1.5) == pytest.approx(by_hand)
+
+
+def test_ranks_that_nothing_connects_follow_the_power_law() -> None:
+    counts = {("q", "a"): {1: (100, 80), 2: (100, 40)}, ("q", "b"): {5: (100, 80), 6: (100, 20)}, ("q", "c"): {1: (9, 9), 3: (9, 1)}}
+    found = harvest(counts, 6, 1.0)
+    assert found.measured == (1, 2)
+    assert found.values[2] == pytest.approx(0.5)
+    assert found.eta == pytest.approx(1.0)
+    assert found.values[6] == pytest.approx(1 / 6)
+    assert harvest({("q", "a"): {1: (9, 9)}}, 3, 0.5) == power_law(3, 0.5)
+
+
+LINES = [
+    {"query": "Red  shoes", "shown": ["a", "b", "c"], "clicked": ["b"]},
+    {"query": "red shoes", "shown": ["b", "a"], "position": 2},
+    {"query": "blue", "shown": ["c", "a"], "clicked": []},
+    {"query": "blue", "shown": ["c", "a"], "position": [1, 2]},
+]
+COUNTS = {
+    ("red shoes", "a"): {1: (1, 0), 2: (1, 1)},
+    ("red shoes", "b"): {1: (1, 0), 2: (1, 1)},
+    ("red shoes", "c"): {3: (1, 0)},
+    ("blue", "c"): {1: (2, 1)},
+    ("blue", "a"): {2: (2, 1)},
+}
+
+
+def test_three_forms_of_one_log(tmp_path: Path) -> None:
+    plain, table, server = tmp_path / "log.jsonl", tmp_path / "log.csv", tmp_path / "server.jsonl"
+    plain.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    table.write_text('query,shown,clicked,position\nRed  shoes,a b c,b,\nred shoes,b a,,2\nblue,"[""c"", ""a""]",,\nblue,c a,,1 2\n')
+    events: list[dict[str, Any]] = []
+    for number, line in enumerate(LINES):
+        events.append({"event": "search", "id": str(number), "time": 1.5, "query": line["query"], "shown": line["shown"], "model": "m"})
+    events.append({"event": "click", "id": "0", "doc": "b", "position": 2})
+    events += [{"event": "click", "id": "1", "doc": "a"}, {"event": "click", "id": "1", "doc": "a", "position": 2}]
+    events += [{"id": "3", "position": 1, "doc": "c"}, {"id": "3", "position": 2, "doc": "a"}]
+    server.write_text("".join(json.dumps(line) + "\n" for line in events))
+    for file in (plain, table, server):
+        log = read(file)
+        assert (log.searches, log.skipped, log.counts) == (4, 0, COUNTS), file.name
+        assert log.texts == {"red shoes": "Red shoes", "blue": "blue"}
+
+
+def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    wrong = [
+        '{"query": "x", "shown": ["a"], "clicked": ["b"]}',
+        '{"query": "x", "shown": ["a"], "position": 2}',
+        '{"event": "click", "id": 7}',
+    ]
+    wrong += [
+        '{"query": " ", "shown": ["a"]}',
+        '{"query": "x", "shown": []}',
+        '{"query": "x", "shown": ["a", "a"]}',
+        "[]",
+        '{"query": "cut',
+    ]
+    file.write_text("\n".join([json.dumps(LINES[0]), *wrong]))
+    log = read(file)
+    assert (log.searches, log.skipped) == (1, len(wrong))
+    assert log.first == f"{file}:2: found a click on 'b', expected one of those shown"
+
+
+def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
+    simulate(tmp_path / "log.jsonl", 3000, queries=30)
+    data = tmp_path / "data"
+    (data / "qrels").mkdir(parents=True)
+    docs = [f"d{q}-{d}" for q in range(29) for d in range(RANKS)]
+    (data / "corpus.jsonl").write_text("".join(json.dumps({"_id": doc, "text": doc}) + "\n" for doc in docs))
+    by_hash = {held: next(n for n in range(29) if clicks.is_dev(f"query {n}", 0.3) == held) for held in (False, True)}
+    (data / "queries.jsonl").write_text(
+        f'{{"_id": "t1", "text": "Query  {by_hash[False]}"}}\n{{"_id": "t2", "text": "query {by_hash[True]}"}}\n'
+    )
+    (data / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nt1\td0-0\t1\n")
+    (data / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nt2\td0-0\t1\n")
+    known = Known(10)
+    known.add(data)
+    rule = Rule(dev_share=0.3, most=5.0)
+    taken = take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule, known=known)
+    assert set(taken.pairs) == {"train", "dev"}
+    assert set(taken.left_out) >= {"of documents that the data set lacks", "of queries that the data set has in another split"}
+    assert not check(tmp_path / "batch", known, Settings(), size=10).findings.reasons()
+    train = list(judgments(files_of(tmp_path / "batch"), "train", pytest.fail))
+    dev = list(judgments(files_of(tmp_path / "batch"), "dev", pytest.fail))
+    for one in train:
+        query = next(query for query in taken.log.texts if name(query) == one.query)
+        assert one.weight == pytest.approx(relevance(taken.log.counts[query, one.doc], taken.propensities, 5.0), rel=1e-5)
+    assert {one.grade for one in train + dev} == {1}
+    assert name(f"query {by_hash[False]}") not in {one.query for one in train}, "held out by the data set"
+    held = {one.query for one in dev}
+    assert held == {name(query) for query in taken.log.texts if clicks.is_dev(query, 0.3)} - {
+        name("query 29"),
+        name(f"query {by_hash[True]}"),
+    }
+    assert json.loads((tmp_path / "batch/propensities.json").read_text())["searches"] == 3000
+    with pytest.raises(UserError, match="batch: is there already"):
+        take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule)
+    with pytest.raises(UserError, match=r"no pair .* is left \(\d+ seen or clicked too rarely\); lower --min-impressions"):
+        take_in(tmp_path / "log.jsonl", tmp_path / "other", Rule(min_impressions=10_000))
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("log.jsonl", "", "found no search, expected lines with query, shown and clicked"),
+        ("log.jsonl", "x\n", "found no search (FILE:1: found no JSON object)"),
+        ("log.csv", "query,clicked\na,b\n", "FILE:1: no column shown, expected query, shown"),
+        ("none", None, "FILE: not found, expected a click log"),
+    ],
+)
+def test_logs_that_cannot_be_read(tmp_path: Path, file: str, text: str | None, said: str) -> None:
+    path = tmp_path / file
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError) as refusal:
+        take_in(path, tmp_path / "batch", Rule())
+    assert said.replace("FILE", str(path)) in str(refusal.value)
+    assert not (tmp_path / "batch").exists()

@@ -1,0 +1,185 @@
+"""Good and bad batches side by side: what is merged, what is quarantined and why, what a person may overrule."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.intake import inbox
+from flows.intake.gate import LEAKS, UNKNOWN
+from flows.intake.inbox import Batch, accept, check_folder, states, take_in
+from flows.intake.settings import Gate, Intake
+from tasks.core.stage.errors import UserError
+
+RULE = Intake(inbox="inbox")
+SOURCE = "beir:base"
+Qrels = dict[tuple[str, str], int]
+
+
+def put(folder: Path, documents: dict[str, str] | None = None, queries: dict[str, str] | None = None, **qrels: Qrels) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, records in (("corpus", documents), ("queries", queries)):
+        if records:
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps({"_id": i, "text": text}) + "\n" for i, text in records.items()))
+    for split, judged in qrels.items():
+        (folder / "qrels").mkdir(exist_ok=True)
+        lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{doc}\t{grade}" for (query, doc), grade in judged.items())]
+        (folder / f"qrels/{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data set of two documents, a train and a dev query."""
+    monkeypatch.chdir(tmp_path)
+    train: Qrels = {("q1", "d1"): 1}
+    dev: Qrels = {("q2", "d2"): 1}
+    put(tmp_path / "base", {"d1": "one", "d2": "two"}, {"q1": "What is one?", "q2": "what is  TWO"}, train=train, dev=dev)
+    (tmp_path / "inbox").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def take(project: Path) -> Callable[..., dict[str, Batch]]:
+    def taken(rule: Intake = RULE, source: str = SOURCE) -> dict[str, Batch]:
+        return {batch.name: batch for batch in take_in(rule, source, project, say=lambda _: None).batches}
+
+    return taken
+
+
+def merged(project: Path) -> list[str]:
+    return [json.loads(line)["_id"] for line in (project / ".retemper/dataset/corpus.jsonl").read_text().splitlines()]
+
+
+def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> None:
+    there = project / "inbox"
+    put(there / "01-good", {"d3": "three"}, {"q3": "what is three"}, train={("q3", "d3"): 1})
+    put(there / "02-malformed", {"d4": "four"})
+    with (there / "02-malformed/corpus.jsonl").open("a") as handle:
+        handle.write('{"_id": "d5"\n[]\n{"_id": "d6"}\n{"_id": "d4", "text": "again"}\n{"_id": "d7", "text": " "}\n')
+    put(there / "03-leak", None, {"q9": "What IS two"}, train={("q9", "d1"): 1})
+    put(there / "04-leak-by-id", None, None, train={("q2", "d1"): 1})
+    put(there / "05-unknown", None, None, dev={("q2", "d99"): 1, ("q77", "d1"): 1})
+    put(there / "06-judgments", None, None, dev={("q2", "d1"): 0})
+    (there / "07-csv/qrels").mkdir(parents=True)
+    (there / "07-csv/corpus.csv").write_text('id,title,text\nd8,"Eight, a title","eight\nlines"\n')
+    (there / "07-csv/queries.csv").write_text("query_id,query\nq8,what is eight\n")
+    (there / "07-csv/qrels/train.csv").write_text("query,doc,grade\nq8,d8,2\n")
+    put(there / ".08-half", {"d10": "ten"})
+    (there / "09-empty").mkdir()
+    (there / "10-strange").mkdir()
+    (there / "10-strange/data.json").write_text("{}")
+    found = take()
+    assert {name for name, batch in found.items() if batch.state == "accepted"} == {"01-good", "06-judgments", "07-csv"}
+    assert {name for name, batch in found.items() if batch.state == "quarantined"} == {
+        "02-malformed", "03-leak", "04-leak-by-id", "05-unknown", "10-strange",
+    }  # fmt: skip
+    assert merged(project) == ["d1", "d2", "d3", "d8"]
+    assert json.loads((project / ".retemper/dataset/corpus.jsonl").read_text().splitlines()[-1])["title"] == "Eight, a title"
+    assert (project / ".retemper/dataset/qrels/train.tsv").read_text().splitlines()[1:] == ["q1\td1\t1", "q3\td3\t1", "q8\td8\t2"]
+    assert (project / ".retemper/dataset/qrels/dev.tsv").read_text().splitlines()[1:] == ["q2\td2\t1", "q2\td1\t0"]
+
+    bad = found["02-malformed"]
+    file = there / "02-malformed/corpus.jsonl"
+    assert [line.removeprefix(f"{file}:").partition(": ")[0] for line in bad.lines] == ["2", "3", "4", "5", "6"], "each line, by number"
+    assert bad.reason.startswith(f"3 malformed lines: {file}:2: not JSON")
+    assert f"{file}:5: id 'd4' is used twice" in bad.reason
+    assert f"{file}:6: document 'd7' has an empty title and text" in bad.reason
+    assert f"1 {LEAKS}: query 'q9' has the text of a query of dev or test" == found["03-leak"].reason
+    assert f"1 {LEAKS}: query 'q2' is judged in train and in dev or test" == found["04-leak-by-id"].reason
+    assert found["05-unknown"].reason.startswith(f"2 {UNKNOWN}: {there / '05-unknown/qrels/dev.tsv'}:2: document 'd99' is neither")
+    assert "found no corpus, queries or qrels" in found["10-strange"].reason
+    assert (found["07-csv"].documents, found["07-csv"].new, found["07-csv"].queries) == (1, 1, 1)
+    assert found["07-csv"].judgments == {"train": 1}
+
+    listed = {batch.name: batch.state for batch in states(RULE, SOURCE, project)}
+    assert listed[".08-half"] == listed["09-empty"] == "being written"
+    assert {name for name, state in listed.items() if state == "quarantined"} == {n for n, b in found.items() if b.state == "quarantined"}
+    assert {path.stem for path in (project / ".retemper/quarantine").iterdir()} == {n for n, s in listed.items() if s == "quarantined"}
+    with pytest.raises(UserError, match="batch 03-leak: cannot be merged: 1 training queries that are in dev or test"):
+        accept(RULE, SOURCE, project, name="03-leak")
+    with pytest.raises(UserError, match="nowhere: no such batch"):
+        accept(RULE, SOURCE, project, name="nowhere")
+
+    (there / "03-leak/queries.jsonl").write_text('{"_id": "q9", "text": "what is nine"}\n')
+    put(there / "99-late", {"d99": "ninety-nine"}, {"q77": "77"})
+    found = take()
+    assert found["03-leak"].state == "accepted", "another file is another batch"
+    assert found["05-unknown"].state == "accepted", "what it needs came with a later batch"
+    assert not (project / ".retemper/quarantine/05-unknown.json").exists()
+
+
+def test_only_what_is_new_is_news(project: Path) -> None:
+    put(project / "inbox/1", None, None, dev={("q2", "d99"): 1})
+    assert [batch.name for batch in take_in(RULE, SOURCE, project).bad] == ["1"]
+    assert not take_in(RULE, SOURCE, project).bad, "the same again"
+    put(project / "inbox/1", None, None, dev={("q2", "d98"): 1})
+    assert [batch.name for batch in take_in(RULE, SOURCE, project).bad] == ["1"]
+
+
+def test_what_prepare_drops_is_no_reason(project: Path, take: Any) -> None:
+    put(project / "inbox/1", {"d 5": ""}, {"q9": "what is two"}, train={("q9", "d1"): 1, ("q9", "d99"): 1})
+    (project / "params.yaml").write_text("prepare: {leaks: drop, unknown_documents: drop, empty_texts: drop, ids: escape}\n")
+    assert take()["1"].state == "accepted"
+    for allowed in ("leaks", "unknown_documents", "empty_texts", "ids"):
+        values = dict.fromkeys(("leaks", "unknown_documents", "empty_texts"), "drop") | {"ids": "escape", allowed: "refuse"}
+        (project / "params.yaml").write_text(f"prepare: {json.dumps(values)}\n")
+        put(project / "inbox/1", {"d 5": "", f"d{allowed}": "x"})
+        assert take()["1"].state == "quarantined", allowed
+
+
+def test_a_batch_of_copies_is_a_matter_of_judgment(project: Path, take: Any) -> None:
+    put(project / "inbox/1", {f"n{n}": "one" if n < 4 else f"text {n}" for n in range(10)})
+    strict = Intake(inbox="inbox", gate=Gate(duplicates=0.3, least=10))
+    assert take(strict)["1"].reason == "4 of 10 new documents have the text of another one, expected at most 30%"
+    assert take(Intake(inbox="inbox", gate=Gate(duplicates=0.4, least=10)))["1"].state == "accepted"
+    put(project / "inbox/1", {f"n{n}": "same" if n < 5 else f"text {n}" for n in range(10)})
+    assert take(strict)["1"].duplicates == 4, "all but the first of those in the batch"
+    assert accept(strict, SOURCE, project, name="1").by == "hand"
+    assert [(one.state, one.by) for one in states(strict, SOURCE, project)] == [("accepted", "hand")]
+    assert take(strict)["1"].state == "accepted", "a person's word stands"
+    assert len(merged(project)) == 12
+    assert take(RULE, "beir:./base/../base")["1"].state == "accepted"
+
+
+def test_a_batch_that_changes_meanwhile_is_left_for_next_time(project: Path, take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(project / "inbox/1", {"d3": "three"})
+    put(project / "inbox/2", {"d4": "four"})
+    real, calls = inbox.unite, []
+
+    def unite(folders: list[Path]) -> None:
+        real(folders)
+        if not calls:
+            put(project / "inbox/2", {"d4": "four", "d5": "five"})
+        calls.append(folders)
+
+    monkeypatch.setattr(inbox, "unite", unite)
+    assert list(take()) == ["1"]
+    assert merged(project) == ["d1", "d2", "d3"]
+    assert set(take()) == {"1", "2"}
+    assert take(Intake(inbox="inbox", settle_seconds=1e6)) == {}
+
+
+def test_check_keeps_nothing(project: Path) -> None:
+    put(project / "inbox/1", {"d3": "three"})
+    take_in(RULE, SOURCE, project)
+    folder = put(project / "elsewhere", None, {"q5": "five"}, train={("q5", "d3"): 1})
+    before = sorted((project / ".retemper").rglob("*"))
+    assert check_folder(RULE, SOURCE, project, folder=folder).state == "accepted", "a document of an accepted batch is known"
+    assert check_folder(Intake(), SOURCE, project, folder=folder).state == "quarantined", "there is no inbox"
+    assert sorted((project / ".retemper").rglob("*")) == before
+    with pytest.raises(UserError, match="no such folder"):
+        check_folder(RULE, SOURCE, project, folder=project / "nowhere")
+
+
+def test_the_last_good_batch_replaces_the_data_set(project: Path) -> None:
+    rule = Intake(inbox="inbox", mode="replace")
+    put(project / "inbox/1", {"d3": "three"}, {"q3": "3"}, train={("q3", "d3"): 1})
+    put(project / "inbox/2", None, None, train={("q3", "d3"): 1})
+    taken = take_in(rule, "demo", project)
+    assert taken.spec == f"beir:{project / 'inbox/1'}"
+    assert [batch.state for batch in taken.batches] == ["accepted", "quarantined"], "a batch is a whole data set"
+    put(project / "inbox/2", {"d3": "three"}, {"q3": "3"})
+    assert take_in(rule, "demo", project).spec == f"beir:{project / 'inbox/2'}"

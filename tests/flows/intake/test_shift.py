@@ -1,0 +1,120 @@
+"""The test of shift: its parts against plain loops, false alarms on random splits of real texts, alarms on foreign ones."""
+
+import json
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu
+
+from flows.intake import inbox, reference
+from flows.intake.gate import Known
+from flows.intake.inbox import take_in
+from flows.intake.reference import Reference
+from flows.intake.settings import Gate, Intake
+from flows.intake.shift import Shift, larger, nearest, rarity, vector_shift, word_shift
+from flows.process.processes import Processes
+from tasks.core.sources.datasets import demo_file
+from tasks.core.stage.errors import UserError
+from tasks.core.text.analysis import analyzer
+
+terms = analyzer("none", "none")
+
+
+@pytest.fixture(scope="module")
+def leads() -> list[str]:
+    """Texts of the demo's articles, in random order."""
+    articles = json.loads(demo_file().read_text()).values()
+    found = [article["extract"] for article in articles if len(article.get("extract") or "") > 100]
+    assert len(found) > 5000
+    random.Random(0).shuffle(found)
+    return [text[:400] for text in found]
+
+
+def test_the_parts_equal_plain_loops() -> None:
+    rng = np.random.default_rng(0)
+    one, fixed = rng.normal(size=(7, 4)), rng.normal(size=(9, 4))
+    one, fixed = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (one, fixed))
+    for row, found in zip(one, nearest(one, fixed), strict=True):
+        assert found == pytest.approx(1 - sum(sorted((float(row @ other) for other in fixed), reverse=True)[:5]) / 5)
+    texts = ["red red shoes", "unknown", ""]
+    counts = Counter({"red": 3, "shoes": 1})
+    assert rarity(texts, counts, 9, terms=terms).tolist() == pytest.approx(
+        [(math.log(10 / 4) + math.log(10 / 2)) / 2, math.log(10), math.log(10)]
+    )
+    first, second = rng.integers(0, 9, size=30).astype(float), rng.integers(2, 11, size=40).astype(float)
+    auc, p = larger(second, first)
+    assert auc == pytest.approx(sum((a > b) + (a == b) / 2 for a in second for b in first) / 1200)
+    assert p == pytest.approx(mannwhitneyu(second, first, alternative="greater").pvalue, abs=0.01)
+    assert larger(first, second)[1] > 0.9, "one-sided"
+
+
+def test_false_alarms_on_random_splits_are_rare(leads: list[str]) -> None:
+    rule, alarms, low = Gate(), 0, 0
+    assert rule.shift is not None
+    for seed in range(40):
+        texts = random.Random(seed).sample(leads, 700)
+        found = word_shift(texts[:100], texts[100:400], texts[400:], terms=terms)
+        assert 0.4 < found.auc < 0.6
+        low += found.p <= 0.05
+        alarms += found.auc > rule.shift and found.p <= rule.p
+    assert alarms == 0
+    assert low <= 6, "p is not below 5 % in many more than 5 % of the splits"  # P(more than 6 of 40) = 0.3 %
+
+
+def test_foreign_texts_are_an_alarm(leads: list[str]) -> None:
+    draw = random.Random(1)
+    noise = ["".join(draw.choice("abcdefghij ") for _ in range(200)) for _ in range(60)]
+    found = word_shift(noise, leads[:300], leads[300:600], terms=terms)
+    assert found.auc > 0.99 and found.p <= 0.001
+    rng = np.random.default_rng(0)
+    known, foreign = rng.normal(size=(600, 16)) + 3, rng.normal(size=(60, 16)) - 3
+    alarm = vector_shift(foreign, known[:300], known[300:], by="x")
+    assert alarm.auc == 1 and alarm.p == 0.001 and alarm.mean == pytest.approx(2, abs=0.1), "the means point the other way"
+    topic = known[:300][np.argsort(known[:300, 0])[:60]]
+    assert vector_shift(topic, known[60:300], known[300:], by="x").auc < 0.9, "one topic that is covered"
+
+
+def test_a_foreign_batch_is_quarantined_and_let_in_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(1)
+
+    def put(folder: Path, texts: list[str]) -> None:
+        folder.mkdir(parents=True)
+        lines = (json.dumps({"_id": f"{folder.name}-{number}", "text": text}) + "\n" for number, text in enumerate(texts))
+        (folder / "corpus.jsonl").write_text("".join(lines))
+
+    put(tmp_path / "base", leads[:400])
+    put(tmp_path / "inbox/good", leads[400:500])
+    put(tmp_path / "inbox/noise", ["".join(draw.choice("abcdefghij ") for _ in range(200)) for _ in range(60)])
+    rule = Intake(inbox="inbox")
+    said: list[str] = []
+    monkeypatch.setattr(reference.champion, "current", lambda _: None)
+    found = {batch.name: batch for batch in take_in(rule, "beir:base", tmp_path, say=said.append).batches}
+    assert found["good"].state == "accepted"
+    assert found["good"].shift["documents"]["by"] == "words"
+    assert found["noise"].reason.startswith(
+        "shift of documents: AUC 1.000, p 0.001 (60 against 200 by words), expected an AUC of at most 0.95"
+    )
+    assert inbox.accept(rule, "beir:base", tmp_path, name="noise").state == "accepted"
+    assert not said
+    assert [batch.state for batch in take_in(rule, "beir:base", tmp_path).batches] == ["accepted", "accepted"]
+    off = Intake(inbox="inbox", gate=Gate(shift=None))
+    put(tmp_path / "inbox/third", ["x y z"] * 60)
+    assert take_in(off, "beir:base", tmp_path).batches[-1].shift == {}
+
+
+def test_without_the_champions_data_words_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: Path) -> None:
+        raise UserError("data/corpus of 1234: neither in the cache nor on the remote")
+
+    monkeypatch.setattr(reference.champion, "current", gone)
+    said: list[str] = []
+    found = reference.reference_of(tmp_path, Known(10), 10, warn=said.append, processes=Processes())
+    assert found.by == "words"
+    assert said == ["test of shift: by words, not by the champion's vectors: data/corpus of 1234: neither in the cache nor on the remote"]
+    assert Reference({"documents": ["a"] * 100, "queries": []}, "words").shift("queries", ["a"] * 100) is None
+    assert Shift(0.5, 0.4, None, 10, 20, "words").words == "AUC 0.500, p 0.4 (10 against 20 by words)"
