@@ -12,7 +12,24 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from flows.cli import browse, champion, compare, evaluate, gc, judgments, lineage, merge, remote, retrain, rounds, run, search, sweep
+from flows.cli import (
+    bisect,
+    browse,
+    champion,
+    compare,
+    evaluate,
+    gc,
+    judgments,
+    lineage,
+    merge,
+    remote,
+    retrain,
+    rounds,
+    run,
+    search,
+    sweep,
+    why,
+)
 from flows.cli.command import Check
 from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable
@@ -37,6 +54,8 @@ EXAMPLES = (  # a command, and what it does
     ("retemper merge", "after a git merge with conflicts: both sides' params.yaml and dvc.lock"),
     ("retemper sweep grid.yaml", "the points of a grid as DVC experiments"),
     ("retemper lineage star", "what made a model"),
+    ("retemper why champion/4 champion/5", "how much of a change is due to data, parameters, code, and seed"),
+    ("retemper bisect", "the batch of the inbox that made the model worse"),
     ("retemper retrain", "take in new data, train, and crown the new model if it is not worse"),
     ("retemper champion", "which model is served, since when, from which data"),
     ("retemper champion rollback", "serve the previous one again"),
@@ -78,7 +97,7 @@ def build() -> typer.Typer:
     )
     for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, remote):
         app.add_typer(group.app)
-    for more in (remote.cache, merge.app, judgments.app, gc.app, lineage.app, sweep.app):
+    for more in (why.app, bisect.app, remote.cache, merge.app, judgments.app, gc.app, lineage.app, sweep.app):
         app.add_typer(more)
     return app
 

@@ -30,10 +30,7 @@ def take_in(intake: Intake, source: str, project: Path) -> str:
     """
     if intake.inbox is None:
         return absolute(source, project)
-    inbox = project / local_path(intake.inbox)
-    if not inbox.is_dir():
-        raise UserError(f"{FILE}: intake.inbox: {inbox}: no such folder; create it, or give access")
-    batches = sorted(path for path in inbox.iterdir() if path.is_dir() and not path.name.startswith("."))
+    batches = list_batches(intake.inbox, project)
     if not batches:
         return absolute(source, project)
     if intake.mode == "replace":
@@ -45,6 +42,14 @@ def take_in(intake: Intake, source: str, project: Path) -> str:
         )
     unite([spec.folder, *batches])
     return f"beir:{OUT.resolve()}"
+
+
+def list_batches(inbox: str, project: Path) -> list[Path]:
+    """The batches of `inbox`, which is relative to `project`, in the order in which they are merged. UserError where it is unavailable."""
+    folder = project / local_path(inbox)
+    if not folder.is_dir():
+        raise UserError(f"{FILE}: intake.inbox: {folder}: no such folder; create it, or give access")
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def absolute(source: str, project: Path) -> str:
