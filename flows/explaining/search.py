@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+TAILS = 5  # degrees of freedom of the noise: now and then a training is further off than the queries tell
 LEAST_NOISE = 0.1  # of the whole drop: what a difference between two trainings has besides its measured noise
 
 
@@ -34,7 +35,8 @@ class Search:
     def posterior(self) -> list[float]:
         """The probability of each batch to be the bad one.
 
-        Under "batch j is bad" the difference of a prefix of k batches is normal with mean 0 for k < j, `drop` for k >= j.
+        Under "batch j is bad" the difference of a prefix of k batches is 0 for k < j, `drop` for k >= j, plus noise: Student's t with TAILS
+        degrees of freedom, scaled by its standard error.
         """
         logs = [sum(self._log_likelihood(one, bad) for one in self.seen) for bad in range(1, self.batches + 1)]
         highest = max(logs)
@@ -62,7 +64,7 @@ class Search:
     def _log_likelihood(self, one: Seen, bad: int) -> float:
         noise = max(one.error, LEAST_NOISE * abs(self.drop))
         mean = self.drop if one.count >= bad else 0.0
-        return -((one.difference - mean) ** 2) / (2 * noise**2)
+        return -(TAILS + 1) / 2 * math.log1p(((one.difference - mean) / noise) ** 2 / TAILS)
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

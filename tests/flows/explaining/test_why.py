@@ -2,10 +2,16 @@
 
 import itertools
 import json
+import random
+import statistics
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
+from scipy import stats
+
+from flows.explaining.why import split
 
 QUERIES = 0.0095  # what twenty queries add to the mean: 0 to 19 thousandths
 
@@ -41,25 +47,41 @@ def changed(project: Any, set_round: Callable[..., None], set_bonus: Callable[[f
 def test_a_difference_is_split_over_what_made_it(changed: Any) -> None:
     project = changed
     out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run")
-    assert "3 factors, 3 seeds: 24 runs" in out
-    told = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "2", "--json")[0])
+    assert "HEAD~1 -> HEAD: 3 factors, 3 seeds: 24 runs, at most 22 trainings, about " in out
+    assert not (project.folder / ".retemper/why/values").exists()
+    told = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
     old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
-    parts = {}
-    for seed in (0, 1000):
 
-        def worth(chosen: frozenset[str], seed: int = seed) -> float:
-            texts, lr = new if "data" in chosen else old, 3e-5 if "parameters" in chosen else 1e-5
-            return value(texts, lr, 0.25 if "code" in chosen else 0, seed)
+    def worth(chosen: frozenset[str]) -> float:
+        texts, lr = new if "data" in chosen else old, 3e-5 if "parameters" in chosen else 1e-5
+        return value(texts, lr, 0.25 if "code" in chosen else 0)
 
-        parts[seed] = by_orders(worth, ["data", "parameters", "code"])
-    rows = {row["factor"]: row for row in told["rows"]}
-    assert list(rows) == ["data", "parameters", "code", "seed"]
-    for name in ("data", "parameters", "code"):
-        assert rows[name]["contribution"] == pytest.approx((parts[0][name] + parts[1000][name]) / 2, abs=1e-12)
+    parts = by_orders(worth, ["data", "parameters", "code"])
+    assert {row["factor"]: row["contribution"] for row in told["rows"]} == pytest.approx(parts, abs=1e-12)
     assert told["old_value"] == pytest.approx(value(old, 1e-5, 0), abs=1e-12)
     assert told["new_value"] == pytest.approx(value(new, 3e-5, 0.25), abs=1e-12)
     assert sum(row["contribution"] for row in told["rows"]) == pytest.approx(told["difference"], abs=1e-15)
-    assert rows["parameters"]["differs"] == ["rounds.a.lr: 1e-05 -> 3e-05"]
-    assert rows["code"]["differs"] == ["train"]
-    out, _ = project.call("why", "HEAD~1", "HEAD", "--seeds", "2", "--dry-run")
-    assert "0 runs (16 more are known), at most 0 trainings" in out
+    assert [row["differs"] for row in told["rows"]][1:] == [["rounds.a.lr: 1e-05 -> 3e-05"], ["train"]]
+    out, _ = project.call("why", "HEAD~1", "HEAD", "--seeds", "1")
+    assert "0 runs (8 more are known), at most 0 trainings" in out
+    total = [line.split() for line in out.splitlines() if line.startswith("total")][0]
+    assert total == ["total", f"{told['difference']:+.4f}", f"{told['old_value']:.4f}", "->", f"{told['new_value']:.4f}"]
+
+
+def test_the_rest_is_the_seed_and_the_interval_its_noise() -> None:
+    """Two factors, three repetitions; the parts add up to the difference of the first one, exactly."""
+    draw = random.Random(0)
+    groups = {frozenset({name}): (name, [f"{name} differs"]) for name in ("data", "code")}
+    coalitions = [frozenset(one) for one in ((), ("data",), ("code",), ("data", "code"))]
+    values = {(one, repetition): Fraction(draw.uniform(0, 1)) for one in coalitions for repetition in range(3)}
+    data, code, seed = split(groups, values, 3)
+    none, first, second, both = coalitions
+    each = [float(values[first, r] - values[none, r] + values[both, r] - values[second, r]) / 2 for r in range(3)]
+    assert data.contribution == pytest.approx(statistics.mean(each))
+    low, high = stats.t.interval(0.95, 2, statistics.mean(each), stats.sem(each))
+    assert (data.low, data.high) == (pytest.approx(low), pytest.approx(high))
+    mean = statistics.mean(float(values[both, r] - values[none, r]) for r in range(3))
+    assert seed.contribution == pytest.approx(float(values[both, 0] - values[none, 0]) - mean)
+    assert data.contribution + code.contribution + seed.contribution == pytest.approx(float(values[both, 0] - values[none, 0]), abs=1e-15)
+    (alone,) = split({frozenset({"data"}): ("data", [])}, values, 1)
+    assert (alone.contribution, alone.low) == (float(values[first, 0] - values[none, 0]), None)
