@@ -1,12 +1,12 @@
 """`retemper why OLD NEW`: the difference between two models on the newer dev, split over data, parameters, code, and seed."""
 
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from flows.explaining import costs, shapley
 from flows.explaining.data import Inbox
@@ -45,7 +45,7 @@ class Explained:
     new: str
     model: str
     measure: str
-    queries: int
+    queries: int  # 0 where both figures were recorded before
     old_value: float
     new_value: float
     difference: float
@@ -66,7 +66,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     with stopping_on_signals(processes), locks.only_run(FOLDER / "why.lock"):
         bench = Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output)
         plan = make_plan(*sides, split, Inbox())
-        work = _Work(plan, bench, seeds, say)
+        work = _Work(plan, bench, measure, seeds=seeds, say=say)
         work.refuse_invalid()
         estimate = work.estimate()
         say(f"{old} -> {new}: {len(work.groups)} factors, {seeds} seeds: {estimate.line}")
@@ -75,7 +75,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
                 print(json.dumps({"factors": [work.name(group) for group in work.groups], **asdict(estimate)}, indent=2))
             return 0
         try:
-            explained = work.explain(measure)
+            explained = work.explain()
         except Failed as failed:
             tell([failed.problem])
             return 1
@@ -87,8 +87,8 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
 class _Work:
     """Measures what the Shapley values ask for. A configuration that is refused makes two factors one."""
 
-    def __init__(self, plan: Plan, bench: Bench, seeds: int, say: Any) -> None:
-        self.plan, self.bench, self.seeds, self.say = plan, bench, seeds, say
+    def __init__(self, plan: Plan, bench: Bench, measure: str, *, seeds: int, say: Callable[[str], None]) -> None:
+        self.plan, self.bench, self.measure, self.seeds, self.say = plan, bench, measure, seeds, say
         self.groups: list[Group] = [frozenset({factor.name}) for factor in plan.factors]
         self.notes: list[str] = []
 
@@ -123,19 +123,19 @@ class _Work:
             seconds=costs.recorded(plan.old.stages, plan.new.stages),
         )
 
-    def explain(self, measure: str) -> Explained:
+    def explain(self) -> Explained:
         """Measure all there is to measure, and split the difference."""
         while True:
             values: dict[tuple[Coalition, int], Fraction] = {}
             queries = 0
             try:
-                for repetition in range(self.seeds):
-                    for coalition in shapley.needed(self.groups):
-                        measured = self.bench.measured(
-                            self.plan.configuration(coalition, repetition), self.plan.yardstick, self._label(coalition, repetition)
-                        )
-                        values[coalition, repetition] = Fraction(measured.mean)
-                        queries = len(measured.values)
+                for repetition, coalition in itertools.product(range(self.seeds), shapley.needed(self.groups)):
+                    mean = self._recorded(coalition, repetition)
+                    if mean is None:
+                        one = self.plan.configuration(coalition, repetition)
+                        measured = self.bench.measured(one, self.plan.yardstick, self._label(coalition, repetition))
+                        mean, queries = measured.mean, len(measured.values)
+                    values[coalition, repetition] = Fraction(mean)
                 break
             except Refused as refused:
                 self._merge({coalition: str(refused)})
@@ -146,7 +146,7 @@ class _Work:
         old, new = self.plan.old, self.plan.new
         model = new.model if old.model == new.model else f"{old.model} and {new.model}"
         whole = float(Fraction(last) - Fraction(first))
-        return Explained(old.name, new.name, model, measure, queries, first, last, whole, self.seeds, rows, tuple(self.notes))
+        return Explained(old.name, new.name, model, self.measure, queries, first, last, whole, self.seeds, rows, tuple(self.notes))
 
     def _merge(self, refused: Mapping[Coalition, str]) -> None:
         whole = frozenset(factor.name for factor in self.plan.factors)
@@ -162,8 +162,20 @@ class _Work:
         self.notes.append(note)
         self.say(note)
 
+    def _recorded(self, coalition: Coalition, repetition: int) -> float | None:
+        """What a side's own run measured, where that is what a configuration would be measured as."""
+        whole = frozenset(factor.name for factor in self.plan.factors)
+        side = self.plan.new if coalition == whole else None if coalition else self.plan.old
+        if side is None or repetition or not self.plan.is_direct(coalition):
+            return None
+        found = side.recorded.get("dev", {}).get(self.measure)
+        return None if found is None else float(found)
+
     def _known(self, coalition: Coalition, repetition: int) -> bool:
-        return self.bench.known(self.plan.configuration(coalition, repetition), self.plan.yardstick) is not None
+        return (
+            self._recorded(coalition, repetition) is not None
+            or self.bench.known(self.plan.configuration(coalition, repetition), self.plan.yardstick) is not None
+        )
 
     def _label(self, coalition: Coalition, repetition: int) -> str:
         new = [self.name(group) for group in self.groups if group <= coalition]
@@ -222,9 +234,9 @@ def text(explained: Explained) -> str:
         lines.append([row.factor, f"{row.contribution:+.4f}", interval, *error, "; ".join(row.differs)])
     blank = [""] if sampled else []
     lines.append(["total", f"{explained.difference:+.4f}", "", *blank, f"{explained.old_value:.4f} -> {explained.new_value:.4f}"])
+    queries = f" ({explained.queries:,} queries)" if explained.queries else ""
     told = [
-        f"{explained.measure} of {explained.model} on dev of {explained.new} ({explained.queries:,} queries), "
-        f"{explained.old} -> {explained.new}",
+        f"{explained.measure} of {explained.model} on dev of {explained.new}{queries}, {explained.old} -> {explained.new}",
         text_table(header, lines),
     ]
     if not explained.rows or all(row.factor == "seed" for row in explained.rows):

@@ -19,7 +19,7 @@ WHOLE = Range(NAMES, 0, 16)
 
 
 def trainings(bad: int, drop: float, *, noise: float, seed: int) -> tuple[Train, list[int]]:
-    """A training whose model loses `drop` from batch `bad` on, on 500 queries of noise and a seed noise of its own; and what was trained."""
+    """A training whose model loses `drop` from batch `bad` on, with noise by query and by seed; and what was trained."""
     draw = random.Random(seed)
     base = [draw.uniform(0, 1) for _ in range(500)]
     asked: list[int] = []
@@ -121,22 +121,33 @@ def inbox(project: Any) -> Callable[..., Path]:
 
 
 def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., Path]) -> None:
-    err = project.call("bisect", status=2)[1]
-    assert "retraining.yaml: found no batches to search" in err
+    assert "retraining.yaml: found no batches to search" in project.call("bisect", status=2)[1]
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
+    inbox("w1", 0.5)
+    assert "bisect: found 1 batches, expected at least two to search" in project.call("bisect", "--model", "a", status=2)[1]
+    inbox("w2", -5.0)
+    assert "bisect: there is no champion yet" in project.call("bisect", status=2)[1]
+    assert "--bad w9: no such batch in the inbox, expected one of w1, w2" in project.call("bisect", "--bad", "w9", status=2)[1]
+    out, _ = project.call("bisect", "--dry-run", "--model", "a")
+    assert "2 batches, w1 to w2: 1 retrainings, and its two ends where they are not in the cache" in out
+    out, _ = project.call("bisect", "--model", "a")
+    assert "bad batch: w2 (probability 1.00; 3 retrainings)" in out
+    told = json.loads(project.call("bisect", "--model", "a", "--json")[0])
+    assert (told["batch"], told["retrainings"]) == ("w2", 0), "what was measured is known"
+    assert not (project.folder / ".retemper/bisect/tree").exists()
+
+
+@pytest.mark.heavy
+def test_what_came_after_the_champion_is_searched(project: Any, inbox: Callable[..., Path]) -> None:
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
     project.commit()
     inbox("w1", 0.5)
-    assert "bisect: found 1 batches, expected at least two" in project.call("bisect", "--model", "a", status=2)[1]
     assert project.retrain() == "retraining promoted: a is the first champion"
     for name, text in (("w2", 0.5), ("w3", 0.51), ("w4", -5.0), ("w5", 0.5)):
         inbox(name, text)
     assert project.retrain().startswith("retraining refused")
-    assert "--bad w9: no such batch in the inbox, expected one of w1, w2, w3, w4, w5" in project.call("bisect", "--bad", "w9", status=2)[1]
     out, _ = project.call("bisect", "--dry-run")
     assert "4 batches, w2 to w5: 2 retrainings, and its two ends where they are not in the cache" in out
     told = json.loads(project.call("bisect", "--json")[0])
     assert told["batch"] == "w4"
     assert told["retrainings"] == 2, "both ends were retrainings before"
-    out, _ = project.call("bisect")
-    assert "bad batch: w4 (probability 1.00; 0 retrainings)" in out, "what was measured is known"
-    assert not (project.folder / ".retemper/bisect/tree").exists()
