@@ -66,7 +66,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     with stopping_on_signals(processes), locks.only_run(FOLDER / "why.lock"):
         bench = Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output)
         plan = make_plan(*sides, split, Inbox())
-        work = _Work(plan, bench, measure, seeds=seeds, say=say)
+        work = Work(plan, bench, measure, seeds=seeds, say=say)
         work.refuse_invalid()
         estimate = work.estimate()
         say(f"{old} -> {new}: {len(work.groups)} factors, {seeds} seeds: {estimate.line}")
@@ -84,7 +84,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     return 0
 
 
-class _Work:
+class Work:
     """Measures what the Shapley values ask for. A configuration that is refused makes two factors one."""
 
     def __init__(self, plan: Plan, bench: Bench, measure: str, *, seeds: int, say: Callable[[str], None]) -> None:
@@ -127,18 +127,24 @@ class _Work:
         """Measure all there is to measure, and split the difference."""
         while True:
             values: dict[tuple[Coalition, int], Fraction] = {}
+            refused: dict[Coalition, str] = {}
             queries = 0
-            try:
-                for repetition, coalition in itertools.product(range(self.seeds), shapley.needed(self.groups)):
-                    mean = self._recorded(coalition, repetition)
-                    if mean is None:
-                        one = self.plan.configuration(coalition, repetition)
-                        measured = self.bench.measured(one, self.plan.yardstick, self._label(coalition, repetition))
-                        mean, queries = measured.mean, len(measured.values)
-                    values[coalition, repetition] = Fraction(mean)
+            for repetition, coalition in itertools.product(range(self.seeds), shapley.needed(self.groups)):
+                if refused and repetition:
+                    break
+                mean = self._recorded(coalition, repetition)
+                if mean is None:
+                    one, label = self.plan.configuration(coalition, repetition), self._label(coalition, repetition)
+                    try:
+                        measured = self.bench.measured(one, self.plan.yardstick, label)
+                    except Refused as problem:
+                        refused[coalition] = str(problem)
+                        continue
+                    mean, queries = measured.mean, len(measured.values)
+                values[coalition, repetition] = Fraction(mean)
+            if not refused:
                 break
-            except Refused as refused:
-                self._merge({coalition: str(refused)})
+            self._merge(refused)  # only now: all that are refused show which two belong together
         differs = {factor.name: factor.differs for factor in self.plan.factors}
         named = {group: (self.name(group), [line for name in differs if name in group for line in differs[name]]) for group in self.groups}
         rows = split(named, values, self.seeds)

@@ -6,12 +6,16 @@ import random
 import statistics
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from scipy import stats
 
-from flows.explaining.why import split
+from flows.explaining.runs import Configuration, Measured, Refused
+from flows.explaining.sides import Factor
+from flows.explaining.why import Work, split, text
+from tasks.core.stage.errors import UserError
 
 QUERIES = 0.0095  # what twenty queries add to the mean: 0 to 19 thousandths
 
@@ -66,6 +70,7 @@ def test_a_difference_is_split_over_what_made_it(project: Any, set_round: Callab
 
 def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[float], None]) -> None:
     """The old data is only in the cache: its source has grown."""
+    assert "HEAD: its commit has no dvc.lock" in project.call("why", "HEAD", "HEAD", status=2)[1]
     run_twice(project, lambda: (project.add(*[0.9] * 10), set_bonus(0.25)))
     out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1")
     assert "HEAD~1 -> HEAD: 2 factors, 1 seeds: 3 runs (1 more are known), at most 2 trainings, about " in out
@@ -85,6 +90,21 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
     assert "0 runs (4 more are known), at most 0 trainings" in out
     total = next(line.split() for line in out.splitlines() if line.startswith("total"))
     assert total == ["total", f"{told['difference']:+.4f}", f"{told['old_value']:.4f}", "->", f"{told['new_value']:.4f}"]
+    for revision, told in (
+        ("nowhere", "revision nowhere: not found in git, expected a commit, branch, tag or experiment"),
+        ("HEAD:b", "HEAD:b: its dvc.lock has no metrics of b, expected a model that its run measured"),
+    ):
+        assert told in project.call("why", "HEAD~1", revision, status=2)[1]
+    err = project.call("why", "HEAD~1", "HEAD", "--split", "data", status=2)[1]
+    assert "--split data: found no batches of the inbox that HEAD has and HEAD~1 lacks" in err
+    (project.folder / ".dvc/cache/files").rename(project.folder / ".dvc/cache/away")
+    err = project.call("why", "HEAD~1:a", "HEAD:a", status=2)[1]
+    assert "HEAD~1:a: its data (sha256 " in err
+    assert ") is neither at beir:" in err
+    project.git("rm", "--quiet", "--cached", "data/source.json")
+    project.git("-c", "user.name=toy", "-c", "user.email=toy@example.com", "commit", "--quiet", "-m", "no record of the data")
+    err = project.call("why", "HEAD~1:a", "HEAD:a", status=2)[1]
+    assert "HEAD:a: its commit has no record of its data (data/source.json), so it cannot be trained again; commit that file" in err
 
 
 def test_the_rest_is_the_seed_and_the_interval_its_noise() -> None:
@@ -104,3 +124,60 @@ def test_the_rest_is_the_seed_and_the_interval_its_noise() -> None:
     assert data.contribution + code.contribution + seed.contribution == pytest.approx(float(values[both, 0] - values[none, 0]), abs=1e-15)
     (alone,) = split({frozenset({"data"}): ("data", [])}, values, 1)
     assert (alone.contribution, alone.low) == (float(values[first, 0] - values[none, 0]), None)
+
+
+class Sides:
+    """A plan between two sides of three factors; a configuration's model is named after what is new in it."""
+
+    def __init__(self) -> None:
+        self.factors = [Factor("data", data=True), Factor("parameters"), Factor("code", code=True)]
+        self.old, self.new = (SimpleNamespace(name=name, model="a", recorded={}) for name in ("old", "new"))
+        self.yardstick = self.configuration(frozenset({"data", "parameters", "code"}))
+
+    def configuration(self, new: frozenset[str], repetition: int = 0) -> Configuration:
+        return Configuration(f"seed {repetition}", {}, {}, " ".join(sorted(new)))
+
+    def is_direct(self, new: frozenset[str]) -> bool:
+        return "data" in new
+
+
+class Bench:
+    """Where parameters and code must be of one side, as a check or as a run says."""
+
+    def __init__(self, *, says: str, apart: Callable[[str], bool]) -> None:
+        self.says, self.apart, self.measurements = says, apart, list[str]()
+
+    def refusals(self, asked: dict[str, Configuration]) -> dict[str, str]:
+        return {name: "rounds.a.new: unknown key" for name, one in asked.items() if self.says == "check" and self.apart(one.model)}
+
+    def known(self, *_: object) -> None:
+        return None
+
+    def measured(self, one: Configuration, _: Configuration, label: str) -> Measured:
+        if self.says == "run" and self.apart(one.model):
+            raise Refused("rounds.a.new: unknown key")
+        self.measurements.append(label)
+        data, code = "data" in one.model, "code" in one.model
+        worth = 2.0 * data + 1.0 * code + 4.0 * (data and code)
+        return Measured(worth, {"q": worth})
+
+
+@pytest.mark.parametrize("says", ["check", "run"])
+def test_what_cannot_be_apart_is_one_factor(says: str) -> None:
+    bench, said = Bench(says=says, apart=lambda model: ("parameters" in model) != ("code" in model)), list[str]()
+    work = Work(cast(Any, Sides()), cast(Any, bench), "nDCG@10", seeds=1, say=said.append)
+    work.refuse_invalid()
+    explained = work.explain()
+    assert said == ["parameters of one with code of the other: rounds.a.new: unknown key; the two count as one factor"]
+    data, both = explained.rows
+    assert (data.factor, both.factor) == ("data", "parameters + code")
+    assert data.contribution + both.contribution == explained.difference == 7.0
+    assert (data.contribution, both.contribution) == (4.0, 3.0), "half each of what only both do"
+    assert "parameters of one with code of the other" in text(explained)
+    assert "new: parameters + code, seed 1 of 1" in bench.measurements
+
+
+def test_a_side_that_is_refused_is_an_error() -> None:
+    work = Work(cast(Any, Sides()), cast(Any, Bench(says="check", apart=lambda model: not model)), "nDCG@10", seeds=1, say=lambda _: None)
+    with pytest.raises(UserError, match=r"old: cannot be measured: rounds\.a\.new: unknown key"):
+        work.refuse_invalid()
