@@ -66,10 +66,10 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     with stopping_on_signals(processes), locks.only_run(FOLDER / "why.lock"):
         bench = Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output)
         plan = make_plan(*sides, split, Inbox())
-        work = Work(plan, bench, measure, seeds=seeds, say=say)
+        work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
         work.refuse_invalid()
         estimate = work.estimate()
-        say(f"{old} -> {new}: {len(work.groups)} factors, {seeds} seeds: {estimate.line}")
+        say(f"{old} -> {new}: {len(work.groups)} factors, {work.seeds} seeds: {estimate.line}")
         if dry_run:
             if as_json:
                 print(json.dumps({"factors": [work.name(group) for group in work.groups], **asdict(estimate)}, indent=2))
@@ -247,7 +247,7 @@ def text(explained: Explained) -> str:
     ]
     if not explained.rows or all(row.factor == "seed" for row in explained.rows):
         told.append("nothing recorded differs in how the two were made")
-    if explained.seeds == 1:
+    if explained.seeds == 1 and explained.rows:
         told.append("trained once each: how much of this is seed noise is unknown; --seeds 3 shows it")
     return "\n".join([*told, *(note for note in explained.notes)])
 
