@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from flows.cli import (
+    bisect,
     browse,
     champion,
     clicks,
@@ -32,6 +33,7 @@ from flows.cli import (
     search,
     serve,
     sweep,
+    why,
 )
 from flows.cli.command import Check
 from flows.process.processes import ending_signals
@@ -59,6 +61,8 @@ EXAMPLES = (  # a command, and what it does
     ("retemper lineage star", "what made a model"),
     ("retemper exposure d17", "which trainings used a record, at which steps"),
     ("retemper forget d17 --dry-run", "remove a record everywhere; which models saw it"),
+    ("retemper why champion/4 champion/5", "how much of a change is due to data, parameters, code, and seed"),
+    ("retemper bisect", "the batch of the inbox that made the model worse"),
     ("retemper retrain", "take in new data, train, and crown the new model if it is not worse"),
     ("retemper intake", "the batches of the inbox: accepted, or quarantined and why"),
     ("retemper clicks LOG INBOX/BATCH", "a click log as training queries, weighted against position bias"),
@@ -104,6 +108,8 @@ def build() -> typer.Typer:
     for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, serve, intake, remote):
         app.add_typer(group.app)
     for more in (
+        why.app,
+        bisect.app,
         remote.cache,
         merge.app,
         judgments.app,

@@ -133,6 +133,15 @@ def states(intake: Intake, source: str, project: Path) -> list[Batch]:
     return found
 
 
+def merged(intake: Intake, source: str, project: Path) -> list[Path]:
+    """The batches that a retraining merges, in that order: all that are complete but those that this machine keeps out.
+
+    UserError where the inbox is unavailable.
+    """
+    inbox = _inbox(intake, source, project)
+    return [path for path in inbox.look() if not ((one := inbox.remembered(path)) and one.state == "quarantined")]
+
+
 def data_set(intake: Intake, source: str, project: Path) -> Known | None:
     """What a new batch is checked against: the data set and the accepted batches; None where it is in another form than a batch."""
     inbox = _inbox(intake, source, project)

@@ -1,0 +1,136 @@
+"""What counterfactual runs will cost: how many there are, how much of them is in the cache, and the recorded times of the rest."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flows.explaining.runs import TRAININGS
+from flows.explaining.shapley import Coalition
+from flows.explaining.sides import DATA, Factor, Side
+from flows.process.display import clock
+from flows.repository import makings
+from flows.repository.cache import cache_folder
+from flows.repository.lock import Lock, entry_digest, parameters
+from flows.repository.worktree import SOURCE
+from flows.team.lineage import ancestors
+from tasks.core.stage.frozen import CODE
+
+DRAWS = (*TRAININGS, "mix")  # stages whose seed the repetitions change
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`runs` are left to do, of which `trainings` trainings and their other stages take `seconds` by the recorded times.
+
+    `untimed`: how many of these stages have no record of their time.
+    """
+
+    runs: int
+    known: int
+    trainings: int
+    seconds: float
+    untimed: int
+
+    @property
+    def line(self) -> str:
+        known = f" ({self.known} more are known)" if self.known else ""
+        unknown = f", without {self.untimed} stages whose time is not recorded" if self.untimed else ""
+        return f"{self.runs} runs{known}, at most {self.trainings} trainings, about {clock(self.seconds)} by recorded times{unknown}"
+
+
+def recorded(*locks: Lock) -> dict[str, float]:
+    """Seconds that each stage took when it was made, here or by a colleague, as the cache has it; stages of the later lock win."""
+    digests = {stage: entry_digest(entry) for lock in locks for stage, entry in lock.items()}
+    found = makings.read(cache_folder(), digests.values())
+    return {stage: float(found[digest].get("seconds", 0)) for stage, digest in digests.items() if digest in found}
+
+
+def estimate(
+    sides: tuple[Side, Side],
+    factors: Sequence[Factor],
+    wanted: Iterable[tuple[Coalition, int]],
+    *,
+    known: int,
+    direct: Callable[[Coalition], bool],
+    trained: Callable[[Coalition], str],
+    seconds: Mapping[str, float],
+) -> Estimate:
+    """The cost of the `wanted` coalitions and repetitions (0: with the seeds as they are).
+
+    A stage runs once for each choice among the factors that it, or what it reads, depends on; where all of these are of one side,
+    it has run. `direct` says whether a coalition is measured by the run that trains it, `trained` which stage makes its model.
+    """
+    old, new = sides
+    reads = relevant(old, new, factors)
+    drawn = {stage for side in sides for stage in side.stages if any(map(_draws(side), ancestors(side.stages, stage)))}
+    model = {factor.name for factor in factors if factor.model}
+    todo: dict[tuple[str, Coalition, int, bool], str] = {}
+    count = 0
+    for coalition, repetition in wanted:
+        count += 1
+        side = new if model <= coalition else old
+        making = set(ancestors(side.stages, trained(coalition)))
+        for stage in side.stages:
+            beside = stage not in making and not direct(coalition)  # measured in a tree of its own
+            depends = reads[trained(coalition)] if beside else reads[stage]
+            own, again = coalition & depends, repetition if stage in drawn else 0
+            ran = not again and not beside and ((not own and stage in old.stages) or (own == depends and stage in new.stages))
+            if not ran:
+                todo[stage, own, again, beside] = stage
+    trainings = sum(stage.partition("@")[0] in TRAININGS for stage in todo.values())
+    took = [seconds[stage] for stage in todo.values() if stage in seconds]
+    return Estimate(count, known, trainings, sum(took), len(todo) - len(took))
+
+
+def relevant(old: Side, new: Side, factors: Sequence[Factor]) -> dict[str, frozenset[str]]:
+    """Names of the factors that each stage, or what it reads from, depends on; a stage of one side alone depends on all."""
+    everything = frozenset(factor.name for factor in factors)
+    own = {}
+    for stage in (*old.stages, *new.stages):
+        was, now = old.stages.get(stage), new.stages.get(stage)
+        names = everything
+        if was is not None and now is not None:
+            names = frozenset(factor.name for factor in factors if _touches(factor, was, now) or (factor.code and _placed(old, new, stage)))
+        own[stage] = names
+    return {
+        stage: frozenset[str]().union(
+            *(own[above] for side in (old, new) if stage in side.stages for above in ancestors(side.stages, stage))
+        )
+        for stage in own
+    }
+
+
+def _touches(factor: Factor, was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    sections = {key.partition(".")[0] for key in _differing(parameters(was), parameters(now))}
+    sources = {key.partition(".")[0] for key in _differing(_tracked(was, SOURCE), _tracked(now, SOURCE))}
+    code = _differing(_tracked(was, str(CODE)), _tracked(now, str(CODE))) or _differing(_files(was), _files(now))
+    data = (factor.data or factor.batches) and sources.intersection(DATA)
+    return bool(data or (sections | sources).intersection(factor.sections) or (factor.code and code))
+
+
+def _placed(old: Side, new: Side, stage: str) -> bool:
+    name = stage.partition("@")[0]
+    return old.graph.get(name) != new.graph.get(name)
+
+
+def _tracked(entry: Mapping[str, Any], file: str) -> Mapping[str, Any]:
+    return dict((entry.get("params") or {}).get(file) or {})
+
+
+def _files(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {dep["path"]: dep.get("md5") for dep in entry.get("deps") or [] if not dep["path"].startswith("data/")}
+
+
+def _differing(was: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    return {key for key in {*was, *now} if was.get(key) != now.get(key)}
+
+
+def _draws(side: Side) -> Callable[[str], bool]:
+    """Whether a stage draws by a seed: not a round of no steps."""
+
+    def draws(stage: str) -> bool:
+        kind, _, name = stage.partition("@")
+        entry = parameters(side.stages[stage]).get(f"rounds.{name}") or {}
+        return kind in DRAWS and entry.get("steps") != 0
+
+    return draws

@@ -1,0 +1,80 @@
+"""The data of a past run, found again: where its source still is, or as dataset.source and the first batches of the inbox."""
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.intake import batches, inbox, settings
+from flows.parameters.sources import Memory, describe, list_dataset
+from tasks.core.sources.datasets import parse_dataset
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml, validate
+
+FOLDER = Path(".retemper/why/data")  # merged batches, a folder for each choice of them
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: its SPEC, its entry of data/source.json, and, where known, the batches that were merged with dataset.source.
+
+    `found`: whether the SPEC holds that very content now. If not, only what is in the cache can be used.
+    """
+
+    spec: str
+    entry: Mapping[str, Any]
+    batches: tuple[str, ...] | None = None
+    found: bool = True
+
+
+class Inbox:
+    """dataset.source of the project in the current folder, and the batches of its inbox, in order of their names."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        rule = intake()
+        sections = read_yaml(Path("params.yaml"))
+        self._folder, self._memory, self._needs_qrels = folder, Memory(), sections.get("queries") != "pseudo"
+        self._source = batches.absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
+        mergeable = rule.inbox is not None and rule.mode == "append" and self._source.startswith("beir:")
+        self.batches = {path.name: path for path in inbox.merged(rule, self._source, Path.cwd())} if mergeable else {}
+
+    def merge(self, chosen: Sequence[str]) -> Data:
+        """dataset.source, merged with the `chosen` batches."""
+        names = tuple(name for name in self.batches if name in chosen)
+        if not names:
+            return Data(self._source, self._describe(self._source), ())
+        out = self._place(names)
+        folders = [parse_dataset(self._source).folder, *(self.batches[name] for name in names)]
+        batches.unite(folders, out / "merged", out / "stamp.json")
+        spec = f"beir:{(out / 'merged').resolve()}"
+        return Data(spec, self._describe(spec), names)
+
+    def find(self, entry: Mapping[str, Any]) -> Data:
+        """The data with an `entry` of data/source.json: as the first batches of the inbox make it, or where it was; else its name alone."""
+        known = list(self.batches)
+        for count in range(len(known), -1, -1) if known else ():
+            data = self.merge(known[:count])
+            if data.entry["digest"] == entry["digest"]:
+                return data
+            if data.batches:
+                shutil.rmtree(self._place(data.batches), ignore_errors=True)
+        spec = batches.absolute(str(entry["source"]), Path.cwd())
+        try:
+            found = self._describe(spec)["digest"] == entry["digest"]
+        except (UserError, OSError):
+            found = False
+        return Data(spec, {**entry, "source": spec}, None, found)
+
+    def _place(self, names: Sequence[str]) -> Path:
+        return self._folder / hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+    def _describe(self, spec: str) -> dict[str, Any]:
+        return describe(spec, list_dataset(spec, needs_qrels=self._needs_qrels), self._memory)
+
+
+def intake() -> settings.Intake:
+    """Section `intake` of retraining.yaml; its defaults where there is none."""
+    given = read_yaml(settings.FILE).get("intake") if settings.FILE.exists() else None
+    return validate(settings.Intake, given or {}, str(settings.FILE), section="intake")

@@ -1,0 +1,134 @@
+"""The configurations between two sides: for each choice of old and new factors, what a model of it is made from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from flows.explaining.data import Data, Inbox
+from flows.explaining.runs import Configuration, is_direct
+from flows.explaining.shapley import Coalition
+from flows.explaining.sides import Factor, Side, factors, joined
+from flows.repository.cache import cache_folder, object_path
+from flows.repository.worktree import SOURCE
+from tasks.core.stage.errors import UserError
+
+SEEDED = ("pretrain", "rounds", "adore", "rerankers", "mix")  # sections whose entries have a seed of a training
+FURTHER = 1000  # by how much a repetition's seeds differ: entries with seeds of their own keep different ones
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Two sides, what differs between them, and where the data of both is."""
+
+    old: Side
+    new: Side
+    factors: Sequence[Factor]
+    old_data: Data
+    new_data: Data
+    inbox: Inbox
+
+    @cached_property
+    def yardstick(self) -> Configuration:
+        """With whose code, data and settings every model is measured: the newer side."""
+        return self.configuration(frozenset(factor.name for factor in self.factors))
+
+    def configuration(self, new: Coalition, repetition: int = 0) -> Configuration:
+        """Factors `new` of the newer side, all others of the older; seeds as they are, or those of a repetition.
+
+        What is no factor is the same on both sides, or cannot matter to the model: that goes with the code.
+        """
+        code = self._side(new, [factor for factor in self.factors if factor.code])
+        sections, source = dict(code.sections), dict(code.source)
+        for factor in self.factors:
+            side = self._side(new, [factor])
+            for section in factor.sections:
+                for whole, own in ((sections, side.sections), (source, side.source)):
+                    whole.pop(section, None)
+                    if section in own:
+                        whole[section] = own[section]
+        data = self._data(new)
+        sections["dataset"], source["dataset"] = {**sections.get("dataset", {}), "source": data.spec}, data.entry
+        articles = self._side(new, [factor for factor in self.factors if factor.data or factor.batches])
+        if "articles" in source and "articles" in articles.source:
+            source["articles"] = articles.source["articles"]
+            sections["articles"] = {**sections["articles"], "source": source["articles"]["source"]}
+        model = self._side(new, [factor for factor in self.factors if factor.model]).model
+        return Configuration(code.commit, reseeded(sections, repetition), source, model)
+
+    def is_direct(self, new: Coalition) -> bool:
+        """Whether the run that trains a coalition's model also measures it."""
+        return is_direct(self.configuration(new), self.yardstick)
+
+    def _side(self, new: Coalition, deciding: Sequence[Factor]) -> Side:
+        """The newer side where all `deciding` factors are new, or there are none."""
+        return self.new if all(factor.name in new for factor in deciding) else self.old
+
+    def _data(self, new: Coalition) -> Data:
+        deciding = [factor for factor in self.factors if factor.data or factor.batches]
+        if all(factor.name in new for factor in deciding):
+            return self.new_data
+        chosen = [factor for factor in deciding if factor.name in new]
+        if not chosen:
+            return self.old_data
+        return self.inbox.merge([*(self.old_data.batches or ()), *(batch for factor in chosen for batch in factor.batches)])
+
+
+def make_plan(old: Side, new: Side, split: Sequence[str], inbox: Inbox) -> Plan:
+    """The plan between two sides. `split` names what is taken apart further: `data` by batches, `parameters` by sections.
+
+    UserError where the data of a side is nowhere any more, or cannot be split.
+    """
+    old_data, new_data = (inbox.find(side.source["dataset"]) for side in (old, new))
+    found = factors(old, new)
+    for side, data in ((old, old_data), (new, new_data)):
+        if not data.found and not _is_cached(side):
+            raise UserError(
+                f"{side.name}: its data (sha256 {data.entry['digest'][:10]}) is neither at {data.entry['source']}, nor what the inbox "
+                "makes, nor in the cache; restore one of them"
+            )
+    chosen = []
+    data_factor = next((one for one in found if one.data), None)
+    if data_factor:
+        chosen += _data_factors(data_factor, (old, old_data), (new, new_data), apart="data" in split)
+    if parameters := [one for one in found if one.sections or one.model]:
+        chosen += parameters if "parameters" in split else [joined("parameters", parameters)]
+    chosen += [one for one in found if one.code]
+    return Plan(old, new, chosen, old_data, new_data, inbox)
+
+
+def reseeded(sections: Mapping[str, Any], repetition: int) -> dict[str, Any]:
+    """`sections` with the seeds of a repetition for every training; 0 leaves them as they are."""
+    if not repetition:
+        return dict(sections)
+
+    def again(entry: Any) -> Any:
+        return entry if entry.get("steps") == 0 else {**entry, "seed": int(entry.get("seed") or 0) + FURTHER * repetition}
+
+    return {
+        section: {name: again(entry) for name, entry in (value or {}).items()} if section in SEEDED else value
+        for section, value in sections.items()
+    }
+
+
+def _data_factors(whole: Factor, old: tuple[Side, Data], new: tuple[Side, Data], *, apart: bool) -> list[Factor]:
+    """The data as one factor, or a factor for each batch that only the newer side has."""
+    was, now = old[1].batches, new[1].batches
+    grown = was is not None and now is not None and len(now) > len(was) and now[: len(was)] == was
+    added = now[len(was) :] if grown and was is not None and now is not None else ()
+    if not apart:
+        told = (f"batches {', '.join(added)}",) if added else whole.differs
+        return [Factor("data", data=True, differs=told)]
+    if not added:
+        raise UserError(
+            f"--split data: found no batches of the inbox that {new[0].name} has and {old[0].name} lacks, expected dataset.source and the "
+            "first batches of the inbox on both sides, unchanged since; leave --split data out"
+        )
+    return [Factor(f"batch {batch}", batches=(batch,)) for batch in added]
+
+
+def _is_cached(side: Side) -> bool:
+    """Whether the cache has what was made from the data as it was."""
+    objects = cache_folder() / "files" / "md5"
+    made = [entry for entry in side.stages.values() if "dataset.digest" in ((entry.get("params") or {}).get(SOURCE) or {})]
+    return all(object_path(objects, str(out["md5"])).is_file() for entry in made for out in entry.get("outs") or [])

@@ -1,0 +1,279 @@
+"""Counterfactual trainings: the code of one revision with any parameters and data, as ordinary runs in a second tree over the cache.
+
+The flow around the stages is the present one; tasks/ and dvc.yaml are the revision's. What was once computed, here or by a
+colleague, is taken from the cache, and the figures of a finished run are kept, so a killed command resumes.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import flows
+from flows.champions.measurement import values
+from flows.champions.parts import Parts, parts_of
+from flows.experiments.evaluate import untrained
+from flows.parameters.sources import STANDS, Memory, describe, list_encoder
+from flows.pipeline import run, server
+from flows.process.problems import tell
+from flows.process.processes import Processes, Stopped
+from flows.repository.lock import LOCK, Lock, of_graph, read_lock
+from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree, remove_worktree, run_in
+from flows.results import timing
+from flows.results.fusions import BM25
+from flows.results.metrics import METRICS
+from tasks.core.stage.errors import USER_ERROR, Problem, UserError, one_line_errors
+from tasks.core.stage.files import read_json, write_json, write_text
+
+RUN = (sys.executable, "-m", "flows.explaining.runs")
+FLOWS = str(Path(flows.__file__).resolve().parents[1])
+OWN = ("text", "tokenize", "encode")  # sections with which a model is measured on other data: its own
+TRAINED = {"rounds": "train", "adore": "adore", "fuse": "fuse"}  # the stage that makes an entry
+MEASURED = {section: "evaluate" if section == "rounds" else f"evaluate_{section}" for section in (*TRAINED, "rerank", "rescore")}
+TRAININGS = ("train", "adore", "pretrain", "reranker")
+CHECK = """
+import json, sys
+from pathlib import Path
+from flows.parameters.checks import check
+from tasks.core.stage.errors import UserError
+found = {}
+for name in sys.argv[2:]:
+    try:
+        check(json.loads(Path(name).read_text(encoding="utf-8")), "params.yaml")
+    except UserError as error:
+        found[name] = str(error)
+Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
+"""
+
+
+class Refused(UserError):
+    """A run refused what it was given: parameters that its code does not know, or data that is nowhere any more."""
+
+
+class Failed(Exception):
+    """A run failed for a reason that is no refusal."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a model is made from: code of a commit, sections of params.yaml, entries of data/source.json."""
+
+    commit: str
+    sections: Mapping[str, Any]
+    source: Mapping[str, Any]
+    model: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measure of a model on dev: its mean as the metrics have it, and its values by query."""
+
+    mean: float
+    values: Mapping[str, float]
+
+
+class Bench:
+    """Trains and measures configurations, one at a time, in trees below `folder`. The current folder is the project's."""
+
+    def __init__(self, folder: Path, measure: str, processes: Processes, *, show: Callable[[str, str], None]) -> None:
+        """`show` is passed what runs, and each line of its stages' output."""
+        self._folder, self._measure, self._processes, self._show = folder, measure, processes, show
+        self._memory = Memory()
+        self.trained = 0  # runs with a training that neither the cache nor a colleague had
+
+    def known(self, one: Configuration, yardstick: Configuration) -> Measured | None:
+        """What an earlier run found."""
+        try:
+            return Measured(**json.loads(self._record(one, yardstick).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def measured(self, one: Configuration, yardstick: Configuration, label: str) -> Measured:
+        """Train `one`, and measure its model with code, data and settings of the `yardstick`. Refused, or Failed, where a run does not
+        end well. `label` names it in the output.
+        """
+        if found := self.known(one, yardstick):
+            return found
+        tree = self._folder / "tree"
+        if is_direct(one, yardstick):
+            place = self._run(tree, one, evaluation(one), label=label)
+        else:
+            place = self._run(tree, one, training(one), label=label)
+            other = self._on(yardstick, one, place)
+            place = self._run(self._folder / "measure", other, evaluation(other), label=label)
+        metrics = read_json(place / METRICS / f"{one.model}.json")
+        if self._measure not in metrics.get("dev", {}):
+            raise UserError(
+                f"{label}: found no {self._measure} on dev, expected one of {', '.join(metrics.get('dev', {})) or 'its measures'}"
+            )
+        found = Measured(float(metrics["dev"][self._measure]), values(place / "data/values" / one.model, self._measure, metrics))
+        write_json(self._record(one, yardstick), asdict(found))
+        return found
+
+    def refusals(self, configurations: Mapping[str, Configuration]) -> dict[str, str]:
+        """Why the code of its own commit does not take the parameters of a configuration, by name; only those that it refuses.
+
+        A commit whose check cannot be asked refuses none here; its stages say it then.
+        """
+        found: dict[str, str] = {}
+        for commit in dict.fromkeys(one.commit for one in configurations.values()):
+            tree = make_worktree(self._folder / "tree", commit)
+            asked = self._folder.absolute() / "asked"
+            shutil.rmtree(asked, ignore_errors=True)
+            asked.mkdir(parents=True)
+            files = {}
+            for number, (name, one) in enumerate(configurations.items()):
+                if one.commit == commit:
+                    files[str(asked / f"{number}.json")] = name
+                    write_json(asked / f"{number}.json", one.sections)
+            path = os.pathsep.join([str(tree.absolute()), FLOWS])
+            run_in(
+                tree,
+                (sys.executable, "-c", CHECK, str(asked / "found"), *files),
+                self._processes,
+                show=lambda _: None,
+                env={"PYTHONPATH": path},
+            )
+            with suppress(OSError, ValueError):
+                told = json.loads((asked / "found").read_text(encoding="utf-8"))
+                found |= {files[file]: message for file, message in told.items()}
+            shutil.rmtree(asked)
+        return found
+
+    def close(self) -> None:
+        """Remove the trees. What they computed is in the cache, and the figures are kept."""
+        for name in ("tree", "measure"):
+            remove_worktree(self._folder / name)
+
+    def _record(self, one: Configuration, yardstick: Configuration) -> Path:
+        made = [asdict(each) for each in (one, yardstick)]
+        for each in made:  # what they are by content, wherever it is
+            each["source"] = {key: entry.get("digest", entry) for key, entry in each["source"].items()}
+            each["sections"] = {key: value for key, value in each["sections"].items() if key != "dataset"}
+        digest = hashlib.sha256(json.dumps([self._measure, made], sort_keys=True, default=str).encode()).hexdigest()
+        return self._folder / "values" / f"{digest[:32]}.json"
+
+    def _run(self, tree: Path, one: Configuration, target: str, *, label: str) -> Path:
+        """Bring `target` up to date in `tree`; returns the project's folder in it."""
+        if self._processes.stopped:
+            raise Stopped
+        place = make_worktree(tree, one.commit)
+        write_text(place / "params.yaml", json.dumps(one.sections, indent=1, ensure_ascii=False) + "\n")  # JSON is YAML
+        write_json(place / SOURCE, one.source)
+        equip(place)
+        link_sources(place)
+        env = {
+            "PYTHONPATH": os.pathsep.join(filter(None, [FLOWS, os.environ.get("PYTHONPATH", "")])),
+            "PYTHONSAFEPATH": "1",  # the flow is ours, not the tree's
+            STANDS: "1",
+            "PREFECT_HOME": str(server.HOME.absolute()),
+        }
+        last = ""
+
+        def show(line: str) -> None:
+            nonlocal last
+            if " | " in line:
+                self._show(label, line)
+            elif line.startswith("retemper: "):
+                last = line.removeprefix("retemper: ")
+
+        before = len(timing.read(place / timing.LOG))
+        status, problems = run_in(place, (*RUN, target), self._processes, show=show, env=env)
+        ran = [line["ended"] for line in timing.read(place / timing.LOG)[before:] if line.get("state") == "Ran"]
+        self.trained += any(stage.partition("@")[0] in TRAININGS for stage in ran)
+        if self._processes.stopped:
+            raise Stopped
+        if status:
+            problem = problems[-1] if problems else Problem("pipeline", last or f"{target}: its run ended with status {status}", status)
+            if problem.status == USER_ERROR or status == USER_ERROR:
+                raise Refused(problem.message)
+            raise Failed(Problem(problem.kind, f"{label}: {problem.message}", status))
+        return place
+
+    def _on(self, yardstick: Configuration, one: Configuration, place: Path) -> Configuration:
+        """What measures the model of `one`, made in `place`, as the yardstick does, with its own text settings.
+
+        The model's encoders are rounds of no steps; a fusion keeps its weight. As in flows.champions.measurement.
+        """
+        parts = _parts(one, place)
+        encoders = {name: str((place / parts.paths[kind]).absolute()) for name, kind in parts.encoders.items()}
+        sections: dict[str, Any] = {**yardstick.sections, **{key: one.sections[key] for key in OWN if key in one.sections}}
+        sections |= _nested(untrained(encoders))
+        if parts.fusion:
+            fuse = one.sections["fuse"]
+            sections["fuse"] = {name: {**fuse[name], **setting} for name, setting in parts.fusion.items() if name != BM25}
+            sections["bm25"] = one.sections.get("bm25") or {}
+        entries = [describe(source, list_encoder(source), self._memory) for source in encoders.values()]
+        source = {key: entry for key, entry in yardstick.source.items() if key not in ("encoder", "encoders", "rerankers")}
+        source |= {"encoder": entries[0], "encoders": dict(zip(sections["encoders"], entries[1:], strict=True))}
+        return Configuration(yardstick.commit, sections, source, one.model)
+
+
+def is_direct(one: Configuration, yardstick: Configuration) -> bool:
+    """Whether an ordinary run of `one` measures its model just as the yardstick does."""
+    same = all(one.sections.get(key) == yardstick.sections.get(key) for key in ("queries", "prepare", "evaluate", "retrieve"))
+    return (
+        same and one.commit == yardstick.commit and all(one.source.get(key) == yardstick.source.get(key) for key in ("dataset", "articles"))
+    )
+
+
+def evaluation(one: Configuration) -> str:
+    """The stage that measures a configuration's model; Refused where its params.yaml has none of that name."""
+    if one.model == BM25:
+        return "evaluate_bm25"
+    for section, stage in MEASURED.items():
+        if one.model in (one.sections.get(section) or {}):
+            return f"{stage}@{one.model}"
+    known = [name for section in MEASURED for name in one.sections.get(section) or {}]
+    raise Refused(f"{one.model}: no such model in params.yaml, expected one of {', '.join(known)}")
+
+
+def training(one: Configuration) -> str:
+    """The stage that makes a configuration's model; UserError for one that is not served: a reordered run, or BM25 alone."""
+    for section, stage in TRAINED.items():
+        if one.model in (one.sections.get(section) or {}):
+            return f"{stage}@{one.model}"
+    raise Refused(f"{one.model}: cannot be measured on other data, expected a round, an adore, or a fusion; name REVISION:MODEL")
+
+
+def _parts(one: Configuration, place: Path) -> Parts:
+    lock: Lock = of_graph(read_lock(place / LOCK), (place / "dvc.yaml").read_text(encoding="utf-8"), json.dumps(one.sections))
+    parts = parts_of(lock, one.model, lambda path: read_json(place / path), where=f"{place}: dvc.lock")
+    for name in parts.encoders:
+        if name in (one.sections.get("adore") or {}) and (place / "data/indexes" / name / "index.faiss").exists():
+            raise UserError(f"{name}: was trained with a compressed index of its own data, so it cannot be measured on other data")
+    return parts
+
+
+def _nested(assignments: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections, from values by a key of a section (`encoder.source`) or a whole section."""
+    found: dict[str, Any] = {}
+    for key, value in assignments.items():
+        section, dot, name = key.partition(".")
+        found[section] = {name: value} if dot else value
+    return found
+
+
+def main() -> int:
+    """The pipeline alone, in the current folder, whose params.yaml and data/source.json stand: `python -m flows.explaining.runs TARGET`."""
+    try:
+        with one_line_errors():
+            run.run(sys.argv[1:], check=lambda: None, quiet=True)
+    except run.StagesFailed as failed:
+        tell(failed.problems)
+        return failed.status
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

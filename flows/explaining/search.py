@@ -1,0 +1,77 @@
+"""A noisy binary search: which of n batches made the measure drop, from measurements of prefixes that carry noise.
+
+The posterior over the n places is updated with each measurement, and the next prefix is the one that halves it (Horstein, Sequential
+transmission using noiseless feedback, 1963; Waeber, Frazier and Henderson, Bisection search with noisy responses, 2013). With little
+noise that is plain bisection: log2(n) measurements. Near its end a noisy search measures a prefix again instead of trusting one figure.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+TAILS = 5  # degrees of freedom of the noise: now and then a training is further off than the queries tell
+LEAST_NOISE = 0.1  # of the whole drop: what a difference between two trainings has besides its measured noise
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The difference of a prefix of `count` batches from none of them, and its standard error."""
+
+    count: int
+    difference: float
+    error: float
+
+
+@dataclass
+class Search:
+    """For the bad one of `batches`, which together make the measure drop by `drop` (negative), as was measured before."""
+
+    SURE: ClassVar[float] = 0.95  # probability at which the search ends
+    batches: int
+    drop: float
+    seen: list[Seen] = field(default_factory=list)
+
+    def posterior(self) -> list[float]:
+        """The probability of each batch to be the bad one.
+
+        Under "batch j is bad" the difference of a prefix of k batches is 0 for k < j, `drop` for k >= j, plus noise: Student's t with TAILS
+        degrees of freedom, scaled by its standard error.
+        """
+        logs = [sum(self._log_likelihood(one, bad) for one in self.seen) for bad in range(1, self.batches + 1)]
+        highest = max(logs)
+        weights = [math.exp(one - highest) for one in logs]
+        return [weight / sum(weights) for weight in weights]
+
+    @property
+    def best(self) -> int:
+        """Which batch is most likely bad, counted from 1."""
+        found = self.posterior()
+        return found.index(max(found)) + 1
+
+    @property
+    def sure(self) -> bool:
+        return max(self.posterior()) >= self.SURE
+
+    def next(self) -> int:
+        """How many batches to measure next: where the probability that the bad one is among them is nearest to a half."""
+        found = self.posterior()
+        return min(range(1, self.batches), key=lambda count: (abs(math.fsum(found[:count]) - 0.5), count))
+
+    def add(self, count: int, difference: float, error: float) -> None:
+        self.seen.append(Seen(count, difference, error))
+
+    def _log_likelihood(self, one: Seen, bad: int) -> float:
+        noise = max(one.error, LEAST_NOISE * abs(self.drop))
+        mean = self.drop if one.count >= bad else 0.0
+        return -(TAILS + 1) / 2 * math.log1p(((one.difference - mean) / noise) ** 2 / TAILS)
+
+
+def paired(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """The mean difference of two systems over the same queries, and its standard error."""
+    differences = [one - other for one, other in zip(values, others, strict=True)]
+    count = len(differences)
+    mean = math.fsum(differences) / count
+    if count < 2:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((one - mean) ** 2 for one in differences) / (count - 1) / count)

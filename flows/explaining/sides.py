@@ -1,0 +1,205 @@
+"""The two sides of a difference: a champion or another revision, the model that it stands for, and what made that model."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.champions.champion import read_champions
+from flows.experiments.store import measured
+from flows.parameters.checks import NEGATIVES, SYSTEMS
+from flows.repository.cache import cache_folder
+from flows.repository.lock import Lock, commit_of, lock_of, parameters, read_blob
+from flows.repository.worktree import SOURCE
+from flows.results.generations import outdated
+from flows.team.lineage import ancestors
+from tasks.core.metrics.selection import best_system, metric_of
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.frozen import CODE
+from tasks.core.stage.safe_yaml import parse_yaml
+
+ENTRIES = dict.fromkeys(("encoders", "pretrain", *SYSTEMS, *NEGATIVES, "study", "analyses"))  # sections with an entry for each name
+YARDSTICK = ("evaluate", "retrieve", "report")  # sections that say how models are measured: always those of the newer side
+DATA = ("dataset", "articles")  # what data/source.json has of the data; its other entries are encoders, which params.yaml names
+
+
+@dataclass(frozen=True)
+class Side:
+    """A revision and its model. `stages`: what its dvc.lock says of the model's making, up to its metrics.
+
+    `sections`: params.yaml, of whose rounds, negatives and other entries only those are left that the model is made from.
+    """
+
+    name: str
+    commit: str
+    model: str
+    stages: Lock
+    sections: Mapping[str, Any]
+    source: Mapping[str, Any]
+    graph: Mapping[str, Any]
+    measure: str  # that a promotion, or report.metric, decides by
+    recorded: Mapping[str, Any]  # the model's metrics, where this clone's cache has them
+
+    @property
+    def evaluation(self) -> str:
+        """The stage that measured the model."""
+        return next(reversed(list(self.stages)))
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What differs between two sides and can be old or new by itself, and how it differs, in words."""
+
+    name: str
+    sections: tuple[str, ...] = ()  # of params.yaml
+    batches: tuple[str, ...] = ()  # of the inbox
+    data: bool = False  # the data as a whole
+    code: bool = False
+    model: bool = False  # which model is measured
+    differs: tuple[str, ...] = ()
+
+
+def read_side(name: str) -> Side:
+    """The side that `name` says: champion/N, REVISION:MODEL, or a REVISION, which stands for its best model on dev.
+
+    UserError where git lacks it, or its commit does not say what its model was made from.
+    """
+    champion = next((one for one in read_champions(Path.cwd()) if name == f"champion/{one.number}"), None)
+    revision, colon, model = name.rpartition(":")
+    commit = champion.commit if champion else commit_of(revision if colon else name)
+    lock = lock_of(commit, name)
+    if lock is None:
+        raise UserError(f"{name}: its commit has no dvc.lock, which says what its model was made from; commit it after a run")
+    sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
+    source = _source(name, commit)
+    found = measured(lock, cache_folder())
+    measure = (champion.measure if champion else "") or metric_of(sections)
+    model = champion.model if champion else model if colon else _best(name, found, sections)
+    stage = next((one for one, entry in lock.items() if _makes(entry, f"data/metrics/{model}.json")), None)
+    if stage is None:
+        raise UserError(f"{name}: its dvc.lock has no metrics of {model}, expected a model that its run measured; name REVISION:MODEL")
+    if replaced := outdated(lock).get(stage):
+        raise UserError(f"{name}: {model} was measured before {replaced} was replaced; run retemper run there, and commit dvc.lock")
+    stages = {one: lock[one] for one in ancestors(lock, stage)}
+    graph = parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}
+    own = _of_model(sections, stages)
+    return Side(name, commit, model, stages, own, source, graph.get("stages") or {}, measure, found.get(model, {}))
+
+
+def factors(old: Side, new: Side) -> list[Factor]:
+    """What differs between two sides: data, each section of params.yaml, which model, and code; none where nothing recorded does."""
+    found = []
+    if digests := _differing(_tracked(old, SOURCE), _tracked(new, SOURCE), DATA):
+        lines = [f"{key.partition('.')[0]}: {_digest(old, key)} -> {_digest(new, key)}" for key in digests]
+        found.append(Factor("data", data=True, differs=tuple(lines)))
+    by_section: dict[str, list[str]] = {}
+    for key in sorted(_keys(old) | _keys(new)):
+        if key.partition(".")[0] not in YARDSTICK:
+            for line in _lines(key, _at(old.sections, key), _at(new.sections, key)):
+                by_section.setdefault(key.partition(".")[0], []).append(line)
+    for key in _differing(_tracked(old, SOURCE), _tracked(new, SOURCE)):
+        if key.partition(".")[0] not in DATA:
+            by_section.setdefault(key.partition(".")[0], []).append(f"{key}: {_digest(old, key)} -> {_digest(new, key)}")
+    found += [Factor(section, sections=(section,), differs=tuple(lines)) for section, lines in by_section.items()]
+    if old.model != new.model:
+        found.append(Factor("model", model=True, differs=(f"{old.model} -> {new.model}",)))
+    if lines := _code(old, new):
+        found.append(Factor("code", code=True, differs=(", ".join(lines),)))
+    return found
+
+
+def joined(name: str, several: list[Factor]) -> Factor:
+    """Several factors as one."""
+    return Factor(
+        name,
+        tuple(section for one in several for section in one.sections),
+        tuple(batch for one in several for batch in one.batches),
+        data=any(one.data for one in several),
+        code=any(one.code for one in several),
+        model=any(one.model for one in several),
+        differs=tuple(line for one in several for line in one.differs),
+    )
+
+
+def _makes(entry: Mapping[str, Any], path: str) -> bool:
+    return any(out["path"] == path for out in entry.get("outs") or [])
+
+
+def _source(name: str, commit: str) -> Mapping[str, Any]:
+    source = json.loads(read_blob(commit, SOURCE) or "{}")
+    if not source.get("dataset", {}).get("digest"):
+        raise UserError(f"{name}: its commit has no record of its data ({SOURCE}), so it cannot be trained again; commit that file")
+    return dict(source)
+
+
+def _best(name: str, found: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+    metric = metric_of(sections)
+    means = {model: splits["dev"][metric] for model, splits in found.items() if metric in splits.get("dev", {})}
+    if not means:
+        raise UserError(f"{name}: this clone's cache has none of its metrics on dev; run dvc fetch --all-commits, or name REVISION:MODEL")
+    return best_system(means, sections)
+
+
+def _of_model(sections: Mapping[str, Any], stages: Lock) -> dict[str, Any]:
+    """`sections` with only those entries that a model of these `stages` is made from."""
+    used = {tuple(key.split(".")[:2]) for entry in stages.values() for key in parameters(entry)}
+    return {
+        section: {name: entry for name, entry in (value or {}).items() if (section, name) in used} if section in ENTRIES else value
+        for section, value in sections.items()
+    }
+
+
+def _keys(side: Side) -> set[str]:
+    """The keys of params.yaml that the model depends on: `rounds.star`, `bm25`."""
+    return {key for entry in side.stages.values() for key in parameters(entry)}
+
+
+def _at(sections: Mapping[str, Any], key: str) -> Any:
+    value: Any = sections
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _lines(key: str, was: Any, now: Any) -> list[str]:
+    """How a value differs, by the deepest keys: `rounds.star.lr: 1e-05 -> 2e-05`."""
+    if was == now:
+        return []
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        return [line for below in dict.fromkeys((*was, *now)) for line in _lines(f"{key}.{below}", was.get(below), now.get(below))]
+    told = ("not given" if value is None else "given" if isinstance(value, Mapping) else json.dumps(value) for value in (was, now))
+    return [f"{key}: {' -> '.join(told)}"]
+
+
+def _tracked(side: Side, file: str) -> dict[str, Any]:
+    return {key: value for entry in side.stages.values() for key, value in ((entry.get("params") or {}).get(file) or {}).items()}
+
+
+def _differing(was: Mapping[str, Any], now: Mapping[str, Any], sections: tuple[str, ...] = ()) -> list[str]:
+    keys = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
+    return [key for key in keys if not sections or key.partition(".")[0] in sections]
+
+
+def _digest(side: Side, key: str) -> str:
+    return str(_tracked(side, SOURCE).get(key, "none"))[:10]
+
+
+def _code(old: Side, new: Side) -> list[str]:
+    """Stages of the model whose code, or whose place in the graph, is another: `train`."""
+    was, now = _tracked(old, str(CODE)), _tracked(new, str(CODE))
+    names = [key for key in sorted(was.keys() & now.keys()) if was[key] != now[key]]
+    bases = dict.fromkeys(stage.partition("@")[0] for stage in (*old.stages, *new.stages))
+    names += [stage for stage in bases if stage in old.graph and stage in new.graph and old.graph[stage] != new.graph[stage]]
+    names += [stage for stage in bases if (stage in old.graph) != (stage in new.graph)]
+    return list(dict.fromkeys([*names, *_files(old, new)]))
+
+
+def _files(old: Side, new: Side) -> list[str]:
+    """Files of code that stages depend on without data/code.json, and that differ."""
+
+    def digests(side: Side) -> dict[str, Any]:
+        deps = [dep for entry in side.stages.values() for dep in entry.get("deps") or []]
+        return {dep["path"]: dep.get("md5") for dep in deps if not dep["path"].startswith("data/")}
+
+    return _differing(digests(old), digests(new))

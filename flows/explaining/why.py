@@ -1,0 +1,260 @@
+"""`retemper why OLD NEW`: the difference between two models on the newer dev, split over data, parameters, code, and seed."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from flows.explaining import costs, shapley
+from flows.explaining.data import Inbox
+from flows.explaining.plan import Plan, make_plan
+from flows.explaining.runs import Bench, Failed, Refused, training
+from flows.explaining.shapley import Coalition, Group
+from flows.explaining.sides import read_side
+from flows.process import locks
+from flows.process.display import Display, text_table
+from flows.process.problems import tell
+from flows.process.processes import Processes, stopping_on_signals
+from tasks.core.stage.errors import UserError, printable
+
+FOLDER = Path(".retemper/why")
+SPLITS = ("data", "parameters")  # factors that can be taken apart
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Row:
+    """A factor's part of the difference, with the interval that the seeds leave (LEVEL), and the standard error of sampled orders."""
+
+    factor: str
+    contribution: float
+    low: float | None
+    high: float | None
+    sampling: float
+    differs: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The difference between two sides: `rows` add up to it."""
+
+    old: str
+    new: str
+    model: str
+    measure: str
+    queries: int  # 0 where both figures were recorded before
+    old_value: float
+    new_value: float
+    difference: float
+    seeds: int
+    rows: Sequence[Row]
+    notes: Sequence[str]
+
+
+def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | None, dry_run: bool, as_json: bool) -> int:
+    """Print how much each factor contributes to the difference between two revisions' models. Returns the exit status.
+
+    `split`: which of SPLITS to take apart. `seeds`: how often each configuration is trained, with other seeds from the second time.
+    """
+    sides = read_side(old), read_side(new)
+    measure = measure or sides[1].measure
+    processes, display = Processes(), Display()
+    say = (lambda _: None) if as_json else display.line
+    with stopping_on_signals(processes), locks.only_run(FOLDER / "why.lock"):
+        bench = Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output)
+        plan = make_plan(*sides, split, Inbox())
+        work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
+        work.refuse_invalid()
+        estimate = work.estimate()
+        say(f"{old} -> {new}: {len(work.groups)} factors, {work.seeds} seeds: {estimate.line}")
+        if dry_run:
+            if as_json:
+                print(json.dumps({"factors": [work.name(group) for group in work.groups], **asdict(estimate)}, indent=2))
+            return 0
+        try:
+            explained = work.explain()
+        except Failed as failed:
+            tell([failed.problem])
+            return 1
+        bench.close()
+    print(json.dumps(asdict(explained), indent=2, ensure_ascii=False) if as_json else printable(text(explained)))
+    return 0
+
+
+class Work:
+    """Measures what the Shapley values ask for. A configuration that is refused makes two factors one."""
+
+    def __init__(self, plan: Plan, bench: Bench, measure: str, *, seeds: int, say: Callable[[str], None]) -> None:
+        self.plan, self.bench, self.measure, self.seeds, self.say = plan, bench, measure, seeds, say
+        self.groups: list[Group] = [frozenset({factor.name}) for factor in plan.factors]
+        self.notes: list[str] = []
+
+    def name(self, group: Group) -> str:
+        return " + ".join(factor.name for factor in self.plan.factors if factor.name in group)
+
+    def refuse_invalid(self) -> None:
+        """Merge factors until each code takes its parameters."""
+        asked: dict[Coalition, str] = {}
+        known: dict[Coalition, str] = {}
+        while True:
+            wanted = [one for one in shapley.needed(self.groups) if one not in known]
+            configurations = {str(number): self.plan.configuration(one) for number, one in enumerate(wanted)}
+            found = self.bench.refusals(configurations) if wanted else {}
+            known |= {one: found.get(str(number), "") for number, one in enumerate(wanted)}
+            asked = {one: known[one] for one in shapley.needed(self.groups) if known[one]}
+            if not asked:
+                return
+            self._merge(asked)
+
+    def estimate(self) -> costs.Estimate:
+        wanted = [(one, repetition) for one in shapley.needed(self.groups) for repetition in range(self.seeds)]
+        left = [(one, again) for one, again in wanted if not self._known(one, again)]
+        plan = self.plan
+        return costs.estimate(
+            (plan.old, plan.new),
+            plan.factors,
+            left,
+            known=len(wanted) - len(left),
+            direct=plan.is_direct,
+            trained=lambda one: _trained(plan, one),
+            seconds=costs.recorded(plan.old.stages, plan.new.stages),
+        )
+
+    def explain(self) -> Explained:
+        """Measure all there is to measure, and split the difference."""
+        while True:
+            values: dict[tuple[Coalition, int], Fraction] = {}
+            refused: dict[Coalition, str] = {}
+            queries = 0
+            for repetition, coalition in itertools.product(range(self.seeds), shapley.needed(self.groups)):
+                if refused and repetition:
+                    break
+                mean = self._recorded(coalition, repetition)
+                if mean is None:
+                    one, label = self.plan.configuration(coalition, repetition), self._label(coalition, repetition)
+                    try:
+                        measured = self.bench.measured(one, self.plan.yardstick, label)
+                    except Refused as problem:
+                        refused[coalition] = str(problem)
+                        continue
+                    mean, queries = measured.mean, len(measured.values)
+                values[coalition, repetition] = Fraction(mean)
+            if not refused:
+                break
+            self._merge(refused)  # only now: all that are refused show which two belong together
+        differs = {factor.name: factor.differs for factor in self.plan.factors}
+        named = {group: (self.name(group), [line for name in differs if name in group for line in differs[name]]) for group in self.groups}
+        rows = split(named, values, self.seeds)
+        first, last = (float(values[one, 0]) for one in (shapley.needed(self.groups)[0], shapley.needed(self.groups)[-1]))
+        old, new = self.plan.old, self.plan.new
+        model = new.model if old.model == new.model else f"{old.model} and {new.model}"
+        whole = float(Fraction(last) - Fraction(first))
+        return Explained(old.name, new.name, model, self.measure, queries, first, last, whole, self.seeds, rows, tuple(self.notes))
+
+    def _merge(self, refused: Mapping[Coalition, str]) -> None:
+        whole = frozenset(factor.name for factor in self.plan.factors)
+        for coalition, side in ((frozenset[str](), self.plan.old), (whole, self.plan.new)):
+            if coalition in refused:
+                raise UserError(f"{side.name}: cannot be measured: {refused[coalition]}")
+        before = self.groups
+        self.groups = shapley.merged(before, refused)
+        both = next(group for group in self.groups if group not in before)
+        parts = [self.name(group) for group in before if group < both]
+        reason = next(iter(refused.values()))
+        note = f"{' of one with '.join(parts)} of the other: {reason}; the two count as one factor"
+        self.notes.append(note)
+        self.say(note)
+
+    def _recorded(self, coalition: Coalition, repetition: int) -> float | None:
+        """What a side's own run measured, where that is what a configuration would be measured as."""
+        whole = frozenset(factor.name for factor in self.plan.factors)
+        side = self.plan.new if coalition == whole else None if coalition else self.plan.old
+        if side is None or repetition or not self.plan.is_direct(coalition):
+            return None
+        found = side.recorded.get("dev", {}).get(self.measure)
+        return None if found is None else float(found)
+
+    def _known(self, coalition: Coalition, repetition: int) -> bool:
+        return (
+            self._recorded(coalition, repetition) is not None
+            or self.bench.known(self.plan.configuration(coalition, repetition), self.plan.yardstick) is not None
+        )
+
+    def _label(self, coalition: Coalition, repetition: int) -> str:
+        new = [self.name(group) for group in self.groups if group <= coalition]
+        told = f"new: {', '.join(new)}" if new else "all as it was"
+        return f"{told}, seed {repetition + 1} of {self.seeds}"
+
+
+def split(
+    named: Mapping[Group, tuple[str, Sequence[str]]], values: Mapping[tuple[Coalition, int], Fraction], seeds: int
+) -> tuple[Row, ...]:
+    """A row for each group (its name, and what differs), and one for the seed; they add up to the difference with the seeds as they are.
+
+    `values` [coalition, repetition]. A group's contribution is the mean of its Shapley values over the repetitions, with Student's
+    interval of that mean. What the seeds as they are add to the mean difference is the contribution of the seed.
+    """
+    groups = list(named)
+    found = [shapley.shares(groups, lambda one, r=repetition: values[one, r]) for repetition in range(seeds)]  # type: ignore[misc]
+    rows = []
+    total = Fraction()
+    for group, (name, differs) in named.items():
+        each = [shares[group].value for shares in found]
+        mean = sum(each, Fraction()) / seeds
+        total += mean
+        half = half_width(each)
+        sampling = math.sqrt(sum(shares[group].sampling ** 2 for shares in found)) / seeds
+        low, high = (None, None) if half is None else (float(mean) - half, float(mean) + half)
+        rows.append(Row(name, float(mean), low, high, sampling, tuple(differs)))
+    whole = frozenset[str]().union(*groups)
+    rest = values[whole, 0] - values[frozenset(), 0] - total
+    if seeds > 1:
+        rows.append(Row("seed", float(rest), None, None, 0.0, (f"the seeds as they are, against the mean of {seeds}",)))
+    return tuple(rows)
+
+
+def half_width(found: Sequence[Fraction]) -> float | None:
+    """Half of Student's interval (LEVEL) of the mean: t(n - 1) s / sqrt(n); None for one value."""
+    count = len(found)
+    if count < 2:
+        return None
+    from scipy import stats
+
+    mean = sum(found, Fraction()) / count
+    spread = math.sqrt(sum((one - mean) ** 2 for one in found) / (count - 1))
+    return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * spread / math.sqrt(count)
+
+
+def text(explained: Explained) -> str:
+    """The table: what each factor contributes, and the total."""
+    sampled = any(row.sampling for row in explained.rows)
+    interval = f"{100 * LEVEL:.0f} % interval"
+    header = ["factor", "contribution", interval, *(["sampling error"] if sampled else []), "what differs"]
+    lines = []
+    for row in explained.rows:
+        interval = "" if row.low is None or row.high is None else f"{row.low:+.4f} to {row.high:+.4f}"
+        error = [f"{row.sampling:.4f}" if row.sampling else ""] if sampled else []
+        lines.append([row.factor, f"{row.contribution:+.4f}", interval, *error, "; ".join(row.differs)])
+    blank = [""] if sampled else []
+    lines.append(["total", f"{explained.difference:+.4f}", "", *blank, f"{explained.old_value:.4f} -> {explained.new_value:.4f}"])
+    queries = f" ({explained.queries:,} queries)" if explained.queries else ""
+    told = [
+        f"{explained.measure} of {explained.model} on dev of {explained.new}{queries}, {explained.old} -> {explained.new}",
+        text_table(header, lines),
+    ]
+    if not explained.rows or all(row.factor == "seed" for row in explained.rows):
+        told.append("nothing recorded differs in how the two were made")
+    if explained.seeds == 1 and explained.rows:
+        told.append("trained once each: how much of this is seed noise is unknown; --seeds 3 shows it")
+    return "\n".join([*told, *(note for note in explained.notes)])
+
+
+def _trained(plan: Plan, coalition: Coalition) -> str:
+    """The stage that makes a coalition's model, or, where it is measured as it is, measures it."""
+    try:
+        return training(plan.configuration(coalition))
+    except Refused:
+        return plan.new.evaluation

@@ -1,0 +1,153 @@
+"""`retemper bisect`: simulated trainings with noise, and a real search in the toy project."""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from flows.explaining.bisect import Range, Train, search
+from flows.explaining.runs import Measured
+from flows.explaining.search import Search, paired
+
+NAMES = [f"b{number:02}" for number in range(16)]
+WHOLE = Range(NAMES, 0, 16)
+
+
+def trainings(bad: int, drop: float, *, noise: float, seed: int) -> tuple[Train, list[int]]:
+    """A training whose model loses `drop` from batch `bad` on, with noise by query and by seed; and what was trained."""
+    draw = random.Random(seed)
+    base = [draw.uniform(0, 1) for _ in range(500)]
+    asked: list[int] = []
+
+    def train(count: int, repetition: int) -> Measured:
+        asked.append(count)
+        own = random.Random(f"{seed} {count} {repetition}")
+        shift = own.gauss(0, noise) + 0.0005 * count - (drop if count >= bad else 0)
+        values = {f"q{number}": one + shift + own.gauss(0, 0.1) for number, one in enumerate(base)}
+        return Measured(math.fsum(values.values()) / len(values), values)
+
+    return train, asked
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_planted_batch_among_sixteen_is_found_in_five_retrainings(seed: int) -> None:
+    """20 of 20. Both ends were retrainings before: the champion, and the one that was refused."""
+    bad = random.Random(seed).randint(1, 16)
+    train, asked = trainings(bad, 0.05, noise=0.004, seed=seed)
+    found = search(WHOLE, train)
+    assert found.batch == bad
+    assert asked[:2] == [0, 16]
+    assert len(asked) - 2 <= 5
+    assert found.probability >= Search.SURE
+    assert found.queries == 500
+
+
+@pytest.mark.parametrize("bad", range(1, 17))
+def test_without_noise_it_is_plain_bisection(bad: int) -> None:
+    train, asked = trainings(bad, 0.2, noise=0, seed=1)
+    assert search(WHOLE, train).batch == bad
+    assert len(asked) - 2 == 4
+
+
+def test_a_noisy_figure_is_not_trusted_alone() -> None:
+    """With noise half as large as the drop, prefixes are trained again, with other seeds, and the bad batch is found all the same."""
+    right, more = 0, 0
+    for seed in range(20):
+        bad = random.Random(seed).randint(1, 16)
+        looking = Search(16, -1.0)
+        draw = random.Random(seed)
+        while not looking.sure:
+            count = looking.next()
+            looking.add(count, (-1.0 if count >= bad else 0.0) + draw.gauss(0, 0.5), 0.5)
+        right += looking.best == bad
+        more += len(looking.seen) > 4
+    assert right >= 18
+    assert more >= 15
+
+
+def test_the_posterior_by_hand() -> None:
+    looking = Search(2, -1.0)
+    assert looking.posterior() == [0.5, 0.5]
+    assert looking.next() == 1
+    looking.add(1, -0.75, 0.5)  # of the first batch alone: 0.25 from the drop, 0.75 from none, with a scale of 0.5
+    bad, good = stats.t.pdf([0.25 / 0.5, 0.75 / 0.5], 5)
+    assert looking.posterior()[0] == pytest.approx(bad / (bad + good))
+    assert looking.best == 1
+
+
+def test_no_loss_is_no_batch() -> None:
+    train, asked = trainings(99, 0.05, noise=0.001, seed=3)
+    found = search(WHOLE, train)
+    assert found.batch is None
+    assert asked == [0, 16]
+    better, _ = trainings(5, -0.05, noise=0.001, seed=3)
+    assert search(WHOLE, better).batch is None
+    assert search(WHOLE, better, fewer=True).batch == 5, "of a measure that counts mistakes, more is worse"
+
+
+def test_the_search_begins_after_the_good_batches() -> None:
+    train, asked = trainings(12, 0.05, noise=0.001, seed=4)
+    found = search(Range(NAMES, 10, 14), train)
+    assert found.batch == 12
+    assert asked[:2] == [10, 14]
+    assert set(asked[2:]) <= {11, 12, 13}
+
+
+def test_differences_are_paired() -> None:
+    mean, error = paired([0.5, 0.75, 1.0], [0.5, 0.5, 0.5])
+    assert mean == pytest.approx(0.25)
+    assert error == pytest.approx(0.25 / math.sqrt(3))
+    assert paired([1.0], [0.5]) == (0.5, 0.0)
+
+
+@pytest.fixture
+def inbox(project: Any) -> Callable[..., Path]:
+    """A batch of documents with these texts."""
+    place = project.folder.parent / "inbox"
+    place.mkdir()
+
+    def put(name: str, *texts: float) -> Path:
+        (place / name).mkdir()
+        lines = [json.dumps({"_id": f"{name}-{number}", "text": str(text)}) + "\n" for number, text in enumerate(texts)]
+        (place / name / "corpus.jsonl").write_text("".join(lines))
+        return Path(place / name)
+
+    return put
+
+
+def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., Path]) -> None:
+    assert "retraining.yaml: found no batches to search" in project.call("bisect", status=2)[1]
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
+    inbox("w1", 0.5)
+    assert "bisect: found 1 batches, expected at least two to search" in project.call("bisect", "--model", "a", status=2)[1]
+    inbox("w2", -5.0)
+    assert "bisect: there is no champion yet" in project.call("bisect", status=2)[1]
+    assert "--bad w9: no such batch in the inbox, expected one of w1, w2" in project.call("bisect", "--bad", "w9", status=2)[1]
+    out, _ = project.call("bisect", "--dry-run", "--model", "a")
+    assert "2 batches, w1 to w2: 1 retrainings, and its two ends where they are not in the cache" in out
+    out, _ = project.call("bisect", "--model", "a")
+    assert "bad batch: w2 (probability 1.00; 3 retrainings)" in out
+    told = json.loads(project.call("bisect", "--model", "a", "--json")[0])
+    assert (told["batch"], told["retrainings"]) == ("w2", 0), "what was measured is known"
+    assert not (project.folder / ".retemper/bisect/tree").exists()
+
+
+@pytest.mark.heavy
+def test_what_came_after_the_champion_is_searched(project: Any, inbox: Callable[..., Path]) -> None:
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
+    project.commit()
+    inbox("w1", 0.5)
+    assert project.retrain() == "retraining promoted: a is the first champion"
+    for name, text in (("w2", 0.5), ("w3", 0.51), ("w4", -5.0), ("w5", 0.5)):
+        inbox(name, text)
+    assert project.retrain().startswith("retraining refused")
+    out, _ = project.call("bisect", "--dry-run")
+    assert "4 batches, w2 to w5: 2 retrainings, and its two ends where they are not in the cache" in out
+    told = json.loads(project.call("bisect", "--json")[0])
+    assert told["batch"] == "w4"
+    assert told["retrainings"] == 2, "both ends were retrainings before"

@@ -1,0 +1,163 @@
+"""What differs between two sides, and what a configuration between them is made from; by hand, without git or a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.explaining.costs import estimate, relevant
+from flows.explaining.data import Data, Inbox
+from flows.explaining.plan import Plan, reseeded
+from flows.explaining.runs import Configuration, Refused, evaluation, is_direct, training
+from flows.explaining.sides import Factor, Side, factors, joined
+
+
+def side(name: str, *, lr: float = 1e-5, k1: float = 0.9, data: str = "d1", code: str = "c1", model: str = "star") -> Side:
+    """A model of one training, its figures measured by stage evaluate."""
+    stages: dict[str, Any] = {
+        "prepare": {"params": {"data/source.json": {"dataset.digest": data}}, "outs": [{"path": "data/corpus", "md5": data}]},
+        "bm25": {
+            "deps": [{"path": "data/corpus"}],
+            "params": {"data/params.json": {"bm25": {"k1": k1}}},
+            "outs": [{"path": "data/negatives/bm25"}],
+        },
+        f"train@{model}": {
+            "deps": [{"path": "data/negatives/bm25"}],
+            "params": {"data/params.json": {f"rounds.{model}": {"lr": lr}}, "data/code.json": {"train": code}},
+            "outs": [{"path": f"data/encoders/{model}"}],
+        },
+        f"evaluate@{model}": {
+            "deps": [{"path": f"data/encoders/{model}"}],
+            "params": {"data/params.json": {"evaluate": {}}},
+            "outs": [{"path": f"data/metrics/{model}.json"}],
+        },
+    }
+    sections = {
+        "dataset": {"source": "beir:x"},
+        "rounds": {model: {"lr": lr}},
+        "bm25": {"k1": k1},
+        "evaluate": {"of": name},
+        "report": {"of": name},
+    }
+    source = {"dataset": {"source": "beir:x", "digest": data}, "encoder": {"digest": "e"}}
+    graph = {"prepare": {}, "bm25": {}, "train": {}, "evaluate": {}}
+    return Side(name, f"commit of {name}", model, stages, sections, source, graph, "nDCG@10", {})
+
+
+def plan(old: Side, new: Side, found: list[Factor]) -> Plan:
+    data = [Data(f"beir:{one.name}", one.source["dataset"]) for one in (old, new)]
+    return Plan(old, new, found, data[0], data[1], inbox=None)  # type: ignore[arg-type]
+
+
+def test_what_differs() -> None:
+    old = side("old")
+    assert factors(old, side("new")) == []
+    found = factors(old, side("new", lr=2e-5, data="d2", code="c2", k1=1.2))
+    assert [(one.name, one.differs) for one in found] == [
+        ("data", ("dataset: d1 -> d2",)),
+        ("bm25", ("bm25.k1: 0.9 -> 1.2",)),
+        ("rounds", ("rounds.star.lr: 1e-05 -> 2e-05",)),
+        ("code", ("train",)),
+    ]
+    found = factors(old, side("new", model="warmup"))
+    assert [one.name for one in found] == ["rounds", "model"]
+    assert found[0].differs == ("rounds.star: given -> not given", "rounds.warmup: not given -> given")
+    both = joined("parameters", found)
+    assert (both.sections, both.model, both.code) == (("rounds",), True, False)
+
+
+def test_a_configuration_is_made_of_both_sides() -> None:
+    old, new = side("old"), side("new", lr=2e-5, data="d2", code="c2", k1=1.2)
+    between = plan(old, new, factors(old, new))
+    none, everything = between.configuration(frozenset()), between.yardstick
+    assert (none.commit, none.sections["rounds"], none.source["dataset"]["digest"]) == (old.commit, old.sections["rounds"], "d1")
+    assert (everything.commit, everything.sections["bm25"], everything.sections["dataset"]) == (
+        new.commit,
+        {"k1": 1.2},
+        {"source": "beir:new"},
+    )
+    mixed = between.configuration(frozenset({"code", "rounds"}))
+    assert (mixed.commit, mixed.sections["rounds"], mixed.sections["bm25"]) == (new.commit, {"star": {"lr": 2e-5}}, {"k1": 0.9})
+    assert mixed.sections["dataset"] == {"source": "beir:old"}
+    assert mixed.sections["evaluate"] == {"of": "new"}, "how models are measured is no factor: it goes with the code"
+    assert not between.is_direct(frozenset({"code", "rounds"}))
+    assert between.is_direct(frozenset({"code", "data"}))
+    same_code = plan(old, side("new", lr=2e-5), [Factor("rounds", sections=("rounds",))])
+    assert same_code.configuration(frozenset()).commit == "commit of new", "where the code is no factor, it is the newer one"
+    assert is_direct(same_code.configuration(frozenset()), same_code.yardstick)
+
+
+def test_repetitions_have_other_seeds() -> None:
+    sections = {"rounds": {"init": {"steps": 0}, "a": {"seed": 42}, "b": {}}, "bm25": {"k1": 1}, "mix": {}}
+    assert reseeded(sections, 0) == sections
+    assert reseeded(sections, 2)["rounds"] == {"init": {"steps": 0}, "a": {"seed": 2042}, "b": {"seed": 2000}}
+    assert reseeded(sections, 2)["bm25"] == {"k1": 1}
+
+
+def test_the_stages_of_a_model() -> None:
+    sections = {"rounds": {"star": {}}, "adore": {"tower": {}}, "fuse": {"hybrid": {}}, "rerank": {"again": {}}}
+    one = {name: Configuration("", sections, {}, name) for name in ("star", "tower", "hybrid", "again", "bm25", "nobody")}
+    assert [evaluation(one[name]) for name in list(one)[:5]] == [
+        "evaluate@star",
+        "evaluate_adore@tower",
+        "evaluate_fuse@hybrid",
+        "evaluate_rerank@again",
+        "evaluate_bm25",
+    ]
+    assert [training(one[name]) for name in ("star", "tower", "hybrid")] == ["train@star", "adore@tower", "fuse@hybrid"]
+    with pytest.raises(Refused, match=r"nobody: no such model in params\.yaml, expected one of star, tower, hybrid, again"):
+        evaluation(one["nobody"])
+    with pytest.raises(Refused, match="again: cannot be measured on other data"):
+        training(one["again"])
+
+
+def test_costs_count_what_no_side_has_run() -> None:
+    """BM25 depends on data and k1, the training on both and its own two: 16 trainings less those of the two sides."""
+    old, new = side("old"), side("new", lr=2e-5, data="d2", code="c2", k1=1.2)
+    found = factors(old, new)
+    reads = relevant(old, new, found)
+    assert reads["bm25"] == {"data", "bm25"}
+    assert reads["train@star"] == {"data", "bm25", "rounds", "code"}
+    names = [one.name for one in found]
+    coalitions = [frozenset(name for bit, name in enumerate(names) if number >> bit & 1) for number in range(16)]
+    seconds = {"bm25": 1.0, "train@star": 100.0}
+
+    def cost(repetitions: int) -> Any:
+        wanted = [(one, again) for one in coalitions for again in range(repetitions)]
+        between = plan(old, new, found)
+        return estimate((old, new), found, wanted, known=3, direct=between.is_direct, trained=lambda _: "train@star", seconds=seconds)
+
+    once = cost(1)
+    assert (once.runs, once.known, once.trainings) == (16, 3, 14)
+    assert once.seconds == 2 * 1 + 14 * 100, "BM25 over the old data with the new k1, and the other way round"
+    assert once.untimed == 3 + 12, "evaluate: of 4 direct configurations one has run; 12 are measured beside"
+    assert cost(2).trainings == 14 + 16, "with other seeds, both sides' too"
+    assert "16 runs (3 more are known), at most 14 trainings, about 23m22s by recorded times, without 15 stages" in once.line
+
+
+def test_data_is_found_as_the_first_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place, names in (("source", ["a"]), ("inbox/w1", ["b"]), ("inbox/w2", ["a", "c"]), ("inbox/.w3", ["x"])):
+        (tmp_path / place / "qrels").mkdir(parents=True)
+        lines = "".join(f'{{"_id": "{name}", "text": "{place}"}}\n' for name in names)
+        (tmp_path / place / "corpus.jsonl").write_text(lines)
+        (tmp_path / place / "queries.jsonl").write_text('{"_id": "q", "text": "what"}\n')
+        (tmp_path / place / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    Path("params.yaml").write_text("dataset: {source: beir:source}\n")
+    Path("retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    inbox = Inbox(tmp_path / "merged")
+    assert list(inbox.batches) == ["w1", "w2"]
+    merged = inbox.merge(["w1"])
+    assert (
+        Path(merged.spec.removeprefix("beir:")) / "corpus.jsonl"
+    ).read_text() == '{"_id": "a", "text": "source"}\n{"_id": "b", "text": "inbox/w1"}\n'
+    for names in ([], ["w1"], ["w1", "w2"]):
+        elsewhere = {**inbox.merge(names).entry, "source": "beir:nowhere"}
+        found = Inbox(tmp_path / "again").find(elsewhere)
+        assert (found.batches, found.found) == (tuple(names), True)
+        assert found.entry["digest"] == elsewhere["digest"]
+    lost = inbox.find({"source": "beir:nowhere", "digest": "0"})
+    assert (lost.batches, lost.found) == (None, False)
+    Path("retraining.yaml").unlink()
+    here = Inbox(tmp_path / "merged").find({"source": "beir:source", "digest": inbox.merge([]).entry["digest"]})
+    assert (here.batches, here.found) == (None, True)

@@ -1,0 +1,79 @@
+"""Shapley values against a plain loop over all orders, and the merging of factors that cannot be told apart."""
+
+import itertools
+import random
+from fractions import Fraction
+
+import pytest
+
+from flows.explaining import shapley
+from flows.explaining.shapley import EXACT, Group, merged, needed, shares
+
+
+def game(names: list[str], seed: int) -> dict[frozenset[str], Fraction]:
+    draw = random.Random(seed)
+    subsets = (frozenset(chosen) for size in range(len(names) + 1) for chosen in itertools.combinations(names, size))
+    return {subset: Fraction(draw.uniform(-1, 1)) for subset in subsets}
+
+
+def single(names: list[str]) -> list[Group]:
+    return [frozenset({name}) for name in names]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_values_are_the_mean_gain_over_all_orders(count: int) -> None:
+    names = list("abcdef")[:count]
+    worth = game(names, count)
+    expected = dict.fromkeys(names, Fraction())
+    all_orders = list(itertools.permutations(names))
+    for order in all_orders:
+        for place, name in enumerate(order):
+            expected[name] += (worth[frozenset(order[: place + 1])] - worth[frozenset(order[:place])]) / len(all_orders)
+    found = shares(single(names), worth.__getitem__)
+    assert {name: found[frozenset({name})].value for name in names} == expected
+    assert sum(share.value for share in found.values()) == worth[frozenset(names)] - worth[frozenset()], "exactly, not nearly"
+
+
+def test_a_case_by_hand() -> None:
+    """Two factors that only help together (+6), and one that does nothing: 3, 3, 0."""
+    worth = {one: Fraction(6 * (one >= {"a", "b"})) for one in game(["a", "b", "c"], 0)}
+    assert [share.value for share in shares(single(["a", "b", "c"]), worth.__getitem__).values()] == [3, 3, 0]
+
+
+def test_many_factors_are_sampled_and_still_add_up() -> None:
+    names = [f"f{number}" for number in range(EXACT + 2)]
+    worth = {one: Fraction(len(one) ** 2 + 5 * ("f0" in one)) for one in game(names, 1)}
+    asked: set[frozenset[str]] = set()
+
+    def value(one: frozenset[str]) -> Fraction:
+        asked.add(one)
+        return worth[one]
+
+    found = shares(single(names), value)
+    assert sum(share.value for share in found.values()) == worth[frozenset(names)]
+    assert asked == set(needed(single(names)))
+    exact = {group: shapley._exact(group, single(names), worth.__getitem__) for group in single(names)}
+    for group, share in found.items():
+        assert share.sampling > 0
+        assert abs(float(share.value - exact[group])) < 4 * share.sampling
+    assert shares(single(names), value) == found, "the same orders each time"
+
+
+def test_groups_count_as_one_factor() -> None:
+    worth = game(["a", "b", "c"], 2)
+    groups = [frozenset({"a", "c"}), frozenset({"b"})]
+    found = shares(groups, worth.__getitem__)
+    none, ac, b, everything = (worth[frozenset(one)] for one in ("", "ac", "b", "abc"))
+    assert found[groups[0]].value == ((ac - none) + (everything - b)) / 2
+    assert [len(one) for one in needed(groups)] == [0, 1, 2, 3]
+
+
+def test_the_pair_that_is_refused_apart_is_merged() -> None:
+    groups = single(["data", "parameters", "code"])
+    apart = [one for one in needed(groups) if ("parameters" in one) != ("code" in one)]
+    found = merged(groups, apart)
+    assert found == [frozenset({"data"}), frozenset({"parameters", "code"})]
+    assert not [one for one in needed(found) if one in apart]
+    for coalition in (frozenset[str](), frozenset({"data", "parameters", "code"})):
+        with pytest.raises(ValueError, match="no two groups"):
+            merged(groups, [coalition])

@@ -1,0 +1,183 @@
+"""`retemper why` in a toy project: every part of a difference against figures worked out by a formula and a plain loop."""
+
+import itertools
+import json
+import random
+import statistics
+from collections.abc import Callable
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from scipy import stats
+
+from flows.explaining.runs import Configuration, Measured, Refused
+from flows.explaining.sides import Factor
+from flows.explaining.why import Work, split, text
+from tasks.core.stage.errors import UserError
+
+QUERIES = 0.0095  # what twenty queries add to the mean: 0 to 19 thousandths
+
+
+def run_twice(project: Any, change: Callable[[], object]) -> None:
+    """Two commits that were run, and a change between them."""
+    project.call("run")
+    project.commit()
+    change()
+    project.call("run")
+    project.commit()
+
+
+def value(texts: list[float], lr: float, bonus: float, *, seed: int = 0) -> float:
+    """What the toy's model scores on dev."""
+    mean = sum(texts) / len(texts)
+    return mean * (1 + bonus) + 1000 * lr * mean + seed % 7000 / 1e6 + QUERIES
+
+
+def by_orders(worth: Callable[[frozenset[str]], float], names: list[str]) -> dict[str, float]:
+    """Shapley values as the mean over all orders of what each name adds."""
+    gains: dict[str, list[float]] = {name: [] for name in names}
+    for order in itertools.permutations(names):
+        for place, name in enumerate(order):
+            gains[name].append(worth(frozenset(order[: place + 1])) - worth(frozenset(order[:place])))
+    return {name: sum(found) / len(found) for name, found in gains.items()}
+
+
+@pytest.mark.heavy
+def test_a_difference_is_split_over_what_made_it(project: Any, set_round: Callable[..., None], set_bonus: Callable[[float], None]) -> None:
+    """Data, a learning rate, and code at once, with two seeds."""
+    run_twice(project, lambda: (project.add(*[0.9] * 10), set_round(lr=3e-5), set_bonus(0.25)))
+    out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run")
+    assert "HEAD~1 -> HEAD: 3 factors, 3 seeds: 23 runs (1 more are known), at most 22 trainings, about " in out
+    told = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "2", "--json")[0])
+    old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
+    parts = {}
+    for seed in (0, 1000):
+
+        def worth(chosen: frozenset[str], seed: int = seed) -> float:
+            texts, lr = new if "data" in chosen else old, 3e-5 if "parameters" in chosen else 1e-5
+            return value(texts, lr, 0.25 if "code" in chosen else 0, seed=seed)
+
+        parts[seed] = by_orders(worth, ["data", "parameters", "code"])
+    rows = {row["factor"]: row for row in told["rows"]}
+    for name, first in parts[0].items():
+        assert rows[name]["contribution"] == pytest.approx((first + parts[1000][name]) / 2, abs=1e-12)
+    assert list(rows) == [*parts[0], "seed"]
+    assert told["difference"] == pytest.approx(value(new, 3e-5, 0.25) - value(old, 1e-5, 0), abs=1e-12)
+    assert sum(row["contribution"] for row in told["rows"]) == pytest.approx(told["difference"], abs=1e-15)
+
+
+def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[float], None]) -> None:
+    """The old data is only in the cache: its source has grown."""
+    assert "HEAD: its commit has no dvc.lock" in project.call("why", "HEAD", "HEAD", status=2)[1]
+    run_twice(project, lambda: (project.add(*[0.9] * 10), set_bonus(0.25)))
+    out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1")
+    assert "HEAD~1 -> HEAD: 2 factors, 1 seeds: 3 runs (1 more are known), at most 2 trainings, about " in out
+    assert not (project.folder / ".retemper/why/values").exists()
+    told = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
+    old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
+
+    def worth(chosen: frozenset[str]) -> float:
+        return value(new if "data" in chosen else old, 1e-5, 0.25 if "code" in chosen else 0)
+
+    assert {row["factor"]: row["contribution"] for row in told["rows"]} == pytest.approx(by_orders(worth, ["data", "code"]), abs=1e-12)
+    assert told["old_value"] == pytest.approx(worth(frozenset()), abs=1e-12)
+    assert told["new_value"] == pytest.approx(worth(frozenset({"data", "code"})), abs=1e-12)
+    assert sum(row["contribution"] for row in told["rows"]) == pytest.approx(told["difference"], abs=1e-15)
+    assert told["rows"][1]["differs"] == ["train"]
+    out, _ = project.call("why", "HEAD~1", "HEAD", "--seeds", "1")
+    assert "0 runs (4 more are known), at most 0 trainings" in out
+    total = next(line.split() for line in out.splitlines() if line.startswith("total"))
+    assert total == ["total", f"{told['difference']:+.4f}", f"{told['old_value']:.4f}", "->", f"{told['new_value']:.4f}"]
+    for revision, told in (
+        ("nowhere", "revision nowhere: not found in git, expected a commit, branch, tag or experiment"),
+        ("HEAD:b", "HEAD:b: its dvc.lock has no metrics of b, expected a model that its run measured"),
+    ):
+        assert told in project.call("why", "HEAD~1", revision, status=2)[1]
+    err = project.call("why", "HEAD~1", "HEAD", "--split", "data", status=2)[1]
+    assert "--split data: found no batches of the inbox that HEAD has and HEAD~1 lacks" in err
+    (project.folder / ".dvc/cache/files").rename(project.folder / ".dvc/cache/away")
+    err = project.call("why", "HEAD~1:a", "HEAD:a", status=2)[1]
+    assert "HEAD~1:a: its data (sha256 " in err
+    assert ") is neither at beir:" in err
+    project.git("rm", "--quiet", "--cached", "data/source.json")
+    project.git("-c", "user.name=toy", "-c", "user.email=toy@example.com", "commit", "--quiet", "-m", "no record of the data")
+    err = project.call("why", "HEAD~1:a", "HEAD:a", status=2)[1]
+    assert "HEAD:a: its commit has no record of its data (data/source.json), so it cannot be trained again; commit that file" in err
+
+
+def test_the_rest_is_the_seed_and_the_interval_its_noise() -> None:
+    """Two factors, three repetitions; the parts add up to the difference of the first one, exactly."""
+    draw = random.Random(0)
+    groups = {frozenset({name}): (name, [f"{name} differs"]) for name in ("data", "code")}
+    coalitions = [frozenset(one) for one in ((), ("data",), ("code",), ("data", "code"))]
+    values = {(one, repetition): Fraction(draw.uniform(0, 1)) for one in coalitions for repetition in range(3)}
+    data, code, seed = split(groups, values, 3)
+    none, first, second, both = coalitions
+    each = [float(values[first, r] - values[none, r] + values[both, r] - values[second, r]) / 2 for r in range(3)]
+    assert data.contribution == pytest.approx(statistics.mean(each))
+    low, high = stats.t.interval(0.95, 2, statistics.mean(each), stats.sem(each))
+    assert (data.low, data.high) == (pytest.approx(low), pytest.approx(high))
+    mean = statistics.mean(float(values[both, r] - values[none, r]) for r in range(3))
+    assert seed.contribution == pytest.approx(float(values[both, 0] - values[none, 0]) - mean)
+    assert data.contribution + code.contribution + seed.contribution == pytest.approx(float(values[both, 0] - values[none, 0]), abs=1e-15)
+    (alone,) = split({frozenset({"data"}): ("data", [])}, values, 1)
+    assert (alone.contribution, alone.low) == (float(values[first, 0] - values[none, 0]), None)
+
+
+class Sides:
+    """A plan between two sides of three factors; a configuration's model is named after what is new in it."""
+
+    def __init__(self) -> None:
+        self.factors = [Factor("data", data=True), Factor("parameters"), Factor("code", code=True)]
+        self.old, self.new = (SimpleNamespace(name=name, model="a", recorded={}) for name in ("old", "new"))
+        self.yardstick = self.configuration(frozenset({"data", "parameters", "code"}))
+
+    def configuration(self, new: frozenset[str], repetition: int = 0) -> Configuration:
+        return Configuration(f"seed {repetition}", {}, {}, " ".join(sorted(new)))
+
+    def is_direct(self, new: frozenset[str]) -> bool:
+        return "data" in new
+
+
+class Bench:
+    """Where parameters and code must be of one side, as a check or as a run says."""
+
+    def __init__(self, *, says: str, apart: Callable[[str], bool]) -> None:
+        self.says, self.apart, self.measurements = says, apart, list[str]()
+
+    def refusals(self, asked: dict[str, Configuration]) -> dict[str, str]:
+        return {name: "rounds.a.new: unknown key" for name, one in asked.items() if self.says == "check" and self.apart(one.model)}
+
+    def known(self, *_: object) -> None:
+        return None
+
+    def measured(self, one: Configuration, _: Configuration, label: str) -> Measured:
+        if self.says == "run" and self.apart(one.model):
+            raise Refused("rounds.a.new: unknown key")
+        self.measurements.append(label)
+        data, code = "data" in one.model, "code" in one.model
+        worth = 2.0 * data + 1.0 * code + 4.0 * (data and code)
+        return Measured(worth, {"q": worth})
+
+
+@pytest.mark.parametrize("says", ["check", "run"])
+def test_what_cannot_be_apart_is_one_factor(says: str) -> None:
+    bench, said = Bench(says=says, apart=lambda model: ("parameters" in model) != ("code" in model)), list[str]()
+    work = Work(cast(Any, Sides()), cast(Any, bench), "nDCG@10", seeds=1, say=said.append)
+    work.refuse_invalid()
+    explained = work.explain()
+    assert said == ["parameters of one with code of the other: rounds.a.new: unknown key; the two count as one factor"]
+    data, both = explained.rows
+    assert (data.factor, both.factor) == ("data", "parameters + code")
+    assert data.contribution + both.contribution == explained.difference == 7.0
+    assert (data.contribution, both.contribution) == (4.0, 3.0), "half each of what only both do"
+    assert "parameters of one with code of the other" in text(explained)
+    assert "new: parameters + code, seed 1 of 1" in bench.measurements
+
+
+def test_a_side_that_is_refused_is_an_error() -> None:
+    work = Work(cast(Any, Sides()), cast(Any, Bench(says="check", apart=lambda model: not model)), "nDCG@10", seeds=1, say=lambda _: None)
+    with pytest.raises(UserError, match=r"old: cannot be measured: rounds\.a\.new: unknown key"):
+        work.refuse_invalid()
