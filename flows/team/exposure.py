@@ -30,6 +30,7 @@ HERE = "working tree"
 CHAMPIONS = "refs/tags/champion/"
 SECTIONS = {"pretrain": "pretrain", "train": "rounds", "adore": "adore", "reranker": "rerankers"}  # of params.yaml, by stage
 READ = ("tokens", "corpus", "negatives", "chunks")  # arguments of those stages that hold records
+KNOWN = ("init-state", "round-state")  # and those that list known queries, where only a share of these is trained on again
 CORPORA = ("data/corpus", "data/pseudo")
 STEPLESS = "-"  # shown for a role that belongs to no step
 
@@ -151,7 +152,7 @@ def trainings(locks: Mapping[str, Lock]) -> list[Training]:
 
 def place_inputs(training: Training, objects: Path, folder: Path) -> str:
     """Link what a training read of records into `folder`, under the paths of its command; returns what is wrong, or an empty line."""
-    wanted = [path for name, path in arguments(training.entry).items() if name in READ]
+    wanted = inputs(training).values()
     for dep in training.entry.get("deps") or []:
         path, digest = str(dep["path"]), str(dep.get("md5", ""))
         if any(path == one or path.startswith(f"{one}/") for one in wanted):
@@ -190,6 +191,17 @@ def contents(path: str, digest: str, lock: Lock, objects: Path) -> dict[str, str
             if inside and folder_digest(inside) == digest:
                 return inside
     return None
+
+
+def inputs(training: Training) -> dict[str, str]:
+    """What a training read of records, by the arguments of its stage."""
+    read = (*READ, *KNOWN) if (own_parameters(training) or {}).get("replay", 1) < 1 else READ
+    return {name: path for name, path in arguments(training.entry).items() if name in read}
+
+
+def own_parameters(training: Training) -> Any:
+    """The training's section of params.yaml, as dvc.lock has it."""
+    return parameters(training.entry).get(f"{SECTIONS[training.stage]}.{training.name}")
 
 
 def arguments(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -250,8 +262,8 @@ def told(model: Model) -> str:
 
 
 def _question(training: Training, objects: Path, root: Path) -> dict[str, Any]:
-    paths = {name: str(root / path) for name, path in arguments(training.entry).items() if name in READ}
-    params = parameters(training.entry).get(f"{SECTIONS[training.stage]}.{training.name}")
+    paths = {name: str(root / path) for name, path in inputs(training).items()}
+    params = own_parameters(training)
     asked = {"stage": training.stage, "name": training.name, "params": params, "paths": paths, "behind": 0, "taken": None}
     if training.stage == "train":
         ran = _json(training.lock, f"data/curves/{training.name}/round.json", objects)

@@ -5,6 +5,7 @@ document of the corpus is searched, and the positives of a step's queries are th
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY, SEARCHED, Replay, Roles
+from tasks.core.training.replay import replayed_from
 
 FOUND = ("retrieved", "refreshed")  # lists that only the weights know
 
@@ -35,6 +37,9 @@ def replay(paths: Mapping[str, Path], params: Adore, scratch: Path) -> Replay:
     documents, queries = open_tokens(paths["tokens"] / "documents"), open_tokens(paths["tokens"] / "queries" / "train")
     negatives = paths["negatives"] / "train.parquet" if params.lists == "given" else None
     data = read_data(queries, documents, paths["corpus"] / "qrels" / "train.parquet", negatives, params.depth, scratch)
+    ids = queries.folder / "ids.parquet"
+    queries_N, _ = replayed_from(paths.get("round-state"), data.queries, ids, share=params.replay, seed=params.seed, key="adore")
+    data = replace(data, queries=queries_N)
     total = steps_of(data, params)
 
     def steps() -> Iterator[tuple[int, Roles]]:

@@ -1,10 +1,12 @@
 """The records of a round, step by step: the batches that tasks.train.step draws, and who is a negative of whom in its loss."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.exposure import HARD, HELD_DOCUMENT, HELD_QUERY, IN_BATCH, POSITIVE, QUERY, Replay, Roles
+from tasks.core.training.replay import replayed_from
 from tasks.train.batches import Batch, draw_batch, read_training_set, sampled_queries, steps_of
 from tasks.train.params import Round
 from tasks.train.validation import hold_out
@@ -40,9 +42,10 @@ def replay(paths: Mapping[str, Path], params: Round, scratch: Path, behind: int 
         return Replay(*ids, 0, iter(()))
     qrels, table = paths["corpus"] / "qrels" / "train.parquet", paths["negatives"] / "train.parquet"
     only_positives = params.hard_negatives_from == "positives"
-    data = sampled_queries(
-        read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives), params
-    )
+    everything = read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives)
+    share, seed = params.replay, params.split_seed
+    queries_N, _ = replayed_from(paths.get("init-state"), everything.queries, ids[1], share=share, seed=seed, key="rounds")
+    data = sampled_queries(replace(everything, queries=queries_N), params)
     beside: Roles = {}
     if params.validate_every:
         data, sample = hold_out(data, params)

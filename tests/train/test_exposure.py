@@ -12,6 +12,7 @@ import pytest
 from tasks.core.stage.params import load
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.exposure import HARD, HELD_DOCUMENT, HELD_QUERY, IN_BATCH, POSITIVE, QUERY
+from tasks.core.training.replay import KNOWN
 from tasks.train import __main__ as entry
 from tasks.train import exposure, step
 from tasks.train.batches import Batch
@@ -25,6 +26,7 @@ base: {}
 rounds:
   first: {init: base, negatives: bm25, steps: 3, batch_queries: 16, hard_negatives: 2, schedule_steps: 6, batch_tokens: 512}
   second: {init: first, negatives: bm25, steps: 3, batch_queries: 16, schedule_steps: 6, optimizer_from: continue, batch_tokens: 512}
+  again: {init: first, negatives: bm25, replay: 0.25, steps: 3, batch_queries: 8, batch_tokens: 512}
   lone: {init: base, negatives: random, steps: 2, batch_queries: 4, hard_negatives: 3, in_batch: false, batch_tokens: 512}
   watched: {init: base, negatives: none, train_share: 0.8, steps: 4, batch_queries: 8, validate_every: 2, validation_queries: 6}
 """
@@ -58,7 +60,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, set[int]]]:
         now[:] = [batch]
         return loss(scores, batch, params)
 
-    def watch_nll(scores: Any, negative: Any) -> Any:
+    def watch_nll(scores: Any, negative: Any, *rest: Any) -> Any:
         batch, size = now[0], len(now[0].queries)
         hard = (len(batch.slots) - size) // size
         for row in range(size):
@@ -67,7 +69,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, set[int]]]:
                 if negative[row, slot]:
                     own = size + row * hard <= slot < size + (row + 1) * hard
                     steps[-1][HARD if own else IN_BATCH].add(document)
-        return nll(scores, negative)
+        return nll(scores, negative, *rest)
 
     monkeypatch.setattr(step, "cached_backward", watch_backward)
     monkeypatch.setattr(step, "batch_loss", watch_loss)
@@ -86,6 +88,7 @@ def arguments(name: str, negatives: str, init: str) -> list[str]:
     [
         ("first", "negatives", "base"),
         ("second", "negatives", "out/first/encoder"),
+        ("again", "negatives", "out/first/encoder"),
         ("lone", "none", "base"),
         ("watched", "none", "base"),
     ],
@@ -95,6 +98,10 @@ def test_replay_equals_an_instrumented_run(
 ) -> None:
     (project / "none").mkdir(exist_ok=True)
     shutil.copy(project / "negatives/train.parquet", project / "none/train.parquet")  # neither `random` nor `none` takes any from it
+    state = project / "out/first/state"
+    known = open_tokens(project / "tokens/queries/train").ids().to_pylist()[::2]
+    if name == "again":  # all new queries, and a quarter of every second one, which its first weights know
+        (state / KNOWN).write_text(json.dumps(known))
     trained = recorded(monkeypatch)
     held: list[Any] = []
     hold_out = entry.hold_out
@@ -102,7 +109,7 @@ def test_replay_equals_an_instrumented_run(
     run_here(project, "train", *arguments(name, negatives, init))
     taken = json.loads((project / f"out/{name}/curves/round.json").read_text())["steps"]
     params = load(Round, f"rounds.{name}", project / "params.yaml")
-    paths = {"tokens": project / "tokens", "corpus": project / "corpus", "negatives": project / negatives}
+    paths = {"tokens": project / "tokens", "corpus": project / "corpus", "negatives": project / negatives, "init-state": state}
     found = exposure.replay(paths, params, tmp_path, behind=3, taken=taken)
     replayed = list(found.steps)
     assert [number for number, _ in replayed] == list(range(taken))
@@ -112,6 +119,9 @@ def test_replay_equals_an_instrumented_run(
         told = {role: set(ordinals.tolist()) for role, ordinals in roles.items()}
         assert told == {role: was[role] for role in (QUERY, POSITIVE, HARD, IN_BATCH)}
         assert told[POSITIVE] | told[HARD] <= was["encoded"]
+    if name == "again":
+        places = {query for was in trained for query in was[QUERY]}
+        assert 0 < sum(place % 2 == 0 for place in places) <= round(0.25 * len(known)), "some of the known ones"
     if params.validate_every:
         assert len(found.beside[HELD_QUERY]) == 6
         assert np.array_equal(found.beside[HELD_QUERY], held[0][1].queries)
