@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,6 +109,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
             tell([failed.problem])
             return 1
         bench.close()
+        shutil.rmtree(FOLDER / "data", ignore_errors=True)
     if as_json:
         name = chosen.names[found.batch - 1] if found.batch else None
         told = {**asdict(found), "batch": name, "model": model, "measure": measure, "retrainings": bench.trained}
@@ -163,7 +165,9 @@ def range_of(inbox: Inbox, now: Champion | None, good: str | None, *, bad: str |
         first = len(known) if known and len(known) < last else 0
     if last - first < 2:
         after = f" after {names[first - 1]}" if first else ""
-        raise UserError(f"bisect: found {max(last - first, 0)} batches{after}, expected at least two to search; see --good and --bad")
+        raise UserError(
+            f"bisect: batches to search{after}: found {max(last - first, 0)}, expected at least two to search; see --good and --bad"
+        )
     return Range(names, first, last)
 
 
@@ -181,7 +185,7 @@ def text(found: Found, chosen: Range, *, what: str, trained: int) -> str:
     told.append(text_table(["batches", "last of them", "difference", "error", "looks"], rows))
     name = chosen.names[found.batch - 1]
     sure = found.probability >= Search.SURE
-    told.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {found.probability:.2f}; {trained} retrainings)")
+    told.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {found.probability:.2f}; retrainings: {trained})")
     told.append(
         f"a batch whose name begins with a dot is left out: rename it to .{name}, and run retemper retrain"
         if sure
@@ -210,6 +214,6 @@ def _source(sections: Mapping[str, Any], inbox: Inbox) -> dict[str, Any]:
 def _estimate(chosen: Range, now: Champion | None) -> str:
     """How many retrainings it takes, and how long one took."""
     most = chosen.steps + 2
-    told = f"{chosen.steps} retrainings, and its two ends where they are not in the cache"
+    told = f"retrainings: {chosen.steps}, and the two ends where they are not in the cache"
     seconds = sum(costs.recorded(read_side(f"champion/{now.number}").stages).values()) if now else 0
     return f"{told}, about {clock(most * seconds)} at most by recorded times" if seconds else told

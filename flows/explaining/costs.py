@@ -33,9 +33,9 @@ class Estimate:
 
     @property
     def line(self) -> str:
-        known = f" ({self.known} more are known)" if self.known else ""
-        unknown = f", without {self.untimed} stages whose time is not recorded" if self.untimed else ""
-        return f"{self.runs} runs{known}, at most {self.trainings} trainings, about {clock(self.seconds)} by recorded times{unknown}"
+        known = f" ({self.known} more known)" if self.known else ""
+        unknown = f" (not recorded: {self.untimed} stages)" if self.untimed else ""
+        return f"runs: {self.runs}{known}; trainings: {self.trainings} at most; by recorded times: {clock(self.seconds)}{unknown}"
 
 
 def recorded(*locks: Lock) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -21,7 +22,6 @@ from flows.process.processes import Processes, stopping_on_signals
 from tasks.core.stage.errors import UserError, printable
 
 FOLDER = Path(".retemper/why")
-SPLITS = ("data", "parameters")  # factors that can be taken apart
 LEVEL = 0.95
 
 
@@ -57,7 +57,8 @@ class Explained:
 def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | None, dry_run: bool, as_json: bool) -> int:
     """Print how much each factor contributes to the difference between two revisions' models. Returns the exit status.
 
-    `split`: which of SPLITS to take apart. `seeds`: how often each configuration is trained, with other seeds from the second time.
+    `split`: what to take apart further, data or parameters. `seeds`: how often each configuration is trained, with other seeds from
+    the second time.
     """
     sides = read_side(old), read_side(new)
     measure = measure or sides[1].measure
@@ -69,7 +70,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
         work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
         work.refuse_invalid()
         estimate = work.estimate()
-        say(f"{old} -> {new}: {len(work.groups)} factors, {work.seeds} seeds: {estimate.line}")
+        say(f"{old} -> {new}: factors: {', '.join(map(work.name, work.groups)) or 'none'}; seeds: {work.seeds}; {estimate.line}")
         if dry_run:
             if as_json:
                 print(json.dumps({"factors": [work.name(group) for group in work.groups], **asdict(estimate)}, indent=2))
@@ -80,6 +81,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
             tell([failed.problem])
             return 1
         bench.close()
+        shutil.rmtree(FOLDER / "data", ignore_errors=True)
     print(json.dumps(asdict(explained), indent=2, ensure_ascii=False) if as_json else printable(text(explained)))
     return 0
 
@@ -198,7 +200,8 @@ def split(
     interval of that mean. What the seeds as they are add to the mean difference is the contribution of the seed.
     """
     groups = list(named)
-    found = [shapley.shares(groups, lambda one, r=repetition: values[one, r]) for repetition in range(seeds)]  # type: ignore[misc]
+    each_time = [{one: mean for (one, again), mean in values.items() if again == repetition} for repetition in range(seeds)]
+    found = [shapley.shares(groups, worth.__getitem__) for worth in each_time]
     rows = []
     total = Fraction()
     for group, (name, differs) in named.items():
@@ -206,7 +209,7 @@ def split(
         mean = sum(each, Fraction()) / seeds
         total += mean
         half = half_width(each)
-        sampling = math.sqrt(sum(shares[group].sampling ** 2 for shares in found)) / seeds
+        sampling = sum(shares[group].sampling for shares in found) / seeds  # the same orders each time, so their errors go together
         low, high = (None, None) if half is None else (float(mean) - half, float(mean) + half)
         rows.append(Row(name, float(mean), low, high, sampling, tuple(differs)))
     whole = frozenset[str]().union(*groups)

@@ -124,14 +124,14 @@ def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., P
     assert "retraining.yaml: found no batches to search" in project.call("bisect", status=2)[1]
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
     inbox("w1", 0.5)
-    assert "bisect: found 1 batches, expected at least two to search" in project.call("bisect", "--model", "a", status=2)[1]
+    assert "bisect: batches to search: found 1, expected at least two" in project.call("bisect", "--model", "a", status=2)[1]
     inbox("w2", -5.0)
     assert "bisect: there is no champion yet" in project.call("bisect", status=2)[1]
     assert "--bad w9: no such batch in the inbox, expected one of w1, w2" in project.call("bisect", "--bad", "w9", status=2)[1]
     out, _ = project.call("bisect", "--dry-run", "--model", "a")
-    assert "2 batches, w1 to w2: 1 retrainings, and its two ends where they are not in the cache" in out
+    assert "2 batches, w1 to w2: retrainings: 1, and the two ends where they are not in the cache" in out
     out, _ = project.call("bisect", "--model", "a")
-    assert "bad batch: w2 (probability 1.00; 3 retrainings)" in out
+    assert "bad batch: w2 (probability 1.00; retrainings: 3)" in out
     told = json.loads(project.call("bisect", "--model", "a", "--json")[0])
     assert (told["batch"], told["retrainings"]) == ("w2", 0), "what was measured is known"
     assert not (project.folder / ".retemper/bisect/tree").exists()
@@ -147,7 +147,7 @@ def test_what_came_after_the_champion_is_searched(project: Any, inbox: Callable[
         inbox(name, text)
     assert project.retrain().startswith("retraining refused")
     out, _ = project.call("bisect", "--dry-run")
-    assert "4 batches, w2 to w5: 2 retrainings, and its two ends where they are not in the cache" in out
+    assert "4 batches, w2 to w5: retrainings: 2, and the two ends where they are not in the cache" in out
     told = json.loads(project.call("bisect", "--json")[0])
     assert told["batch"] == "w4"
     assert told["retrainings"] == 2, "both ends were retrainings before"
