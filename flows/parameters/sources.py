@@ -108,7 +108,7 @@ def write_source(
     _write_memory(memory, remembered)
 
 
-def dataset_entry(key: str, name: str, memory: Path = MEMORY, warn: Callable[[str], None] | None = None) -> dict[str, Any]:
+def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[[str], None] | None = None) -> dict[str, Any]:
     """The entry of a data set that is not in `source`: extra.NAME of params.yaml (`key`).
 
     An unavailable one has its last entry; UserError where it was never seen, or is there but invalid.
