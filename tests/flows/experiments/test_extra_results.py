@@ -84,7 +84,7 @@ def test_the_table_names_what_each_is_above() -> None:
     text = extra_results.text(made, "star")
     assert text.startswith("extra.nq: beir:some/nq, 1,234 documents, zero-shot\ntest, 40 queries\n")
     assert "(paired two-sided t-tests over queries, Holm over 3 pairs, level 0.05)" in text
-    assert "star *: the best on the main data set, where it was chosen" in text
+    assert "*: star, the best on the main data set, where it was chosen" in text
     assert "not measured here: crossed" in text
     assert "the best on" not in extra_results.text(made, "elsewhere")
 
