@@ -177,7 +177,7 @@ def legend(made: Made, best: str) -> list[str]:
     compared = len(next(iter(tests["splits"].values()))["pairs"])
     told = [f"above: the systems that it is significantly above ({tests['test']}, Holm over {compared} pairs, level {tests['alpha']:g})"]
     if best in made.about["systems"]:
-        told.append(f"{best} *: the best on the main data set, where it was chosen")
+        told.append(f"*: {best}, the best on the main data set, where it was chosen")
     if left_out := made.about["left_out"]:
         told.append(f"not measured here: {', '.join(left_out)}, which reorder other systems' runs")
     return told

@@ -49,7 +49,8 @@ def test_page_lists_every_key_of_every_section() -> None:
             assert all(f"`{value}`" in sections[name] for value in definition["enum"])
             continue
         text = sections[f"{name}.NAME" if "additionalProperties" in definition else name]
-        reference = definition.get("additionalProperties", definition)["$ref"].rsplit("/", 1)[-1]
+        entry = definition.get("additionalProperties", definition)
+        reference = next(one["$ref"] for one in entry.get("anyOf", [entry]) if "$ref" in one).rsplit("/", 1)[-1]
         for key in parameter_schema()["$defs"][reference]["properties"]:
             assert f"\n| `{key}` | " in text, f"{name}.{key}"
     assert "| `lr` | float > 0 | `5e-05` | peak learning rate" in sections["rounds.NAME"]
