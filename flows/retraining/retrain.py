@@ -96,6 +96,8 @@ def _work(
     _take_in(rules.intake, project)
     sections = read_yaml(Path("params.yaml"))
     measure = promotion.measure_of(rules.promotion, sections)
+    if rules.promotion.rule == "guaranteed":
+        standing(champion.read_champions(project), measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
     last = history.recorded(tree.folder, tree.tip) if tree.tip else None
     if line := power.foresee((last and last.comparison) or {}, rules.promotion):
         display.line(line)
