@@ -104,6 +104,8 @@ def _work(
         display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
     if planned.choice.mode == "skip":
         return replace(begun, result="unchanged", reason=planned.choice.why, champion=now.number if now else None)
+    if rules.promotion.rule == "guaranteed":
+        standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
     last = history.recorded(tree.folder, tree.tip) if tree.tip else None
     if line := power.foresee((last and last.comparison) or {}, rules.promotion):
         display.line(line)
