@@ -59,7 +59,7 @@ def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
     parts, lock = champion.parts_at(project, now), champion.locked(project, now.commit)
     for kind, path in parts.paths.items():
         if kind != "corpus":
-            _put_part(get, kind, path, folder)
+            _put_part(get, path, folder / kind)
     if documents:
         get(f"{parts.paths['corpus']}/documents.parquet", folder / "documents.parquet")
     write_json(folder / "champion.json", asdict(now))
@@ -70,14 +70,14 @@ def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
     write_record(folder, Export(**described, files=listed(folder)))
 
 
-def _put_part(get: Get, kind: str, path: str, folder: Path) -> None:
-    get(path, folder / kind)
-    described, index = folder / kind / "index.json", folder / kind / "index.faiss"
+def _put_part(get: Get, path: str, to: Path) -> None:
+    get(path, to)
+    described, index = to / "index.json", to / "index.faiss"
     if described.exists() and not index.exists():  # trained over its round's vectors: flows.results.search
-        get(f"data/indexes/{read_json(described)['round']}", folder / kind)
+        get(f"data/indexes/{read_json(described)['round']}", to)
     if index.exists():
         for name in IDS:
-            get(f"data/tokens/documents/{name}", folder / kind / name)
+            get(f"data/tokens/documents/{name}", to / name)
 
 
 def described_by(

@@ -1,6 +1,7 @@
 """A cache file corrupted by hand: detected, restored from the workspace, fetched or computed again, never used."""
 
 import hashlib
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -90,3 +91,42 @@ def test_a_corrupt_object_is_fetched_again_where_there_is_a_remote(
     assert (finished.folder / "data/encoders/a").read_text() == text
     assert whole(finished)
     shutil.rmtree(tmp_path / "remote")
+
+
+def test_outs_are_copied_from_the_cache_or_not_at_all(tmp_path: Path) -> None:
+    """Whole folders, parts of them and files; nothing is left of what is missing or corrupt."""
+    objects = tmp_path / ".dvc/cache/files/md5"
+
+    def store(content: bytes, end: str = "") -> str:
+        digest = hashlib.md5(content).hexdigest()
+        path = objects / digest[:2] / f"{digest[2:]}{end}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return digest + end
+
+    files = {"ids": store(b"ids"), "queries/train": store(b"train"), "queries_of_others": store(b"others")}
+    listing = json.dumps([{"relpath": name, "md5": digest} for name, digest in files.items()]).encode()
+    outs = [{"path": "data/tokens", "md5": store(listing, ".dir")}, {"path": "data/one.json", "md5": store(b"{}")}]
+    lock = {"tokenize": {"outs": outs}}
+
+    def copied(path: str) -> dict[str, bytes] | bytes | None:
+        to = tmp_path / "to"
+        shutil.rmtree(to, ignore_errors=True)
+        to.unlink(missing_ok=True)
+        if not cache.copy_cached(tmp_path, path, to, lock=lock):
+            assert not to.exists()
+            return None
+        return to.read_bytes() if to.is_file() else {str(p.relative_to(to)): p.read_bytes() for p in to.rglob("*") if p.is_file()}
+
+    assert copied("data/tokens") == {"ids": b"ids", "queries/train": b"train", "queries_of_others": b"others"}
+    assert copied("data/tokens/queries") == {"train": b"train"}
+    assert copied("data/tokens/ids") == b"ids"
+    assert copied("data/one.json") == b"{}"
+    assert copied("data/tokens/nothing") is None
+    assert copied("data/other") is None
+    path = cache.object_path(objects, files["ids"])
+    path.write_bytes(b"idS")
+    assert copied("data/tokens/ids") is None, "corrupt"
+    path.unlink()
+    assert copied("data/tokens") is None, "missing"
+    assert copied("data/tokens/queries") == {"train": b"train"}

@@ -95,15 +95,15 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     assert (now.number, now.commit) == (5, tip), "the model of the last retraining"
     assert now.digests["encoder"] not in (first.digests["encoder"], second.digests["encoder"])
     champion.choose(project.folder, f"{second.commit}:a")
-    project.call("champion", "export", "served")
-    assert json.loads((project.folder / "served/encoder/model").read_text()) == pytest.approx(0.7)
-    assert (project.folder / "served/index").read_text() == "index of a"
-    assert json.loads((project.folder / "served/champion.json").read_text())["number"] == 6
+    last = project.champion()
+    assert last and last.number == 6
+    for kind in ("encoders", "indexes"):
+        champion.get_out(project.folder, last.commit, f"data/{kind}/a", project.folder / "served" / kind)
+    assert json.loads((project.folder / "served/encoders/model").read_text()) == pytest.approx(0.7)
+    assert (project.folder / "served/indexes").read_text() == "index of a"
     for wanted, word in (("nobody", "no encoder nobody, expected one of a"), ("nowhere:a", "no commit nowhere")):
         with pytest.raises(UserError, match=word):
             champion.choose(project.folder, wanted)
-    with pytest.raises(UserError, match="not empty"):
-        champion.export(project.folder, project.folder / "served")
 
 
 def test_a_promotion_with_a_guarantee(served: Any) -> None:
