@@ -78,7 +78,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
             rows = list(compare(wanted, made, *caches))
             notes = list(explain(wanted, made, rows, project))
-            rows = [*closer(rows, wanted, elsewhere(wanted, made, project), caches, tolerance=how.tolerance)]
+            rows = [*closer(rows, wanted, elsewhere(wanted, made, project), caches=caches, tolerance=how.tolerance)]
     finally:
         if not into:
             remove_worktree(tree)
@@ -119,7 +119,7 @@ def elsewhere(wanted: Lock, made: Lock, project: Path) -> set[str]:
 
 
 def closer(
-    rows: Sequence[tuple[str, str, str]], wanted: Lock, elsewhere: Set[str], caches: tuple[Path, Path], *, tolerance: float
+    rows: Sequence[tuple[str, str, str]], wanted: Lock, elsewhere: Set[str], *, caches: tuple[Path, Path], tolerance: float
 ) -> Iterator[tuple[str, str, str]]:
     """`rows` with `close: ...` in place of `different: ...` for what other hardware made, or was made from that, within `tolerance`."""
     makers = {str(out["path"]): stage for stage, entry in wanted.items() for out in entry.get("outs") or []}

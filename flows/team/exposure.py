@@ -156,7 +156,7 @@ def place_inputs(training: Training, objects: Path, folder: Path) -> str:
     for dep in training.entry.get("deps") or []:
         path, digest = str(dep["path"]), str(dep.get("md5", ""))
         if any(path == one or path.startswith(f"{one}/") for one in wanted):
-            files = contents(path, digest, training.lock, objects)
+            files = contents(path, digest, training.lock, objects=objects)
             if files is None:
                 return f"{path} was made again since, or is not in the cache; fetch it (dvc fetch), or check out its dvc.lock"
             if problem := _link(files, objects, folder / path):
@@ -174,7 +174,7 @@ def place_corpora(locks: Iterable[Lock], objects: Path, root: Path) -> Iterator[
             yield folder
 
 
-def contents(path: str, digest: str, lock: Lock, objects: Path) -> dict[str, str] | None:
+def contents(path: str, digest: str, lock: Lock, *, objects: Path) -> dict[str, str] | None:
     """Digests of the files of a dependency, by name below `path` (empty for a file), from the listings in the cache.
 
     None where no out of `lock` has that content (it is stale), or the cache lacks its listing.

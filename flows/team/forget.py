@@ -74,7 +74,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
         entries = list(known_entries(root, projects, trees))
         plan = make_plan(records, entries, store, root=root, trees=trees)
-        tell_plan(plan, store, tell, exposed(plan, tell))
+        tell_plan(plan, store, tell, models=exposed(plan, tell))
         if dry or not sure():
             tell("nothing was removed")
             return 0
@@ -82,7 +82,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         for kind, folders in plan.sources:
             withdraw(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
-        left = check(plan, store, root, trees, tell)
+        left = check(plan, store, root, trees=trees, tell=tell)
     tell_next(tell)
     return 1 if left else 0
 
@@ -90,13 +90,15 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
 def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *, root: Path, trees: Sequence[Path]) -> Plan:
     """What holds `records` and those of the list."""
     listed = read_marks()
-    new = tuple(one for record in dict.fromkeys(records) for one in named(record, entries, store, listed) if mark(*one) not in listed)
+    new = tuple(
+        one for record in dict.fromkeys(records) for one in named(record, entries, store, listed=listed) if mark(*one) not in listed
+    )
     known = listed | {mark(*one): one[0] for one in new}
     marks = frozenset(known)
     if not marks:
         raise UserError(f"{FILE}: no record is listed; name one: retemper forget ID, or document:ID, query:ID")
     kinds = frozenset(known.values())
-    holdings = find(entries, store, marks, kinds)
+    holdings = find(entries, store, marks, kinds=kinds)
     sources = tuple(own_sources())
     lines: dict[str, int] = {}
     for kind, folders in sources:
@@ -115,7 +117,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     return plan
 
 
-def named(record: str, entries: Sequence[Entry], store: Store, listed: Collection[str]) -> list[tuple[Kind, str]]:
+def named(record: str, entries: Sequence[Entry], store: Store, *, listed: Collection[str]) -> list[tuple[Kind, str]]:
     """The kind and id that a user names: an id, or document:ID, query:ID. UserError where it is neither, or both."""
     kinds = [kind for kind in KINDS if mark(kind, record) in listed] or kinds_of(record, entries, store)
     if len(kinds) == 1:
@@ -264,7 +266,7 @@ def delete_from(remote: Remote, oids: Collection[str]) -> None:
         get_index(remote.odb).clear()
 
 
-def check(plan: Plan, store: Store, root: Path, trees: Sequence[Path], tell: Tell) -> list[Path]:
+def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: Tell) -> list[Path]:
     """Look for the texts in what is left; what is derived is removed too. Returns the files that still have one."""
     wanted, left = sweep.needles(plan.holdings.texts), list[Path]()
     if not plan.holdings.texts:
@@ -312,7 +314,7 @@ def exposed(plan: Plan, tell: Tell) -> list[exposure.Model]:
     return list(found.models)
 
 
-def tell_plan(plan: Plan, store: Store, tell: Tell, models: Sequence[exposure.Model]) -> None:
+def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure.Model]) -> None:
     """What would be removed, by place, and the models that saw the records."""
     outs = {path for path, _ in plan.holdings.outs}
     rows = []

@@ -109,16 +109,16 @@ class Holdings:
     unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
 
 
-def find(entries: Sequence[Entry], store: Store, marks: Collection[str], kinds: Collection[Kind]) -> Holdings:
+def find(entries: Sequence[Entry], store: Store, marks: Collection[str], *, kinds: Collection[Kind]) -> Holdings:
     """What holds the records of `marks`, which are of `kinds`.
 
     Other projects may share the cache and use the same ids: an entry that is not `own` counts only if a record's text is the same.
     """
     found = holders(entries, store, marks)
-    _follow(entries, store, kinds, found)
+    _follow(entries, store, found, kinds=kinds)
     kept = _kept_elsewhere(entries, store, found)
     for path, oid in sorted(found.outs):
-        _hold(path, oid, store, marks, kinds=kinds, found=found)
+        _hold(path, oid, store, marks=marks, kinds=kinds, found=found)
     for oid in kept & found.oids.keys():
         del found.oids[oid]
     return found
@@ -133,7 +133,7 @@ def holders(entries: Iterable[Entry], store: Store, marks: Collection[str]) -> H
             if path in CORPORA:
                 corpora[path, oid] = corpora.get((path, oid), False) or entry.own
     for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first, which say the texts
-        texts = _texts(store, path, oid, marks, found)
+        texts = _texts(path, oid, store, marks=marks, found=found)
         if texts and (corpora[path, oid] or texts & found.texts):
             found.texts |= texts
             found.outs.add((path, oid))
@@ -148,7 +148,7 @@ def may_hold(path: str, kinds: Collection[Kind]) -> bool:
     return not only or bool(set(only) & set(kinds))
 
 
-def _texts(store: Store, path: str, oid: str, marks: Collection[str], found: Holdings) -> set[str]:
+def _texts(path: str, oid: str, store: Store, *, marks: Collection[str], found: Holdings) -> set[str]:
     """The texts of marked records in a corpus."""
     files = store.listing(oid)
     if not files:
@@ -169,7 +169,7 @@ def _texts(store: Store, path: str, oid: str, marks: Collection[str], found: Hol
     return texts
 
 
-def _follow(entries: Sequence[Entry], store: Store, kinds: Collection[Kind], found: Holdings) -> None:
+def _follow(entries: Sequence[Entry], store: Store, found: Holdings, *, kinds: Collection[Kind]) -> None:
     """Add the outs of every entry that read from one of `found.outs`, and so on."""
     readers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -179,7 +179,7 @@ def _follow(entries: Sequence[Entry], store: Store, kinds: Collection[Kind], fou
     waiting = list(found.outs)
     while waiting:
         path, oid = waiting.pop()
-        for dep in _as_read(path, oid, store, [one for one in read if may_hold(one, kinds)]):
+        for dep in _as_read(path, oid, store, read=[one for one in read if may_hold(one, kinds)]):
             for entry in readers.get(dep, ()):
                 for out in entry.outs():
                     if out not in found.outs and may_hold(out[0], kinds):
@@ -187,7 +187,7 @@ def _follow(entries: Sequence[Entry], store: Store, kinds: Collection[Kind], fou
                         waiting.append(out)
 
 
-def _as_read(path: str, oid: str, store: Store, read: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _as_read(path: str, oid: str, store: Store, *, read: Iterable[str]) -> Iterator[tuple[str, str]]:
     """An out as dependencies name it: itself, and the files and folders in it that some stage reads."""
     yield path, oid
     inner = [one for one in read if one.startswith(f"{path}/")]
@@ -208,16 +208,16 @@ def _kept_elsewhere(entries: Sequence[Entry], store: Store, found: Holdings) -> 
     return kept
 
 
-def _hold(path: str, oid: str, store: Store, marks: Collection[str], *, kinds: Collection[Kind], found: Holdings) -> None:
+def _hold(path: str, oid: str, store: Store, *, marks: Collection[str], kinds: Collection[Kind], found: Holdings) -> None:
     found.oids[oid] = path
     files = store.listing(oid)
-    spared = _other_shards(files, store, marks, found) if path.startswith(EMBEDDINGS) else set()
+    spared = _other_shards(files, store, marks, found=found) if path.startswith(EMBEDDINGS) else set()
     for name, inner in files.items():
         if name not in spared and may_hold(f"{path}/{name}", kinds):
             found.oids[inner] = f"{path}/{name}"
 
 
-def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str], found: Holdings) -> set[str]:
+def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str], *, found: Holdings) -> set[str]:
     """Names of the shards of an embedding folder without a marked document; their SHA-256 go to `found.clean`."""
     ids, owners, manifest = (store.read(files.get(name, "")) for name in ("ids.parquet", "owners.npy", "manifest.json"))
     if ids is None or owners is None or manifest is None:

@@ -67,7 +67,7 @@ def test_only_what_other_hardware_made_is_compared_by_tolerance(tmp_path: Path) 
         (tmp_path / folder / oid[:2] / oid[2:]).write_text(json.dumps({"dev": value}))
     rows = [(f"data/metrics/{name}.json", "aa11", "different: bb22") for name in "ab"]
     caches = (tmp_path / "old", tmp_path / "new")
-    found = list(closer(rows, lock, {"train@a"}, caches, tolerance=0.01))
+    found = list(closer(rows, lock, {"train@a"}, caches=caches, tolerance=0.01))
     assert [row[2] for row in found] == ["close: measured 0.004 apart, tolerance 0.01", "different: bb22"]
-    assert next(closer(rows, lock, {"train@a"}, caches, tolerance=0.001))[2].startswith("different: measured 0.004 apart")
-    assert next(closer([(*rows[0][:2], "different: not made")], lock, {"train@a"}, caches, tolerance=1))[2] == "different: not made"
+    assert next(closer(rows, lock, {"train@a"}, caches=caches, tolerance=0.001))[2].startswith("different: measured 0.004 apart")
+    assert next(closer([(*rows[0][:2], "different: not made")], lock, {"train@a"}, caches=caches, tolerance=1))[2] == "different: not made"

@@ -149,10 +149,10 @@ def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> N
         entry(False, {"data/tokens/documents": folder_digest({"tokens.bin": "t3"})}, encoders__b="e2", runs__b="r2"),
         entry(False, {"data/encoders/a": "e1"}, metrics__a="m1", runs__elsewhere="r3"),
     ]
-    found = holdings.find(entries, store, {mark("document", "d1")}, ["document"])
+    found = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
     assert found.oids.keys() == {old, "a0".ljust(32, "0"), tokens, "t1", "r1"}, "neither weights, nor what they alone made, nor queries"
     assert (found.texts, found.ids) == ({"secret of one"}, {"d1"})
-    asked = holdings.find(entries, store, {mark("query", "q1")}, ["query"])
+    asked = holdings.find(entries, store, {mark("query", "q1")}, kinds=["query"])
     assert {"t2", tokens, clean, old, new} <= asked.oids.keys()
     assert not {"t1", "t3", "r1", "a0".ljust(32, "0")} & asked.oids.keys(), "documents hold no query"
 
@@ -160,9 +160,9 @@ def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> N
 def test_the_same_id_of_another_projects_data_is_another_record(store: Store) -> None:
     ours, theirs, copy = (corpus(store, name, {"d1": text}) for name, text in (("a", "ours"), ("c", "theirs"), ("e", "ours")))
     entries = [entry(True, {}, corpus=ours), entry(False, {}, corpus=theirs), entry(False, {}, pseudo=copy)]
-    found = holdings.find(entries, store, {mark("document", "d1")}, ["document"])
+    found = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
     assert found.outs == {("data/corpus", ours), ("data/pseudo", copy)}
-    assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, ["document"]).unread == ["data/corpus gone.dir"]
+    assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, kinds=["document"]).unread == ["data/corpus gone.dir"]
 
 
 def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
