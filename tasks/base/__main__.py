@@ -22,7 +22,10 @@ def main() -> None:
     key = f"encoders.{args.name}" if args.name else "base"
     params = load(Another if args.name else Base, key)
     folder = encoder_folder(params.source if isinstance(params, Another) else load(EncoderSource, "encoder").source)
-    towers = shaped_towers(folder, params)
+    towers = shaped_towers(folder, params, key)
+    prompts = {name: getattr(towers.document.shape, f"{name}_prefix") for name in ("query", "document")}
+    if any(prompts.values()):
+        print(f"{key}: the source's own prompts are {prompts}; texts get those of tokenize.query_prefix and tokenize.document_prefix")
     tokenizer = fitted_tokenizer(folder, towers)
     if args.name:
         refuse_other_tokenizer(key, tokenizer, args.tokenizer)

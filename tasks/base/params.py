@@ -14,16 +14,25 @@ class EncoderSource(Params):
 
 
 class Base(Params):
-    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say (mean, none, dot without them)."""
+    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say (without them mean, or last for a causal
+    language model; none; dot)."""
 
-    pooling: Literal["source", "cls", "mean"] = Field(
-        "source", description="text vector; cls: the first token's output; mean: the mean over all tokens"
+    pooling: Literal["source", "cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"] = Field(
+        "source",
+        description="text vector; cls: the first token's output; mean: the mean over all tokens; last: the last token's output (decoders); "
+        "max: the largest of each number; mean_sqrt_len: the sum over the root of their number; weightedmean: the mean, token n weighs n",
     )
     head: Literal["source", "none", "linear_norm"] = Field(
         "source", description="layer on top of the pooled vector; linear_norm: Linear + LayerNorm (ANCE, DRhard)"
     )
     similarity: Literal["source", "dot", "cosine"] = Field(
         "source", description="query-document score; cosine normalizes every vector to length 1"
+    )
+    width: int | None = Field(
+        None,
+        ge=1,
+        description="numbers of a vector to keep, its first, before cosine normalizes them: for Matryoshka models (arXiv:2205.13147). "
+        "Rounds train, encode, and search with these; null: as the source",
     )
     seed: int = Field(42, ge=0, description="seed for the weights of a new head, drawn from N(0, 0.02)")
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tasks.base.params import Base
-from tasks.core.models.bi_encoder import Towers, load_towers
+from tasks.core.models.bi_encoder import Towers, load_towers, truncate
 from tasks.core.models.folder import Shape, read_shape
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import load_tokenizer, longest_text
@@ -17,7 +17,8 @@ from tasks.core.text.tokenizer import load_tokenizer, longest_text
 def wanted_shape(folder: Path, params: Base) -> Shape:
     """The shape in the source's own files, unless a parameter overrides it."""
     named = {name: value for name in ("pooling", "head", "similarity") if (value := getattr(params, name)) != "source"}
-    return replace(read_shape(folder), **named)
+    shape = replace(read_shape(folder), **named)
+    return shape if shape.head == "layers" else replace(shape, layers=())
 
 
 def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
@@ -50,13 +51,14 @@ def _pieces(tokenizer: Any) -> dict[str, Any]:
     return {key: value for key, value in described.items() if key not in ("truncation", "padding")} | {"pad": tokenizer.pad_token_id}
 
 
-def shaped_towers(folder: Path, params: Base) -> Towers:
-    """The source encoder; a head that it lacks is drawn from N(0, 0.02), with biases 0 (ANCE, models.py)."""
+def shaped_towers(folder: Path, params: Base, key: str = "base") -> Towers:
+    """The source encoder; a head that it lacks is drawn from N(0, 0.02), with biases 0 (ANCE, models.py). `key` is that of `params`."""
     source, shape = read_shape(folder), wanted_shape(folder, params)
-    if shape.head in ("none", source.head):
-        return load_towers(folder, shape)
     towers = load_towers(folder, shape)
-    for tower in (towers.query, towers.document):
-        assert tower.head is not None
-        tower.head.draw(torch.Generator().manual_seed(params.seed))
+    if shape.head not in ("none", source.head):
+        for tower in (towers.query, towers.document):
+            assert tower.head is not None
+            tower.head.draw(torch.Generator().manual_seed(params.seed))
+    if params.width is not None:
+        truncate(towers, params.width, f"params.yaml: {key}.width")
     return towers

@@ -9,9 +9,11 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
-from tasks.core.models.bi_encoder import Encoder, Head, Towers, load_towers
+from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.models.folder import Shape, read_shape
+from tasks.core.models.head import Head
 from tasks.core.models.mlm_head import MLMHead, load_head
+from tasks.core.models.pooling import pool
 from tasks.core.models.projector import make_projector
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
@@ -44,10 +46,7 @@ class Pretrainer(nn.Module):
 
     def pool(self, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """The texts' vectors before the projector, [B, H], float32: the transformer's, pooled. encoder.head is not applied."""
-        if self.pooling == "cls":
-            return hidden_BLH[:, 0].float()
-        weights_BL1 = mask_BL.unsqueeze(-1).float()
-        return (hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1)
+        return pool(hidden_BLH, mask_BL, self.pooling)
 
     def projected(self, text_NH: torch.Tensor) -> torch.Tensor:
         """Eq. 5: the text vectors [N, H] after the projector; unchanged if there is none (Table 6)."""
@@ -98,7 +97,7 @@ def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(draw_seed(seed, WEIGHTS))
         transformer = AutoModel.from_config(AutoConfig.for_model(**(config | size)), dtype=torch.float32)
-    encoder = Encoder(transformer, replace(shape, head="none"))
+    encoder = Encoder(transformer, replace(shape, head="none", layers=(), width=None))
     return Towers(encoder, encoder)
 
 
@@ -127,7 +126,7 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
         positions(encoder.transformer, 1)
         decoder = Decoder(encoder.transformer.config)
         decoder.draw(torch.Generator().manual_seed(draw_seed(params.seed, DECODER)))
-    return Pretrainer(encoder, head, make_projector(kind, encoder.width, params.seed), pooling, decoder)
+    return Pretrainer(encoder, head, make_projector(kind, encoder.hidden, params.seed), pooling, decoder)
 
 
 def check_length(chunks: Chunks, transformer: Any) -> None:

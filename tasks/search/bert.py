@@ -27,7 +27,8 @@ FAMILY = {"bert": 0, "roberta": None, "xlm-roberta": None}  # position of the fi
 def query_vector(encoder: Path, text: str, max_length: int) -> Floats | None:
     """The vector float32 [1, D] of `text` (prefix included), cut to `max_length` tokens, by the query tower of an encoder folder.
 
-    None for an encoder that is not built like BERT or cannot be read: `tasks.core.models.bi_encoder` loads it, or says what is wrong.
+    None for an encoder that is not built like BERT, has another pooling or head, or cannot be read: `tasks.core.models.bi_encoder`
+    loads it, or says what is wrong.
     """
     tower = encoder / "query" if (encoder / ROUTER).exists() else encoder
     try:
@@ -35,6 +36,8 @@ def query_vector(encoder: Path, text: str, max_length: int) -> Floats | None:
         if config.get("model_type") not in FAMILY or config.get("hidden_act") != "gelu" or config.get("is_decoder"):
             return None
         if config.get("position_embedding_type", "absolute") != "absolute":
+            return None
+        if shape.pooling not in ("cls", "mean") or shape.head == "layers":
             return None
         with safe_open(tower / "model.safetensors", framework="numpy") as weights:
             hidden_LH = last_hidden(weights, config, token_ids(encoder, text, max_length))
@@ -97,7 +100,7 @@ def reader(weights: Any) -> Read:
 
 
 def finished(pooled_H: Floats, shape: Shape, tower: Path) -> Floats:
-    """A pooled vector [H] as a text's vector [D]: through the head, and of length 1 for cosine (`Encoder.finish`)."""
+    """A pooled vector [H] as a text's vector [D]: through the head, cut, and of length 1 for cosine (`Encoder.finish`)."""
     vector = pooled_H
     if shape.head != "none":
         with safe_open(tower / "2_Dense/model.safetensors", framework="numpy") as weights:
@@ -107,6 +110,7 @@ def finished(pooled_H: Floats, shape: Shape, tower: Path) -> Floats:
             vector = norm(vector, "norm", weights.get_tensor, 1e-5)
     if shape.head == "tanh":
         vector = np.tanh(vector)
+    vector = vector[: shape.width]
     return vector / max(float(np.linalg.norm(vector)), 1e-12) if shape.similarity == "cosine" else vector
 
 

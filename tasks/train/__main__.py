@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tasks.core.models.bi_encoder import average_with, load_towers, odd_temperature, save_towers
+from tasks.core.models.bi_encoder import average_with, load_towers, odd_temperature, save_towers, truncate
 from tasks.core.models.projector import add_projector
 from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.stage.entry import parser, stage
@@ -44,6 +44,8 @@ def main() -> None:
     dtype = compute_dtype(device, params.precision)
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
+    if params.width is not None:
+        truncate(towers, params.width, f"params.yaml: rounds.{args.name}.width")
     if params.adapters:
         print(f"{args.name}: {adapt(towers, params.adapters, params.seed, f'params.yaml: rounds.{args.name}.lora')}")
     if params.projector != "none":

@@ -29,6 +29,12 @@ class Round(Params):
         description="source of hard negatives: none (in-batch only), random (sampled uniformly from the corpus again at each step), "
         "official, bm25, or an entry of mine, mix, or teacher"
     )
+    width: int | None = Field(
+        None,
+        ge=1,
+        description="numbers of a vector to keep from here on, its first, before cosine normalizes them (Matryoshka, arXiv:2205.13147); "
+        "null: as `init`",
+    )
     steps: int | None = Field(
         None, ge=0, description="optimizer steps; null: derived from `epochs`; 0: no training, the encoder is used as is"
     )

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -90,6 +91,27 @@ def test_a_saved_head_is_kept_or_removed(tiny_encoder: Path, tmp_path: Path, mon
     assert folder_digest(run(tmp_path / "as it is", first, monkeypatch)) == folder_digest(first)
     third = run(tmp_path / "third", first, monkeypatch, "{head: none}")
     assert read_shape(third).head == "none" and not (third / "2_Dense").exists()
+
+
+def test_a_width_is_kept_and_checked(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a new head, too; and a folder that has one keeps it, or gets another."""
+    first = run(tmp_path / "first", tiny_encoder, monkeypatch, "{width: 48, head: linear_norm, similarity: cosine}")
+    assert (read_shape(first).width, load_towers(first).document.width, load_towers(first).document.full_width) == (48, 48, 128)
+    assert folder_digest(run(tmp_path / "second", first, monkeypatch)) == folder_digest(first)
+    assert read_shape(run(tmp_path / "third", first, monkeypatch, "{width: 128}")).width is None
+    with pytest.raises(
+        UserError, match=r"^params.yaml: base.width: found 129, expected at most 128, the numbers of a vector; decrease it$"
+    ):
+        run(tmp_path / "fourth", first, monkeypatch, "{width: 129}")
+    assert not (tmp_path / "fourth/base").exists()
+
+
+def test_layers_of_a_source_are_kept_or_removed(start: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = run(tmp_path / "kept", start("gemma"), monkeypatch)
+    assert (read_shape(kept).head, load_towers(kept).document.width) == ("layers", 24)
+    for head, width in (("none", 32), ("linear_norm", 32)):
+        other = run(tmp_path / head, start("gemma"), monkeypatch, f"{{head: {head}, pooling: last}}")
+        assert (read_shape(other).head, read_shape(other).pooling, load_towers(other).document.width) == (head, "last", width)
 
 
 def test_text_length_is_limited_to_the_models_positions(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel
 from transformers.utils import logging as transformers_logging
 
-from tasks.core.models.folder import ACTIVATIONS, MODULE, ROUTER, TOWERS, Shape, read_shape, refuse_adapters
+from tasks.core.models.folder import MODULE, OLD_POOLINGS, ROUTER, TOWERS, TRUNCATE, Shape, read_head, read_shape, refuse_adapters
+from tasks.core.models.head import Head, write_module
+from tasks.core.models.layers import Layer, check_widths
+from tasks.core.models.pooling import places, pool
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.text.tokenizer import drop_code
@@ -28,6 +30,7 @@ from tasks.core.text.tokenizer import drop_code
 transformers_logging.disable_progress_bar()  # progress bars for a load of half a second are noise in a stage's log
 transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
 
+OLDEST = ("cls", "mean", "max", "mean_sqrt_len")  # poolings whose keys every version of sentence-transformers knows
 COSINE_TEMPERATURE = 0.2  # at most: SimCSE and sentence-transformers have 0.05; ANCE, STAR, and ADORE divide dot products by 1
 
 
@@ -41,27 +44,6 @@ def odd_temperature(shape: Shape, temperature: float) -> str:
     )
 
 
-class Head(nn.Module):
-    """Over the pooled vector: linear, then LayerNorm (ANCE, DRhard), tanh (COSTA (arXiv:2204.10641), Eq. 5) or nothing."""
-
-    def __init__(self, width: int, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-        self.linear = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width) if kind == "linear_norm" else None
-
-    def draw(self, generator: torch.Generator) -> None:
-        """New weights: N(0, 0.02), biases 0."""
-        nn.init.normal_(self.linear.weight, std=0.02, generator=generator)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, pooled_BH: torch.Tensor) -> torch.Tensor:
-        vectors_BD: torch.Tensor = self.linear(pooled_BH.to(self.linear.weight.dtype))
-        if self.norm is not None:
-            vectors_BD = self.norm(vectors_BD)
-        return vectors_BD.tanh() if self.kind == "tanh" else vectors_BD
-
-
 class Encoder(nn.Module):
     """One tower: token ids and mask [B, L] to vectors [B, D], always float32."""
 
@@ -69,20 +51,31 @@ class Encoder(nn.Module):
         super().__init__()
         self.transformer = transformer
         self.shape = shape
-        self.width = int(transformer.config.hidden_size)  # D
-        self.head: Head | None = None if shape.head == "none" else Head(self.width, shape.head)
+        self.hidden = int(transformer.config.hidden_size)  # H
+        self.head: Head | None = None if shape.head == "none" else Head(self.hidden, shape.head, shape.layers)
+        self.causal = any(getattr(module, "is_causal", False) for module in transformer.modules())  # a token does not see later ones
+
+    @property
+    def full_width(self) -> int:
+        """Numbers of a vector before `shape.width` is applied."""
+        return self.hidden if self.head is None else self.head.width
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return min(self.shape.width or self.full_width, self.full_width)
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
-        if self.shape.pooling == "cls":
-            return self.finish(hidden_BLH[:, 0].float())
-        weights_BL1 = mask_BL.unsqueeze(-1).float()
-        return self.finish((hidden_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1))
+        more = {"position_ids": places(mask_BL), "use_cache": False} if self.causal else {}
+        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL, **more).last_hidden_state
+        return self.finish(pool(hidden_BLH, mask_BL, self.shape.pooling))
 
     def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:
-        """Pooled hidden states [B, H] to vectors [B, D]: the head, and length 1 for cosine."""
+        """Pooled hidden states [B, H] to vectors [B, D]: the head, the first `shape.width` numbers, and length 1 for cosine."""
         if self.head is not None:
             vectors_BD = self.head(vectors_BD).float()
+        if self.width < self.full_width:
+            vectors_BD = vectors_BD[:, : self.width]
         return F.normalize(vectors_BD, dim=-1) if self.shape.similarity == "cosine" else vectors_BD
 
 
@@ -123,6 +116,8 @@ def load_transformer(folder: Path) -> Any:
             f"{folder}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json and model.safetensors"
         ) from None
     drop_code(transformer.config)
+    if not hasattr(transformer.config, "hidden_size"):
+        raise UserError(f"{folder}: found a model of several parts ({transformer.config.model_type}); expected one that only reads texts")
     if transformer.config.is_encoder_decoder:
         raise UserError(
             f"{folder}: found an encoder with a decoder ({transformer.config.model_type}); expected an encoder without one, such as BERT"
@@ -141,9 +136,17 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
         query, document = (load_towers(folder / name, shape).document for name in TOWERS)
         return Towers(query, document)
     shape = shape or read_shape(folder)
-    encoder = Encoder(load_transformer(folder), shape)
-    if encoder.head is not None and read_shape(folder).head == encoder.head.kind:
-        _load_head(encoder.head, folder)
+    transformer = load_transformer(folder)
+    held = read_head(folder) if shape.head == read_shape(folder).head else []
+    check_widths([layer for _, layer in held], transformer.config.hidden_size, folder)
+    encoder = Encoder(transformer, shape)
+    if encoder.head is not None and held:
+        encoder.head.load([path for path, _ in held])
+    if encoder.causal and shape.pooling == "cls":
+        raise UserError(
+            f"{folder}: found pooling cls over a causal transformer ({transformer.config.model_type}), whose first token sees no other; "
+            "expected last or mean"
+        )
     wrong = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
     if wrong:
         raise UserError(f"{folder}: weight {wrong} contains NaN or infinity; train that model again, or choose another")
@@ -165,26 +168,15 @@ def average_with(towers: Towers, others: Towers, share: float) -> None:
                     weight.lerp_(start[key].to(weight), share)
 
 
-def _load_head(head: Head, folder: Path) -> None:
-    """Fill `head` from a model folder; UserError if its Dense is not a plain linear map of the same width."""
-    path = folder / "2_Dense" / "config.json"
-    config = read_json(path)
-    width = head.linear.in_features
-    if (config["in_features"], config["out_features"], config.get("bias", True)) != (width, width, True):
-        raise UserError(f"{path}: expected in_features and out_features {width} and a bias")
-    wanted = ACTIVATIONS[head.kind]
-    if not str(config.get("activation_function", "")).endswith(wanted.rpartition(".")[2]):
-        raise UserError(f"{path}: found activation {config.get('activation_function')}; expected {wanted}")
-    for module, name, prefix in ((head.linear, "2_Dense", "linear."), (head.norm, "3_LayerNorm", "norm.")):
-        if module is None:
-            continue
-        weights = folder / name / "model.safetensors"
-        try:
-            module.load_state_dict({key.removeprefix(prefix): value for key, value in load_file(weights).items()})
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise UserError(
-                f"{weights}: cannot be loaded ({' '.join(str(error).split())}); expected {prefix}weight and {prefix}bias"
-            ) from None
+def truncate(towers: Towers, width: int, where: str) -> None:
+    """Let `towers`, in place, keep the first `width` numbers of a vector; UserError naming `where` (the parameter) if it has fewer.
+
+    Source: Matryoshka representation learning (arXiv:2205.13147). A cosine is that of the shorter vectors.
+    """
+    for tower in (towers.query, towers.document):
+        if width > tower.full_width:
+            raise UserError(f"{where}: found {width}, expected at most {tower.full_width}, the numbers of a vector; decrease it")
+        tower.shape = replace(tower.shape, width=width if width < tower.full_width else None)
 
 
 def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int | None = None, **texts: Any) -> None:
@@ -204,26 +196,17 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int 
     shape = replace(encoder.shape, **texts)
     encoder.transformer.save_pretrained(folder)
     modules: list[tuple[str, str]] = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    width = encoder.width
-    _json(folder / "1_Pooling" / "config.json", {
-        "word_embedding_dimension": width,
-        "pooling_mode_cls_token": shape.pooling == "cls", "pooling_mode_mean_tokens": shape.pooling == "mean",
-        "pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False, "include_prompt": True,
-    })  # fmt: skip
+    modes = {key: shape.pooling == value for key, value in OLD_POOLINGS.items() if value in OLDEST or value == shape.pooling}
+    _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": encoder.hidden, **modes, "include_prompt": True})
     if encoder.head is not None:
-        modules.append(("2_Dense", "Dense"))
-        dense = {"in_features": width, "out_features": width, "bias": True, "activation_function": ACTIVATIONS[encoder.head.kind]}
-        _json(folder / "2_Dense" / "config.json", dense)
-        linear, norm = encoder.head.linear, encoder.head.norm
-        save_file({"linear.weight": linear.weight.data, "linear.bias": linear.bias.data}, folder / "2_Dense" / "model.safetensors")
-        if norm is not None:
-            modules.append(("3_LayerNorm", "LayerNorm"))
-            _json(folder / "3_LayerNorm" / "config.json", {"dimension": width})
-            save_file({"norm.weight": norm.weight.data, "norm.bias": norm.bias.data}, folder / "3_LayerNorm" / "model.safetensors")
+        modules += encoder.head.save(folder, len(modules))
+    if encoder.width < encoder.full_width:  # by a module, since truncate_dim of a config is applied after Normalize
+        modules.append((f"{len(modules)}{TRUNCATE}", "Dense"))
+        layer = Layer("Dense", encoder.full_width, encoder.width, bias=False)
+        write_module(folder / modules[-1][0], layer, {"linear.weight": torch.eye(encoder.width, encoder.full_width)})
     if shape.similarity == "cosine":
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
-        (folder / modules[-1][0]).mkdir()
-        _json(folder / modules[-1][0] / "config.json", {})  # git and DVC keep no empty folder
+        write_module(folder / modules[-1][0], Layer("Normalize"), {})
     _json(folder / "modules.json", [
         {"idx": i, "name": str(i), "path": path, "type": MODULE + kind} for i, (path, kind) in enumerate(modules)
     ])  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.core.models.layers import KINDS, Layer, name_of, read_layer
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 
@@ -16,26 +17,37 @@ PACKAGE = "sentence_transformers."
 MODULE = f"{PACKAGE}models."
 ROUTER = "router_config.json"  # present in a folder of two towers
 TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
-ACTIVATIONS = {  # of a Dense, by the head it belongs to
-    "linear_norm": "torch.nn.modules.linear.Identity",
-    "linear": "torch.nn.modules.linear.Identity",
-    "tanh": "torch.nn.modules.activation.Tanh",
+POOLINGS = {  # sentence-transformers' names of today, and ours
+    "cls": "cls",
+    "mean": "mean",
+    "lasttoken": "last",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weightedmean",
 }
-CHAINS = [  # of modules.json: the values of a Shape
-    ["Transformer", "Pooling", *head, *normalize] for head in ([], ["Dense"], ["Dense", "LayerNorm"]) for normalize in ([], ["Normalize"])
-]
+OLD_POOLINGS = {  # a Pooling's keys until sentence-transformers 5, which all of its versions read; and ours
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "last",
+}
+TRUNCATE = "_Truncate"  # ends the folder of a Dense that only keeps the first numbers of a vector
 
 
 @dataclass(frozen=True)
 class Shape:
     """What is on top of the transformer, and how texts are presented to it."""
 
-    pooling: str = "mean"  # cls | mean
-    head: str = "none"  # linear_norm | linear | tanh | none
+    pooling: str = "mean"  # one of POOLINGS
+    head: str = "none"  # linear_norm | linear | tanh | none | layers: any others
     similarity: str = "dot"  # dot | cosine
     max_length: int | None = None  # tokens of a document
     query_prefix: str = ""
     document_prefix: str = ""
+    layers: tuple[Layer, ...] = ()  # of head: layers
+    width: int | None = None  # numbers of a vector that are kept, its first (Matryoshka, arXiv:2205.13147); none: all
 
 
 def refuse_adapters(folder: Path) -> None:
@@ -48,65 +60,92 @@ def refuse_adapters(folder: Path) -> None:
 
 
 def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
-    """The prompts of queries and documents in a config_sentence_transformers.json, in the order that encode_document tries them."""
-    prompts = described.get("prompts") or {}
-    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
-    return str(prompts.get("query") or ""), str(document or "")
+    """The prompts of queries and documents in a config_sentence_transformers.json, in the order that encode_document tries them.
+
+    Where it has neither, default_prompt_name says what precedes every text. An empty prompt is one, too.
+    """
+    prompts = {name: prompt for name, prompt in (described.get("prompts") or {}).items() if prompt is not None}
+    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), None)
+    query = prompts.get("query")
+    if query is None and document is None:
+        query = document = prompts.get(described.get("default_prompt_name") or "")
+    return str(query or ""), str(document or "")
 
 
 def read_shape(folder: Path) -> Shape:
-    """Pooling, head and similarity of a model folder (of two towers: the document's); mean, none and dot for a bare transformer."""
+    """Pooling, head and similarity of a model folder (of two towers: the document's), and of a bare transformer.
+
+    The latter has no head, dot products, and as in sentence-transformers the last token if it is a causal language model, else the mean.
+    """
     if (folder / ROUTER).exists():
         return read_shape(folder / "document")
     if not (folder / "modules.json").exists():
-        return Shape()
+        return Shape(pooling="last" if _generates(folder / "config.json") else "mean")
     modules = read_json(folder / "modules.json")
     if foreign := next((module["type"] for module in modules if not module["type"].startswith(PACKAGE)), None):
         raise UserError(f"{folder / 'modules.json'}: found {foreign}, expected modules of sentence-transformers: no other code is run")
-    chain = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    if chain not in CHAINS:
-        raise UserError(f"{folder / 'modules.json'}: found {', '.join(chain)}; expected one of " + " | ".join(", ".join(c) for c in CHAINS))
+    chain = [_kind(module) for module in modules]
+    if chain[:2] != ["Transformer", "Pooling"] or not {*chain[2:]} <= {*KINDS}:
+        wanted = "Transformer, Pooling, and any number of " + " | ".join(KINDS)
+        raise UserError(f"{folder / 'modules.json'}: found {', '.join(chain)}; expected {wanted}")
     texts = folder / "sentence_bert_config.json"
     max_length = read_json(texts).get("max_seq_length") if texts.exists() else None
     general = folder / "config_sentence_transformers.json"
     described = read_json(general) if general.exists() else {}
-    if described.get("truncate_dim"):
-        raise UserError(f"{general}: found truncate_dim {described['truncate_dim']}, expected none: vectors keep their width; remove it")
     query_prefix, document_prefix = read_prompts(described)
-    pooling = folder / modules[1]["path"] / "config.json"
-    if (query_prefix or document_prefix) and not read_json(pooling).get("include_prompt", True):
-        raise UserError(f"{pooling}: found include_prompt false, expected true: vectors are pooled over the prompt's tokens too")
+    path = folder / modules[1]["path"] / "config.json"
+    pooling = _pooling(path)
+    if pooling != "last" and (query_prefix or document_prefix) and not read_json(path).get("include_prompt", True):
+        raise UserError(
+            f"{path}: found include_prompt false with pooling {pooling}, expected true: vectors are pooled over the prompt's tokens too"
+        )
+    truncate = modules[-2:] if chain[-1] == "Normalize" else modules[-1:]
+    width = described.get("truncate_dim")
+    if truncate[0]["path"].endswith(TRUNCATE):
+        width = read_layer(folder / truncate[0]["path"], "Dense").outputs
+    layers = tuple(layer for _, layer in read_head(folder))
+    head = name_of(layers)
     return Shape(
-        pooling=_pooling(pooling),
-        head=_head(folder, modules, chain),
-        similarity="cosine" if "Normalize" in chain or described.get("similarity_fn_name") == "cosine" else "dot",
+        pooling=pooling,
+        head=head,
+        similarity="cosine" if chain[-1] == "Normalize" or described.get("similarity_fn_name") == "cosine" else "dot",
         max_length=max_length,
         query_prefix=query_prefix,
         document_prefix=document_prefix,
+        layers=layers if head == "layers" else (),
+        width=width,
     )
 
 
-def _head(folder: Path, modules: list[dict[str, str]], chain: list[str]) -> str:
-    """The kind of head that the modules after the pooling are; UserError for an unsupported activation."""
-    if "Dense" not in chain:
-        return "none"
-    if "LayerNorm" in chain:
-        return "linear_norm"
-    path = folder / modules[chain.index("Dense")]["path"] / "config.json"
-    activation = str(read_json(path).get("activation_function", ""))
-    kinds = [kind for kind in ("linear", "tanh") if activation.endswith(ACTIVATIONS[kind].rpartition(".")[2])]
-    if not kinds:
-        raise UserError(f"{path}: found activation {activation}; expected Identity or Tanh")
-    return kinds[0]
+def read_head(folder: Path) -> list[tuple[Path, Layer]]:
+    """The modules that are the head, and their folders: those after the pooling, but for a last Normalize and what truncates."""
+    if not (folder / "modules.json").exists():
+        return []
+    modules = [(folder / module["path"], _kind(module)) for module in read_json(folder / "modules.json")[2:]]
+    if modules and modules[-1][1] == "Normalize":
+        modules.pop()
+    if modules and modules[-1][0].name.endswith(TRUNCATE):
+        modules.pop()
+    return [(path, read_layer(path, kind)) for path, kind in modules]
+
+
+def _kind(module: Mapping[str, str]) -> str:
+    """What a module of modules.json is, whatever it is imported from."""
+    return module["type"].rsplit(".", 1)[-1]
+
+
+def _generates(path: Path) -> bool:
+    """Whether a bare transformer was made as a causal language model."""
+    config = read_json(path) if path.exists() else {}
+    return str((config.get("architectures") or [""])[0]).endswith("ForCausalLM") and bool(config.get("is_causal", True))
 
 
 def _pooling(path: Path) -> str:
-    """cls or mean, of a Pooling module's configuration; UserError for any other mode."""
+    """One of POOLINGS' values, of a Pooling module's configuration; UserError for any other mode, or several."""
     config = read_json(path)
-    old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # written until sentence-transformers 5
-    named = [old.get(key, key) for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    named = [OLD_POOLINGS.get(key, key) for key, value in config.items() if key.startswith("pooling_mode_") and value]
     modes = config.get("pooling_mode", named or ["mean"])
-    pooling: str = modes if isinstance(modes, str) else modes[0] if len(modes) == 1 else "+".join(modes)
-    if pooling not in ("cls", "mean"):
-        raise UserError(f"{path}: found pooling {pooling}; expected cls or mean")
-    return pooling
+    found = [POOLINGS.get(mode, mode) for mode in ([modes] if isinstance(modes, str) else modes)]
+    if len(found) != 1 or found[0] not in POOLINGS.values():
+        raise UserError(f"{path}: found pooling {'+'.join(found)}; expected one of {', '.join(POOLINGS.values())}")
+    return found[0]

@@ -10,7 +10,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from tasks.core.models.bi_encoder import Head, Towers
+from tasks.core.models.bi_encoder import Towers
+from tasks.core.models.head import Head
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 
@@ -43,7 +44,7 @@ def add_projector(towers: Towers, kind: str, init: Path, seed: int) -> str:
     for tower in [towers.document] if towers.shared else [towers.query, towers.document]:
         if tower.head is not None:
             raise UserError(f"{init}: already has a head ({tower.shape.head}); set projector: none to keep it")
-        head = make_projector(kind, tower.width, seed)
+        head = make_projector(kind, tower.hidden, seed)
         assert head is not None
         if path.exists():
             try:

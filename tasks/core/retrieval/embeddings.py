@@ -46,6 +46,13 @@ class Embeddings:
     def __len__(self) -> int:
         return self.manifest.rows
 
+    def refuse_other_width(self, width: int) -> None:
+        """UserError unless the vectors have the `width` of the queries'."""
+        if width != self.manifest.width:
+            raise UserError(
+                f"{self.folder}: width {self.manifest.width}, but the encoder has {width}; choose one of that width, or encode again"
+            )
+
     def blocks(self) -> Iterator[tuple[int, Block]]:
         """(first row, [rows, D] memory map) of each shard in turn; UserError for a shard that differs from the manifest.
 

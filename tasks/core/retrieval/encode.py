@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.packed import PAD, Packed
@@ -45,8 +46,11 @@ def encode(
 
 
 def encode_texts(encoder: Encoder, tokenizer: Any, texts: list[str], max_length: int, device: torch.device) -> Vectors:
-    """Vectors float32 [B, D] of a few texts as given (including prefixes), in one batch."""
-    batch = tokenizer(texts, truncation=True, max_length=max_length, padding=True, return_tensors="pt")
+    """Vectors float32 [B, D] of a few texts as given (including prefixes), in one batch, padded on the right by any tokenizer."""
+    rows = tokenizer(texts, truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
+    parts = [torch.tensor(row or [tokenizer.pad_token_id]) for row in rows]  # as tokenize has a text without tokens
+    ids_BL = pad_sequence(parts, batch_first=True, padding_value=tokenizer.pad_token_id)
+    mask_BL = pad_sequence([torch.ones_like(part) for part in parts], batch_first=True)
     with torch.inference_mode():
-        vectors: Vectors = encoder(batch["input_ids"].to(device), batch["attention_mask"].to(device)).cpu().numpy()
+        vectors: Vectors = encoder(ids_BL.to(device), mask_BL.to(device)).cpu().numpy()
     return vectors

@@ -40,11 +40,17 @@ class Packed:
 
     @classmethod
     def of(cls, encoder: Encoder, device: torch.device) -> "Packed | None":
-        """The packed form of `encoder`; None for another architecture, device or dtype, or in training."""
+        """The packed form of `encoder`; None for another architecture, pooling, device or dtype, or in training."""
         transformer = encoder.transformer
         config = transformer.config
         known = config.model_type in FIRST_POSITION and hasattr(transformer, "encoder") and not config.is_decoder
-        if not known or device.type != "cpu" or torch.is_autocast_enabled("cpu") or encoder.training:
+        if (
+            not known
+            or encoder.shape.pooling not in ("cls", "mean")
+            or device.type != "cpu"
+            or torch.is_autocast_enabled("cpu")
+            or encoder.training
+        ):
             return None
         if transformer.dtype == torch.float32:
             layers = plain_layers(transformer)

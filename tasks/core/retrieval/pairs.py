@@ -8,7 +8,8 @@ from tasks.core.tables.ids import Ints
 
 
 def embedded_scores(queries_QD: Floats, embeddings: Embeddings, query: Ints, document: Ints) -> Floats:
-    """Score of each pair, float32 [P]: the best of the document's passages. Shards pass by one at a time."""
+    """Score of each pair, float32 [P]: the best of the document's passages. Shards pass by one at a time. UserError if widths differ."""
+    embeddings.refuse_other_width(queries_QD.shape[1])
     owners = embeddings.owners()
     first, last = np.searchsorted(owners, document, "left"), np.searchsorted(owners, document, "right")
     scores = np.full(len(query), -np.inf, dtype=np.float32)

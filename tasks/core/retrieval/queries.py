@@ -55,8 +55,7 @@ def encode_queries(
 
 def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, device: torch.device) -> tuple[Floats, Ints]:
     """Exact search with progress for the `depth` best documents, see `exact_search`. UserError if widths differ."""
-    if queries_QD.shape[1] != embeddings.manifest.width:
-        raise UserError(f"{embeddings.folder}: width {embeddings.manifest.width}, but the encoder has {queries_QD.shape[1]}; encode again")
+    embeddings.refuse_other_width(queries_QD.shape[1])
     progress = Progress("search", len(embeddings), "passages")
     found = exact_search(
         queries_QD, embeddings.blocks(), min(rows_needed(depth, embeddings.owners()), len(embeddings)), device, progress.advance

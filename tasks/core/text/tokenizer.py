@@ -11,13 +11,15 @@ REMOTE_CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # of config
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The fast tokenizer of a local folder; UserError if there is none."""
+    """The fast tokenizer of a local folder, which pads with the end of a text if it has no token for it; UserError if there is none."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}: no tokenizer ({str(error).strip().splitlines()[0]}); expected tokenizer.json") from None
     if not any((folder / name).is_file() for name in tokenizer.vocab_files_names.values()):
         raise UserError(f"{folder}: no tokenizer found; expected tokenizer.json")  # otherwise transformers invents one of five tokens
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:  # of decoders; masked, so any token serves
+        tokenizer.pad_token = tokenizer.eos_token
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
     drop_code(tokenizer.init_kwargs)

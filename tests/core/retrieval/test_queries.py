@@ -1,14 +1,19 @@
 """Searching queries in parts gives the tables that searching them at once gives, bit for bit where parts are whole blocks."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
 from tasks.core.retrieval import exact, queries, ranked
+from tasks.core.retrieval.embeddings import Embeddings, Manifest
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.retrieval.queries import ranked_queries
+from tasks.core.retrieval.pairs import embedded_scores
+from tasks.core.retrieval.queries import ranked_queries, search_embeddings
 from tasks.core.retrieval.ranked import MARGIN, ranked_tables
+from tasks.core.stage.errors import UserError
 
 
 @pytest.mark.parametrize("held", [1, 3 * (5 + MARGIN), 4 * (5 + MARGIN), 9 * (5 + MARGIN), 10**9])
@@ -49,3 +54,13 @@ def test_a_gpu_reads_the_corpus_less_often_and_parts_are_whole_blocks() -> None:
             assert -(-502_939 // size) == parts
             assert size * (rows + MARGIN) * 12 <= 0.41e9
     assert queries.part_size(10**7) == queries.FEWEST
+
+
+def test_vectors_of_another_width_are_one_line(tmp_path: Path) -> None:
+    embeddings = Embeddings(tmp_path, Manifest(3, 8, "float32", [3], "", "", 8, ""))
+    asked = np.zeros((2, 6), dtype=np.float32)
+    words = "width 8, but the encoder has 6; choose one of that width, or encode again$"
+    with pytest.raises(UserError, match=words):
+        search_embeddings(asked, embeddings, 2, torch.device("cpu"))
+    with pytest.raises(UserError, match=words):
+        embedded_scores(asked, embeddings, np.arange(2), np.arange(2))

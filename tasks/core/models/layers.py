@@ -1,0 +1,87 @@
+"""The layers between pooling and vector, as the config.json of sentence-transformers' modules describe them; read without torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+
+ACTIVATIONS = {"Identity": "torch.nn.modules.linear.Identity"} | {
+    name: f"torch.nn.modules.activation.{name}" for name in ("ELU", "GELU", "LeakyReLU", "ReLU", "SiLU", "Sigmoid", "Tanh")
+}
+KINDS = ("Dense", "LayerNorm", "Normalize")
+FEATURE = "sentence_embedding"  # what a module reads and writes: the text's vector
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One module. Normalize has no widths: it keeps the one it is given."""
+
+    kind: str  # Dense | LayerNorm | Normalize
+    inputs: int = 0
+    outputs: int = 0
+    bias: bool = True
+    activation: str = "Identity"  # of a Dense, a key of ACTIVATIONS
+
+
+def named_layers(kind: str, width: int) -> tuple[Layer, ...]:
+    """The layers of a head that has a name: linear_norm (ANCE, DRhard), linear, or tanh (COSTA (arXiv:2204.10641), Eq. 5)."""
+    dense = Layer("Dense", width, width, activation="Tanh" if kind == "tanh" else "Identity")
+    return (dense, Layer("LayerNorm", width, width)) if kind == "linear_norm" else (dense,)
+
+
+def name_of(layers: tuple[Layer, ...]) -> str:
+    """The name of a head with these layers: none, linear_norm, linear, tanh, or `layers` for any other."""
+    if not layers:
+        return "none"
+    named = [kind for kind in ("linear_norm", "linear", "tanh") if layers == named_layers(kind, layers[0].inputs)]
+    return named[0] if named else "layers"
+
+
+def read_layer(folder: Path, kind: str) -> Layer:
+    """One module of a model folder; UserError for what sentence-transformers knows and we do not."""
+    path = folder / "config.json"
+    if kind == "Normalize" and not path.exists():  # older folders have none
+        return Layer(kind)
+    config = read_json(path)
+    for key in ("module_input_name", "module_output_name"):
+        if (config.get(key) or FEATURE) != FEATURE:
+            raise UserError(f"{path}: found {key} {config[key]}, expected {FEATURE}")
+    if kind == "Normalize":
+        return Layer(kind)
+    if kind == "LayerNorm":
+        width = _whole(path, config, "dimension")
+        return Layer(kind, width, width)
+    if config.get("use_residual"):
+        raise UserError(f"{path}: found use_residual true, expected a Dense without a residual connection")
+    named = str(config.get("activation_function", ACTIVATIONS["Tanh"]))  # sentence-transformers' default
+    activation = named.rpartition(".")[2]
+    if activation not in ACTIVATIONS or not named.startswith("torch."):
+        raise UserError(f"{path}: found activation {named}; expected one of torch's {', '.join(ACTIVATIONS)}")
+    return Layer(
+        kind, _whole(path, config, "in_features"), _whole(path, config, "out_features"), bool(config.get("bias", True)), activation
+    )
+
+
+def last_width(layers: tuple[Layer, ...], width: int) -> int:
+    """Numbers of a vector after `layers`, given those before."""
+    return next((layer.outputs for layer in reversed(layers) if layer.outputs), width)
+
+
+def check_widths(layers: Sequence[Layer], width: int, folder: Path) -> None:
+    """UserError unless each layer takes what the one before gives, and the first takes `width` numbers."""
+    for layer in layers:
+        if layer.outputs and layer.inputs != width:
+            raise UserError(
+                f"{folder / 'modules.json'}: found a {layer.kind} of {layer.inputs} inputs, expected {width}, as the one before gives"
+            )
+        width = layer.outputs or width
+
+
+def _whole(path: Path, config: dict[str, Any], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise UserError(f"{path}: found {key} {value}, expected a number of at least 1")
+    return value

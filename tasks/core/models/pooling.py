@@ -1,0 +1,25 @@
+"""The tokens' outputs of a text as one vector, for texts that are padded on either side. Shapes: B texts, L tokens, H hidden width."""
+
+import torch
+
+
+def places(mask_BL: torch.Tensor) -> torch.Tensor:
+    """The place of each token in its text, from 0, [B, L], wherever padding is; of padding: any."""
+    return (mask_BL.cumsum(1) - 1).clamp(min=0)
+
+
+def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str) -> torch.Tensor:
+    """Vectors [B, H], float32, of outputs [B, L, H].
+
+    cls | last: the first or last token's. mean | mean_sqrt_len: the sum, over the number of tokens or its root. max: the largest of
+    each number. weightedmean: the mean, token n of a text weighted by n (SGPT, arXiv:2202.08904).
+    """
+    if kind in ("cls", "last"):
+        place_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
+        column_B = (mask_BL * (place_L + 1 if kind == "last" else len(place_L) - place_L)).argmax(1)
+        return hidden_BLH[torch.arange(len(column_B), device=mask_BL.device), column_B].float()
+    if kind == "max":
+        return hidden_BLH.float().masked_fill(mask_BL.unsqueeze(-1) == 0, -torch.inf).max(1).values
+    weights_BL1 = (mask_BL * mask_BL.cumsum(1) if kind == "weightedmean" else mask_BL).unsqueeze(-1).float()
+    total_B1 = weights_BL1.sum(1)
+    return (hidden_BLH.float() * weights_BL1).sum(1) / (total_B1.sqrt() if kind == "mean_sqrt_len" else total_B1)

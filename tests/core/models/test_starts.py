@@ -1,0 +1,238 @@
+"""Published models: our vectors are sentence-transformers', of what they save and of what we save."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from tasks.core.models.bi_encoder import Towers, load_towers, save_towers, truncate
+from tasks.core.models.folder import Shape, read_prompts, read_shape
+from tasks.core.retrieval.encode import encode, encode_texts
+from tasks.core.retrieval.packed import Packed
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import folder_digest
+from tasks.core.text.token_store import write_tokens
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
+from tasks.search.bert import query_vector
+from tests.starts import DECODERS, EOS, LENGTH, PROMPTS, STARTS, Start
+
+CPU = torch.device("cpu")
+TEXTS = ["a", "Chancellor of West Germany", "ünïcödé 東京 \U0001f642", "word " * 50, "the cat sat on the mat", "x y"]
+WIDTHS = {"qwen3": 32, "llama": 20, "gpt2": 48, "gemma": 24, "bert_max": 128, "bert_sqrt": 40, "bert_weighted": 128}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)  # these tensors are too small to share
+
+
+def theirs(folder: Path, kind: str = "document", batch: int = 1) -> np.ndarray:
+    """Vectors of TEXTS by sentence-transformers; by default one at a time, so that nothing is padded."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    return getattr(model, f"encode_{kind}")(TEXTS, batch_size=batch, show_progress_bar=False)
+
+
+def ours(folder: Path, prompt: str = PROMPTS["document"], towers: Towers | None = None) -> np.ndarray:
+    tower = (towers or load_towers(folder)).document
+    return encode_texts(tower, load_tokenizer(folder), [prompt + text for text in TEXTS], LENGTH, CPU)
+
+
+def saved(towers: Towers, source: Path, folder: Path) -> Path:
+    folder.mkdir()
+    save_towers(towers, load_tokenizer(source), folder, max_length=LENGTH)
+    return folder
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_vectors_are_those_of_sentence_transformers(name: str, start: Start, tmp_path: Path) -> None:
+    folder = start(name)
+    towers = load_towers(folder)
+    found = ours(folder)
+    assert found.shape == (len(TEXTS), towers.document.width) == (len(TEXTS), WIDTHS[name])
+    assert towers.document.causal == (name in DECODERS)
+    np.testing.assert_allclose(found, theirs(folder), atol=1e-5)
+    np.testing.assert_allclose(ours(folder, PROMPTS["query"]), theirs(folder, "query"), atol=1e-5)
+    again = saved(towers, folder, tmp_path / "again")
+    np.testing.assert_allclose(found, theirs(again), atol=1e-5)
+    if name != "gpt2":  # where theirs moves with the padding: positions are absolute, and they count it
+        np.testing.assert_allclose(found, theirs(again, batch=len(TEXTS)), atol=1e-5)
+    assert read_shape(again) == replace(read_shape(folder), max_length=LENGTH)
+    assert folder_digest(saved(load_towers(again), again, tmp_path / "third")) == folder_digest(again)
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_token_folders_give_the_same_vectors(name: str, start: Start, tmp_path: Path) -> None:
+    """As the pipeline has them: padded for a batch, and the end kept where a text is cut."""
+    folder = start(name)
+    tokenizer = load_tokenizer(folder)
+    write_tokens(tmp_path / "t", [([str(n) for n in range(len(TEXTS))], TEXTS)], tokenizer, "", LENGTH, PROMPTS["document"], len(TEXTS))
+    tokens = open_tokens(tmp_path / "t")
+    if STARTS[name][2]:
+        end = tokenizer.sep_token_id or tokenizer.eos_token_id
+        assert [int(tokens.flat[last - 1]) for last in tokens.offsets[1:]] == [end] * len(TEXTS)
+    tower = load_towers(folder).document
+    assert Packed.of(tower, CPU) is None
+    np.testing.assert_allclose(encode(tower, tokens, np.arange(len(TEXTS)), 100, CPU), theirs(folder), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "max", "weightedmean"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_padding_moves_no_vector_of_a_decoder(name: str, pooling: str, start: Start) -> None:
+    source = load_towers(start(name)).document
+    source.shape = Shape(pooling, source.shape.head, source.shape.similarity)
+    generator = torch.Generator().manual_seed(2)
+    rows = [torch.randint(0, 256, (length,), generator=generator) for length in (3, 11, 1, 7)]
+    with torch.no_grad():
+        alone = torch.cat([source(row[None], torch.ones_like(row)[None]) for row in rows])
+        for side in ("left", "right"):
+            ids, mask = torch.full((len(rows), 16), 257), torch.zeros(len(rows), 16, dtype=torch.int64)
+            for number, row in enumerate(rows):
+                place = slice(16 - len(row), 16) if side == "left" else slice(0, len(row))
+                ids[number, place], mask[number, place] = row, 1
+            torch.testing.assert_close(source(ids, mask), alone, rtol=1e-4, atol=1e-5)
+    assert (alone[0] - alone[1]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma", "bert_sqrt"])
+def test_a_narrower_model_is_the_first_numbers(name: str, start: Start, tmp_path: Path) -> None:
+    folder = start(name)
+    towers, full = load_towers(folder), ours(folder)
+    truncate(towers, 8, "base.width")
+    wanted = full[:, :8]
+    if towers.document.shape.similarity == "cosine":
+        wanted = wanted / np.sqrt((wanted**2).sum(1, keepdims=True))
+    assert towers.document.width == 8 and towers.document.full_width == WIDTHS[name]
+    narrow = saved(towers, folder, tmp_path / "narrow")
+    np.testing.assert_allclose(ours(narrow), wanted, atol=1e-5)
+    np.testing.assert_allclose(theirs(narrow), wanted, atol=1e-5)
+    model = SentenceTransformer(str(folder), device="cpu", truncate_dim=8)
+    by_them = model.encode_document(TEXTS, batch_size=1, normalize_embeddings=towers.document.shape.similarity == "cosine")
+    np.testing.assert_allclose(ours(narrow), by_them, atol=1e-5)
+    assert read_shape(narrow).width == 8 and read_shape(narrow).head == read_shape(folder).head
+    assert folder_digest(saved(load_towers(narrow), narrow, tmp_path / "again")) == folder_digest(narrow)
+    shutil.copytree(folder, tmp_path / "named")
+    described = json.loads((folder / "config_sentence_transformers.json").read_text()) | {"truncate_dim": 8}
+    (tmp_path / "named/config_sentence_transformers.json").write_text(json.dumps(described))
+    np.testing.assert_array_equal(ours(tmp_path / "named"), ours(narrow))
+    with pytest.raises(UserError, match=f"^base.width: found 200, expected at most {WIDTHS[name]}, the numbers of a vector; decrease it$"):
+        truncate(towers, 200, "base.width")
+    truncate(towers, WIDTHS[name], "base.width")
+    np.testing.assert_array_equal(ours(folder, towers=towers), full)
+
+
+def test_a_narrower_bert_is_the_same_without_torch(minilm: Path, tmp_path: Path) -> None:
+    towers = load_towers(minilm)
+    truncate(towers, 100, "base.width")
+    narrow = saved(towers, minilm, tmp_path / "narrow")
+    found = query_vector(narrow, "what is ADORE?", LENGTH)
+    assert found is not None
+    np.testing.assert_allclose(found, encode_texts(towers.query, load_tokenizer(minilm), ["what is ADORE?"], LENGTH, CPU), atol=1e-5)
+
+
+def test_numpy_leaves_other_models_to_torch(start: Start) -> None:
+    assert all(query_vector(start(name), "x", LENGTH) is None for name in STARTS)
+
+
+def test_two_towers_of_a_decoder(start: Start, tmp_path: Path) -> None:
+    """As ADORE saves them, with Dense layers and a width."""
+    folder = start("gemma")
+    towers = Towers(load_towers(folder).query, load_towers(folder).document)
+    with torch.no_grad():
+        for weight in towers.query.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)) * 0.05)
+    truncate(towers, 16, "base.width")
+    both = saved(towers, folder, tmp_path / "both")
+    found = load_towers(both)
+    assert not found.shared and found.query.width == 16
+    for kind, tower in (("query", found.query), ("document", found.document)):
+        np.testing.assert_allclose(ours(both, PROMPTS[kind], Towers(tower, tower)), theirs(both, kind), atol=1e-5)
+    assert np.abs(theirs(both, "query") - theirs(both)).max() > 0.05
+
+
+def test_a_text_without_tokens_has_the_vector_of_padding(start: Start, tmp_path: Path) -> None:
+    folder = start("llama")
+    tower, tokenizer = load_towers(folder).document, load_tokenizer(folder)
+    assert tokenizer("")["input_ids"] == []
+    write_tokens(tmp_path / "t", [(["a", "b"], ["", "some text"])], tokenizer, "", LENGTH, "", 2)
+    found = encode(tower, open_tokens(tmp_path / "t"), np.arange(2), 100, CPU)
+    np.testing.assert_allclose(encode_texts(tower, tokenizer, ["", "some text"], LENGTH, CPU), found, atol=1e-6)
+    assert np.isfinite(found).all()
+
+
+def test_a_decoders_tokenizer_may_have_no_padding(start: Start, tmp_path: Path) -> None:
+    shutil.copytree(start("qwen3"), tmp_path / "m")
+    config = json.loads((tmp_path / "m/tokenizer_config.json").read_text())
+    (tmp_path / "m/tokenizer_config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "pad_token"}))
+    tokenizer = load_tokenizer(tmp_path / "m")
+    assert tokenizer.pad_token == EOS
+    again = saved(load_towers(tmp_path / "m"), tmp_path / "m", tmp_path / "again")
+    np.testing.assert_allclose(ours(start("qwen3")), theirs(again, batch=len(TEXTS)), atol=1e-5)
+
+
+def test_the_first_token_of_a_decoder_is_refused(start: Start) -> None:
+    with pytest.raises(
+        UserError, match=r"found pooling cls over a causal transformer \(qwen3\), whose first token sees no other"
+    ) as refused:
+        load_towers(start("qwen3"), Shape("cls"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling"),
+    [
+        ({"architectures": ["Qwen3ForCausalLM"]}, "last"),
+        ({"architectures": ["Qwen3ForCausalLM"], "is_causal": False}, "mean"),
+        ({"architectures": ["Qwen3Model"]}, "mean"),
+        ({}, "mean"),
+    ],
+)
+def test_a_bare_transformer_is_pooled_as_they_do(config: dict[str, Any], pooling: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_shape(tmp_path) == Shape(pooling)
+
+
+def test_a_bare_causal_language_model_is_loaded(start: Start, tmp_path: Path) -> None:
+    from transformers import Qwen3ForCausalLM
+
+    made = Qwen3ForCausalLM(load_towers(start("qwen3")).document.transformer.config)
+    made.save_pretrained(tmp_path / "bare")
+    load_tokenizer(start("qwen3")).save_pretrained(tmp_path / "bare")
+    np.testing.assert_allclose(ours(tmp_path / "bare", ""), SentenceTransformer(str(tmp_path / "bare")).encode(TEXTS), atol=1e-5)
+
+
+def test_prompts_before_the_last_token_may_be_left_out_of_pooling(start: Start, tmp_path: Path) -> None:
+    """The last token is not the prompt's."""
+    shutil.copytree(start("qwen3"), tmp_path / "m")
+    path = tmp_path / "m/1_Pooling/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"include_prompt": False}))
+    np.testing.assert_allclose(ours(tmp_path / "m"), theirs(tmp_path / "m"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("described", "prompts"),
+    [
+        ({"prompts": {"query": "q", "document": ""}, "default_prompt_name": "query"}, ("q", "")),
+        ({"prompts": {"retrieval": "r", "query": None, "document": None}, "default_prompt_name": "retrieval"}, ("r", "r")),
+        ({"prompts": {"retrieval": "r", "query": "", "document": ""}, "default_prompt_name": "retrieval"}, ("", "")),
+        ({"prompts": {"retrieval": "r"}}, ("", "")),
+        ({"prompts": {"document": "", "passage": "p"}}, ("", "")),
+        ({"prompts": {"document": None, "passage": "p"}}, ("", "p")),
+        ({"prompts": None, "default_prompt_name": "x"}, ("", "")),
+    ],
+)
+def test_prompts_of_a_folder(described: dict[str, Any], prompts: tuple[str, str]) -> None:
+    assert read_prompts(described) == prompts
+
+
+def test_nothing_of_theirs_is_imported_by_us() -> None:
+    assert "sentence_transformers" in sys.modules  # by this file
+    for name in ("bi_encoder", "folder", "head", "layers", "pooling"):
+        assert "import sentence_transformers" not in Path(sys.modules[f"tasks.core.models.{name}"].__file__ or "").read_text()

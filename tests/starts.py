@@ -1,0 +1,79 @@
+"""Models as people publish them: each written by sentence-transformers itself, tiny and drawn at random."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Start = Callable[[str], Path]  # a model folder by name
+WIDTH, LENGTH = 32, 24  # of hidden states; most tokens of a text
+EOS = "<|endoftext|>"
+PROMPTS = {"query": "Instruct: find it\nQuery: ", "document": "text: "}
+
+
+def byte_tokenizer(side: str, *, ends: bool) -> Any:
+    """A byte-level BPE without merges, as decoders have: no first token, padding on `side`, an end if `ends`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([EOS, "<|pad|>"])
+    if ends:
+        made.post_processor = processors.TemplateProcessing("$A " + EOS, special_tokens=[(EOS, made.token_to_id(EOS))])
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=EOS, pad_token="<|pad|>", padding_side=side, model_max_length=512)
+
+
+def drawn(kind: str) -> Any:
+    """A transformer of two layers, its weights large enough that every part moves its vectors."""
+    from transformers import AutoConfig, AutoModel
+
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
+    more = {"gemma3_text": {"use_bidirectional_attention": True, "sliding_window": 512}, "gpt2": {"n_positions": 128}}.get(kind, {})
+    sizes |= {"head_dim": 8} if kind in ("qwen3", "gemma3_text") else {}
+    if kind == "gpt2":
+        sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": 4}
+    config = AutoConfig.for_model(kind, vocab_size=258, pad_token_id=257, bos_token_id=None, eos_token_id=256, **sizes, **more)
+    torch.manual_seed(0)
+    transformer = AutoModel.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in transformer.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return transformer
+
+
+STARTS: dict[str, tuple[str, str, bool, str, list[tuple[int, int, bool, str]], bool]] = {
+    # transformer, padding side, whether a text gets an end, pooling, Dense layers, Normalize
+    "qwen3": ("qwen3", "left", True, "lasttoken", [], True),
+    "llama": ("llama", "right", False, "mean", [(WIDTH, 20, True, "Tanh")], False),
+    "gpt2": ("gpt2", "left", True, "lasttoken", [(WIDTH, 48, True, "ReLU")], True),
+    "gemma": ("gemma3_text", "right", True, "mean", [(WIDTH, 96, False, "Identity"), (96, 24, False, "GELU")], True),
+    "bert_max": ("tiny", "right", True, "max", [(128, 128, False, "Identity")], True),
+    "bert_sqrt": ("tiny", "right", True, "mean_sqrt_len_tokens", [(128, 40, True, "SiLU")], False),
+    "bert_weighted": ("tiny", "right", True, "weightedmean", [], False),
+}
+DECODERS = ("qwen3", "llama", "gpt2")
+
+
+def make(name: str, place: Path, tiny_encoder: Path) -> Path:
+    """One of STARTS as a folder (new)."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+    kind, side, ends, pooling, layers, normalize = STARTS[name]
+    bare = tiny_encoder
+    if kind != "tiny":
+        bare = place.with_name(f"{name}_bare")
+        drawn(kind).save_pretrained(bare)
+        byte_tokenizer(side, ends=ends).save_pretrained(bare)
+    transformer = Transformer(str(bare), max_seq_length=LENGTH)
+    torch.manual_seed(1)
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
+    modules += [Dense(a, b, bias, getattr(torch.nn, activation)()) for a, b, bias, activation in layers]
+    modules += [Normalize()] if normalize else []
+    similarity = "cosine" if normalize else "dot"
+    SentenceTransformer(modules=modules, prompts=PROMPTS, similarity_fn_name=similarity, device="cpu").save(str(place))
+    return place
