@@ -77,7 +77,7 @@ def retrain(project: Path, **settings: Any) -> tuple[str, dict[str, float], int]
     if done.returncode:
         sys.exit(f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     ended = [line for line in read(log)[before:] if line.get("state") == "Ran" and isinstance(line.get("cost"), dict)]
-    encoded = sum(len(np.load(path, mmap_mode="r")) for path in store.glob("*.npy") if path.name not in known)
+    encoded = sum(len(np.load(path, mmap_mode="r", allow_pickle=False)) for path in store.glob("*.npy") if path.name not in known)
     return done.stdout.splitlines()[-1], {str(line["ended"]): line["cost"].get("seconds", 0.0) for line in ended}, encoded
 
 

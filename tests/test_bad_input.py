@@ -371,7 +371,7 @@ MODELS: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     ),
     "modules that are not ours": (
         content(f"{BASE}/modules.json", lambda data: data.replace(b"Pooling", b"Sparse")),
-        (f"{BASE}/modules.json: found Transformer, Sparse", "expected one of"),
+        (f"{BASE}/modules.json: found Transformer, Sparse", "expected Transformer, Pooling"),
     ),
 }
 

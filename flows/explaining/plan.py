@@ -74,7 +74,7 @@ class Plan:
         return self.inbox.merge([*(self.old_data.batches or ()), *(batch for factor in chosen for batch in factor.batches)])
 
 
-def make_plan(old: Side, new: Side, split: Sequence[str], inbox: Inbox) -> Plan:
+def make_plan(old: Side, new: Side, split: Sequence[str], *, inbox: Inbox) -> Plan:
     """The plan between two sides. `split` names what is taken apart further: `data` by batches, `parameters` by sections.
 
     UserError where the data of a side is nowhere any more, or cannot be split.

@@ -66,7 +66,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     say = (lambda _: None) if as_json else display.line
     with stopping_on_signals(processes), locks.only_run(FOLDER / "why.lock"):
         bench = Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output)
-        plan = make_plan(*sides, split, Inbox())
+        plan = make_plan(*sides, split, inbox=Inbox())
         work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
         work.refuse_invalid()
         estimate = work.estimate()

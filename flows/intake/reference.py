@@ -49,7 +49,7 @@ class Reference:
             from tasks.core.text.analysis import analyzer
 
             return word_shift(texts, held, fixed, terms=analyzer("none", "none"))
-        with np.load(self.folder / "vectors.npz") as known:
+        with np.load(self.folder / "vectors.npz", allow_pickle=False) as known:
             vectors = known[kind]
         return vector_shift(_encode(self.folder, {kind: list(texts)}, self.processes)[kind], vectors[1::2], vectors[::2], by=self.by)
 
@@ -103,7 +103,7 @@ def _encode(folder: Path, texts: dict[str, list[str]], processes: Processes) -> 
     try:
         if processes.run(command, said.append, env, ROOT):
             raise UserError(said[-1].removeprefix("retemper: ") if said else "the encoder's process ended without a word")
-        with np.load(out) as found:
+        with np.load(out, allow_pickle=False) as found:
             return {kind: found[kind] for kind in texts}
     finally:
         for path in (given, out):

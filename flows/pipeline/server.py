@@ -17,7 +17,7 @@ from tasks.core.stage.errors import Unavailable, UserError
 from tasks.core.stage.files import write_text
 
 HOME = Path(".retemper/prefect")
-LASTING = Path(".retemper/prefect-server")  # home of the server that `serve` starts: schedule and history stay there
+LASTING = Path(".retemper/prefect-server")  # home of the server that `schedule` starts: schedule and history stay there
 LOG = Path(".retemper/logs/prefect-server.log")
 START_SECONDS = 300  # 6 s of work, 13 s with a new database, and the machine may be busy
 SERVER = [

@@ -4,6 +4,7 @@ Written from dvc.lock, data/source.json and the records of makings, as of the ch
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from tasks.core.stage.errors import UserError, escaped
 from tasks.core.stage.files import write_text
 
 CARD = "README.md"
+ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # of the hub
 LIBRARIES = ["sentence-transformers", "retemper", "dense-retrieval"]
 
 
@@ -75,10 +77,12 @@ def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapp
 
 
 def named(source: Mapping[str, Any], kind: str) -> str:
-    """A source without the place it was in: `beir:scifact`."""
+    """A source without the folder it was in: `beir:scifact`; ids and packages (`irds:beir/scifact`, `somebody/model`) as they are."""
     told = str(source.get(kind, {}).get("source", "unknown"))
-    form, colon, place = told.rpartition(":")
-    return f"{form}{colon}{Path(place).name or place}"
+    form, colon, place = told.partition(":")
+    if form in ("irds", "package") or ID.fullmatch(told):
+        return told
+    return f"{form}{colon}{Path(place).name or place}" if colon else Path(told).name
 
 
 def text(
@@ -112,7 +116,7 @@ def text(
         "",
         "## License",
         "",
-        "Not recorded. It follows from the licenses of the encoder that training began with and of the data.",
+        "Not recorded. It follows from the licenses of the data and of the encoder that training began with.",
         "",
     ]
     return "\n".join(lines)
@@ -129,7 +133,7 @@ def _use(export: Export) -> Iterator[str]:
     for name, record in export.fusions.items():
         yield f"- `{name}`: " + ", ".join(f"{key} {value}" for key, value in record.items()) + "."
     yield from ("", "```python", "from sentence_transformers import SentenceTransformer", "")
-    yield f'model = SentenceTransformer("{encoder}")  # of this folder'
+    yield f'model = SentenceTransformer("{encoder}")  # of this folder; on the hub: "OWNER/NAME"'
     yield f"model.max_seq_length = {query['max_length']}"
     yield f'vector = model.encode_query("your query", prompt={query["prefix"]!r})'
     yield from ("```", "", "The whole, with its index, its word index and its weights, answers by `retemper serve --export FOLDER`.")

@@ -53,7 +53,7 @@ def serve(settings: Settings) -> int:
             _say(f"warning: {settings.host} may be reached from other machines, and {KEY} is not set: everyone there may search")
         place, follower = _prepared(settings, FOLDER / str(port))
         command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
-        names = ["127.0.0.1", "localhost", "[::1]", *settings.hosts] if local else settings.hosts
+        names = ["127.0.0.1", "localhost", "::1", "[::1]", *settings.hosts] if local else settings.hosts
         command += [word for name in names for word in ("--host", name)]
         if settings.log_queries:
             command += ["--log-queries", settings.log_queries, "--log", str(settings.log)]

@@ -50,7 +50,7 @@ def test_an_unknown_nested_key_lists_the_valid_ones() -> None:
         text: Text
 
     good = {"init": "base", "negatives": "bm25"}
-    with pytest.raises(UserError, match=r"^p: rounds\.star\.lrr: unknown key, expected one of init, negatives, steps"):
+    with pytest.raises(UserError, match=r"^p: rounds\.star\.lrr: unknown key, expected one of init, negatives, width, steps"):
         validate(Sections, {"rounds": {"star": {**good, "lrr": 1}}, "text": {}}, "p")
     with pytest.raises(UserError, match=r"^p: text\.title: unknown key, expected one of titles, separator"):
         validate(Sections, {"rounds": {"star": good}, "text": {"title": True}}, "p")

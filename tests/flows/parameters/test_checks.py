@@ -142,7 +142,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("fuse.f", FUSED | {"second": "bm25"}, "fuse.f: found {'first': 'bm25', 'second': 'bm25'}; value error, first and second are both"),
         ("fuse.f", FUSED | {"depth": 99}, "fuse.f.depth: found 99, expected at least 100 for R@100 in evaluate.measures"),
         ("fuse.f", FUSED | {"first": "f"}, "fuse.f: needs itself: fuse.f -> fuse.f; name another system in one of them"),
-        ("fuse.f", FUSED | {"wait": 0.5}, "fuse.f.wait: unknown key, expected one of first, second, method, weight, k, depth"),
+        ("fuse.f", FUSED | {"wait": 0.5}, "fuse.f.wait: unknown key, expected one of first, second, method, weight, k, queries, depth"),
         ("fuse.f", FUSED | {"k": 60}, f"fuse.f: found {FUSED | {'k': 60}}; value error, k is set, but linear has none; set weight"),
         ("fuse.f", FUSED | {"weight": 1.5}, "fuse.f.weight: found 1.5; input should be less than or equal to 1"),
         ("encoders.warmup", {"source": "x"}, "rounds.warmup: the name warmup is taken by encoders.warmup"),

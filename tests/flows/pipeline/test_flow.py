@@ -86,7 +86,7 @@ def test_two_devices_at_once_are_on_the_timeline(served: Any) -> None:
     assert spans["train@b"]["start"] < spans["train@a"]["end"]
     for name, stage in {"encoders/a": "train@a", "metrics/b": "evaluate@b"}.items():
         began, ended = toy.times()[name]
-        assert spans[stage]["start"] <= began < ended <= spans[stage]["end"]
+        assert spans[stage]["start"] - 0.1 <= began < ended <= spans[stage]["end"] + 0.1, "two clocks that agree to some milliseconds"
     toy.rounds(a="1", b="2")
     toy.run()
     log = [json.loads(line) for line in (toy.folder / ".retemper/times.jsonl").read_text().splitlines()]

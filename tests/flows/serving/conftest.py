@@ -15,6 +15,7 @@ from tests.conftest import made_once
 
 STAGES = ("prepare", "base", "tokenize", "bm25", "train@warmup", "encode@warmup", "index@warmup", "adore@tower", "retrieve_adore@tower")
 STAGES += ("evaluate@warmup", "evaluate_adore@tower", "fuse@hybrid", "evaluate_fuse@hybrid")
+UNUSED = ("analyses", "rerankers", "studies", "taught", "teacher")
 GIT = ["git", "-c", "user.name=small", "-c", "user.email=small@example.com"]
 
 
@@ -24,7 +25,7 @@ def _committed(small_project: Any, tmp_path_factory: pytest.TempPathFactory) -> 
 
     def make(below: Path) -> None:
         folder = below / "project"
-        shutil.copytree(small_project.folder, folder, symlinks=True)
+        shutil.copytree(small_project.folder, folder, symlinks=True, ignore=shutil.ignore_patterns(*UNUSED))
         command = [sys.executable, "-m", "dvc", "commit", "--force", "--quiet", *STAGES]
         subprocess.run(command, cwd=folder, env=os.environ | {"DVC_NO_ANALYTICS": "1"}, check=True, stdout=subprocess.PIPE)
         (folder / ".gitignore").write_text((folder / ".gitignore").read_text() + "/tasks/\n/beir/\n")

@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.cli.main import main
-from flows.serving import hub
+from flows.serving import card, hub
 from flows.serving.export import export
 from tasks.core.models.export import listed, read_record
 from tasks.core.stage.errors import UserError
@@ -69,8 +69,8 @@ def test_the_whole_export_by_the_command(
     assert [row["row"] for row in rows] == list(range(60)) and {row["passage"] for row in rows} == {0}
     assert all(documents[row["id"]] == {key: row[key] for key in ("id", "title", "text")} for row in rows)
 
-    card = (out / "README.md").read_text(encoding="utf-8")
-    _, header, text = card.split("---\n", 2)
+    page = (out / "README.md").read_text(encoding="utf-8")
+    _, header, text = page.split("---\n", 2)
     metadata = YAML(typ="safe").load(header)
     assert metadata["library_name"] == "sentence-transformers"
     measured = json.loads(Path("data/metrics/hybrid.json").read_text())
@@ -84,7 +84,7 @@ def test_the_whole_export_by_the_command(
     source = json.loads(Path("data/source.json").read_text())
     for fact in (champion["commit"], source["dataset"]["digest"], "weight 0.", "| train@warmup | ", "60 documents", "at most 32 tokens"):
         assert fact in text, fact
-    assert str(tmp_path) not in card and "small@example.com" not in card, "no place and no person"
+    assert str(tmp_path) not in page and "small@example.com" not in page, "no place and no person"
 
     again = sent.folder(tmp_path / "hub")
     lists = (load(folder).search(QUERIES, 5) for folder in (out, again))
@@ -175,6 +175,22 @@ def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
     assert found["passage"].to_pylist() == [0, 0, 1, 2, 0, 1]
     assert found["text"].to_pylist() == ["text 0", "text 1", "text 1", "text 1", "text 2", "text 2"]
     assert np.array_equal(np.stack(found["vector"].to_numpy()), drawn)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("demo", "demo"),
+        ("beir:../data/scifact", "beir:scifact"),
+        ("irds:beir/scifact/test", "irds:beir/scifact/test"),
+        ("intfloat/e5-base", "intfloat/e5-base"),
+        ("/srv/secret/models/ours", "ours"),
+        ("../models/ours", "ours"),
+        ("package:cognition/model", "package:cognition/model"),
+    ],
+)
+def test_a_card_names_no_folder_of_a_machine(source: str, shown: str) -> None:
+    assert card.named({"dataset": {"source": source}}, "dataset") == shown
 
 
 def damage(folder: Path, name: str) -> None:
