@@ -2,7 +2,7 @@
 
 A text's novelty is its distance from a fixed sample of the reference; what is tested is whether the batch's novelties are larger than
 those of other reference texts, which are not in that sample. A batch on one topic that the reference covers is not novel, however
-easily a classifier would tell it apart (flows/intake in docs/retraining.md); texts in another language, of another domain, or without
+easily a classifier would tell it apart (docs/retraining.md has figures); texts in another language, of another domain, or without
 meaning are.
 
 N texts of the batch, H held-out and F fixed texts of the reference, D vector width.

@@ -27,8 +27,9 @@ from tasks.core.stage.progress import track
 from tasks.core.tables.id_sets import Ids, hashes
 from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
-from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES, SPLITS, WEIGHTS
+from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.tables.trec_ids import WHITE
+from tasks.core.tables.weights import WEIGHTS
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 from tasks.prepare.stats import Stats, corpus_stats

@@ -15,7 +15,8 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows, read_table
-from tasks.core.tables.schemas import RANKED, WEIGHTS
+from tasks.core.tables.schemas import RANKED
+from tasks.core.tables.weights import WEIGHTS
 from tasks.core.text.tokens import Tokens, first_of_same
 from tasks.core.training.loop import Schedule
 from tasks.train.params import Round

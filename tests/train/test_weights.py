@@ -13,7 +13,8 @@ import torch
 
 from tasks.core.tables.judgments import lists_of
 from tasks.core.tables.parquet import read_table, write_table
-from tasks.core.tables.schemas import QRELS, WEIGHTS
+from tasks.core.tables.schemas import QRELS
+from tasks.core.tables.weights import WEIGHTS
 from tasks.prepare.beir import read
 from tasks.prepare.corpus import write_weights
 from tasks.train.batches import TrainingSet, draw_batch, with_weights

@@ -5,7 +5,6 @@
     corpus/qrels/SPLIT.parquet     query, doc, grade (above 0: relevant)
     corpus/columns/SPLIT.parquet   query, column, value: the source's own fields of queries, if it has any
     corpus/stats.json              statistics of what was read
-    weights/train.parquet          query, doc, weight: pairs of the training qrels that do not weigh 1
     candidates/SPLIT.parquet, negatives/NAME/train.parquet    query, doc, rank (from 1), score
 
 Ids are the source's own strings.
@@ -18,6 +17,5 @@ MEASURED = ("dev", "test")  # splits that systems have runs for
 DOCUMENTS = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 QUERIES = pa.schema([("id", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string()))])
 QRELS = pa.schema([("query", pa.string()), ("doc", pa.string()), ("grade", pa.int32())])
-WEIGHTS = pa.schema([("query", pa.string()), ("doc", pa.string()), ("weight", pa.float32())])
 COLUMNS = pa.schema([("query", pa.string()), ("column", pa.string()), ("value", pa.string())])
 RANKED = pa.schema([("query", pa.string()), ("doc", pa.string()), ("rank", pa.int32()), ("score", pa.float32())])

@@ -10,6 +10,7 @@ from flows.intake.batches import unite
 from flows.intake.inbox import take_in
 from flows.retraining.promotion import Intake
 from tasks.core.stage.errors import UserError
+from tasks.prepare.beir import qrels
 
 
 def beir(
@@ -123,3 +124,21 @@ def test_an_invalid_line_is_refused_and_nothing_is_left(tmp_path: Path, name: st
     assert said in str(refusal.value)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_weights_and_csv_are_merged_in_beir_form(tmp_path: Path) -> None:
+    first = beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1, ("q1", "d2"): 1})
+    weighted = beir(tmp_path / "1", {"d2": "two"})
+    (weighted / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq1\td2\t1\t0.25\n")
+    (tmp_path / "2/qrels").mkdir(parents=True)
+    (tmp_path / "2/qrels/dev.csv").write_text("query,doc,grade\nq1,d3,2\n")
+    (tmp_path / "2/corpus.csv").write_text('id,text\nd3,"three\nlines"\n')
+    unite([first, weighted, tmp_path / "2"], tmp_path / "out", tmp_path / "stamp.json")
+    assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines() == [
+        "query-id\tcorpus-id\tscore\tweight",
+        "q1\td1\t1\t1",
+        "q1\td2\t1\t0.25",
+        "q1\td3\t2\t1",
+    ]
+    assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one", "d2": "two", "d3": "three\nlines"}
+    assert [one.weight for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [1, 0.25, 1]
