@@ -72,9 +72,7 @@ class Copy:
         (folder / "params.yaml").write_text(default_params(), encoding="utf-8")
         shutil.copytree(ROOT / "tasks", folder / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "data").mkdir()
-        (folder / SOURCE).write_text(
-            '{"dataset": {"digest": "a"}, "encoder": {"digest": "b"}, "articles": {"digest": "c"}, "generator": {"digest": "d"}}'
-        )
+        (folder / SOURCE).write_text(str({k: {"digest": "a"} for k in ("dataset", "encoder", "articles", "generator")}).replace("'", '"'))
         (folder / ".dvcignore").write_text("__pycache__\n")
         subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
         freeze(folder)
