@@ -8,8 +8,9 @@ zscore   the same over standard scores (Montague, Aslam: Relevance Score Normali
 rrf      1 / (k + rank in a) + 1 / (k + rank in b), ranks from 1 (Cormack, Clarke, Buettcher: Reciprocal Rank Fusion Outperforms
          Condorcet and Individual Rank Learning Methods, SIGIR 2009, where k is 60). A missing document adds 0.
 
-A list whose scores are all equal is all 0 when it is normalized, as in ranx: it orders nothing. Fused scores are rounded to float32
-as a run holds them, and ties are ordered by descending id, so trec_eval finds the same order.
+A list whose scores are all equal, such as a list of one document, is all 1 when it is normalized, as in OpenSearch: each document is
+the list's best. (ranx gives 0, so the only document that BM25 matches would count no more than one that it does not match.) Fused
+scores are rounded to float32 as a run holds them, and ties are ordered by descending id, so trec_eval finds the same order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,18 +51,18 @@ class Pair:
 
 
 def min_max(scores: Floats) -> Floats:
-    """(s - min) / (max - min) of each of `scores` [N]; all 0 where they are equal."""
+    """(s - min) / (max - min) of each of `scores` [N]; all 1 where they are equal."""
     if not len(scores):
         return scores
     low, high = scores.min(), scores.max()
-    normalized: Floats = (scores - low) / (high - low) if high > low else np.zeros(len(scores))
+    normalized: Floats = (scores - low) / (high - low) if high > low else np.ones(len(scores))
     return normalized
 
 
 def z_scores(scores: Floats) -> Floats:
-    """(s - mean) / standard deviation (of the population) of each of `scores` [N]; all 0 where they are equal."""
+    """(s - mean) / standard deviation (of the population) of each of `scores` [N]; all 1 where they are equal."""
     if not len(scores) or scores.min() == scores.max():
-        return np.zeros(len(scores))
+        return np.ones(len(scores))
     standard: Floats = (scores - scores.mean()) / scores.std()
     return standard
 

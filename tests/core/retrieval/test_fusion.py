@@ -34,7 +34,9 @@ def plain(lists: Lists, method: Method, setting: float) -> dict[str, float]:
                 total[document] += 1 / (setting + rank)
             elif low < high and method == "linear":
                 total[document] += weight * (scores[document] - low) / (high - low)
-            elif low < high:
+            elif low == high:
+                total[document] += weight
+            else:
                 total[document] += weight * (scores[document] - statistics.fmean(values)) / statistics.pstdev(values)
     return total
 
@@ -91,7 +93,14 @@ def test_odd_lists(method: Method) -> None:
         assert {document for document, _ in found} == {*lists[0].documents, *lists[1].documents}
     if method != "rrf":  # a list of equal scores orders nothing: the other one does
         assert fuse(pair(level, some, method), 0.9, 9)[0][0] == "a"
-    assert min_max(np.full(3, 7.0)).tolist() == z_scores(np.full(3, 7.0)).tolist() == [0, 0, 0]
+    assert min_max(np.full(3, 7.0)).tolist() == z_scores(np.full(3, 7.0)).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_only_document_of_a_list_counts(method: Method) -> None:
+    dense = ranked({f"d{n:02}": 1 - n / 100 for n in range(30)})
+    only = fuse(pair(ranked({"x": 8.5}), dense, method), 60 if method == "rrf" else 0.5, 10)
+    assert "x" in dict(only)  # BM25 matches nothing else: the dense list's last documents must not all precede it
 
 
 def test_weights_of_one_and_zero_give_a_list_in_its_own_order() -> None:
@@ -106,7 +115,7 @@ def test_weights_of_one_and_zero_give_a_list_in_its_own_order() -> None:
 def test_equals_ranx(method: Method) -> None:
     ranx = pytest.importorskip("ranx")
     both = [drawn(seed) for seed in range(20)]
-    usable = {f"q{n}": lists for n, lists in enumerate(both) if all(lists)}
+    usable = {f"q{n}": lists for n, lists in enumerate(both) if all(len(set(scores.values())) > 1 for scores in lists)}
     runs = [ranx.Run({query: {d: ranked(lists[side]).scores[place] for place, d in enumerate(ranked(lists[side]).documents)}
                       for query, lists in usable.items()}) for side in (0, 1)]  # fmt: skip
     for setting in GRIDS[method]:
