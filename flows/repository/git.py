@@ -15,7 +15,7 @@ NOBODY = {  # who commits where git knows no identity, and where no person commi
 KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # the caller's GIT_ variables that are kept; a hook's GIT_DIR is not
 WHO = ("GIT_", "EMAIL", "HOME", "XDG_CONFIG")  # variables that may give git an identity
 
-_known: set[tuple[tuple[str, str], ...]] = set()  # environments in which git has an identity, so that it is asked once
+_known: set[tuple[str, tuple[tuple[str, str], ...]]] = set()  # folders and environments in which git has an identity: asked once each
 
 
 class GitFailed(UserError):
@@ -40,7 +40,7 @@ def git(
         done = subprocess.run(
             [*GIT, *words],
             cwd=folder,
-            env={**inherited, **QUIET, **identity(), **(env or {})},
+            env={**inherited, **QUIET, **identity(folder), **(env or {})},
             input=None if text is None else text.encode("utf-8", "surrogateescape"),
             stdin=subprocess.DEVNULL if text is None else None,
             capture_output=True,
@@ -57,10 +57,12 @@ def git(
     return out.removesuffix("\n")
 
 
-def identity() -> dict[str, str]:
-    """Environment with which a commit can be made: empty where git has an identity."""
+def identity(folder: Path | None = None) -> dict[str, str]:
+    """Environment with which a commit can be made in `folder` (default: the current one): empty where git has an identity there."""
     environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(WHO)))
-    if environment not in _known and subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode:
+    place = str(Path(folder or ".").absolute())  # a repository may have an identity of its own
+    asked = ["git", "var", "GIT_COMMITTER_IDENT"]
+    if (place, environment) not in _known and subprocess.run(asked, cwd=folder, capture_output=True, check=False).returncode:
         return NOBODY
-    _known.add(environment)
+    _known.add((place, environment))
     return {}

@@ -9,13 +9,31 @@ from flows.repository.git import NOBODY, git, identity
 ONLY_CONFIGURED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "user.useConfigOnly", "GIT_CONFIG_VALUE_0": "true"}
 
 
-def test_an_identity_that_comes_and_goes_with_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which git knows no identity."""
     for name in ("GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "EMAIL"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {**ONLY_CONFIGURED, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_one_repository_has_an_identity_and_another_has_none(nobody: Path) -> None:
+    for name in ("one", "two"):
+        git("init", "--quiet", name)
+    git("config", "user.name", "somebody", folder=nobody / "one")
+    git("config", "user.email", "somebody@example.com", folder=nobody / "one")
+    assert [identity(nobody / name) for name in ("one", "two", "one")] == [{}, NOBODY, {}]
+    for name, who in (("one", "somebody"), ("two", "retemper")):
+        git("commit", "--quiet", "--allow-empty", "-m", "empty", folder=nobody / name)
+        assert git("log", "--format=%cn", folder=nobody / name) == who
+
+
+@pytest.mark.usefixtures("nobody")
+def test_an_identity_that_comes_and_goes_with_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     git("init", "--quiet")
     assert identity() == NOBODY
     with monkeypatch.context() as patch:
