@@ -77,10 +77,10 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
 
     `good`: the last batch that does no harm (default: those that the champion was trained on). `bad`: the last one that is searched.
     """
-    inbox, now = Inbox(FOLDER / "data"), current(Path.cwd())
-    chosen = range_of(inbox, now, good, bad=bad)
     commit = commit_of(follow)
     sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
+    inbox, now = Inbox(FOLDER / "data", sections), current(Path.cwd())
+    chosen = range_of(inbox, now, good, bad=bad)
     model = model or (now.model if now else None)
     if model is None:
         raise UserError("bisect: there is no champion yet, so no model to look at; name one: --model NAME")

@@ -30,11 +30,11 @@ class Data:
 
 
 class Inbox:
-    """dataset.source of the project in the current folder, and the batches of its inbox, in order of their names."""
+    """dataset.source of parameters `sections` (default: the working tree's), and the batches of the inbox, in order of their names."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, folder: Path = FOLDER, sections: Mapping[str, Any] | None = None) -> None:
         rule = intake()
-        sections = read_yaml(Path("params.yaml"))
+        sections = read_yaml(Path("params.yaml")) if sections is None else sections
         self._folder, self._memory, self._needs_qrels = folder, Memory(), sections.get("queries") != "pseudo"
         self._source = batches.absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
         mergeable = rule.inbox is not None and rule.mode == "append" and self._source.startswith("beir:")

@@ -147,6 +147,8 @@ def test_data_is_found_as_the_first_batches(tmp_path: Path, monkeypatch: pytest.
     Path("retraining.yaml").write_text("intake: {inbox: inbox}\n")
     inbox = Inbox(tmp_path / "merged")
     assert list(inbox.batches) == ["w1", "w2"]
+    followed = Inbox(tmp_path / "merged", {"dataset": {"source": "beir:inbox/w1"}})
+    assert followed.merge([]).entry["digest"] != inbox.merge([]).entry["digest"], "the parameters of a commit, not of the working tree"
     merged = inbox.merge(["w1"])
     assert (
         Path(merged.spec.removeprefix("beir:")) / "corpus.jsonl"
