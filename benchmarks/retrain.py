@@ -101,6 +101,7 @@ def main() -> None:
     split(given.data, folder)
     project = folder / "project"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(project)], check=True)
+    subprocess.run(["git", "-C", str(project), "remote", "remove", "origin"], check=True)  # retrainings push to it
     settings = RECIPE | {"dataset.source": "beir:../source", "encoder.source": given.encoder}
     edit.apply([*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *given.set], project / "params.yaml", lambda _: None)
     (folder / "inbox").mkdir()

@@ -52,6 +52,7 @@ class Workspace:
         if not folder.exists():
             git = ["git", "-C", str(ROOT)]
             subprocess.run([*git, "clone", "--quiet", str(ROOT), str(folder)], check=True)
+            subprocess.run(["git", "-C", str(folder), "remote", "remove", "origin"], check=True)  # retrainings push to it
             listed = subprocess.run([*git, "ls-files", "-z", "-co", "--exclude-standard"], capture_output=True, text=True, check=True)
             for name in filter(None, listed.stdout.split("\0")):
                 if (ROOT / name).is_file():
