@@ -1,5 +1,5 @@
 # Everything from a bare machine with Python 3.11+ and git: `make run`, `make test`.
-#   EXTRA=cpu     faiss for the CPU (default) | gpu: faiss for CUDA 12. PyTorch itself uses a GPU either way.
+#   EXTRA=cpu     faiss for the CPU (default) | gpu: faiss for CUDA 12 (Linux, x86-64). PyTorch itself uses a GPU either way.
 #   ARGS='-k NAME'  arguments for pytest (make test)
 #   PYTHON=...    the interpreter to build .venv with; default: the first of python3, python3.14 ... that is 3.11 to 3.14
 # A smaller, CPU-only PyTorch where pip would take the CUDA build: set pip's own PIP_EXTRA_INDEX_URL (docs/machine.md).
@@ -13,9 +13,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 MADE_OF := pyproject.toml constraints.txt
 # Both packages of faiss write into one folder: the other one goes first, and its set-up is then no longer ready.
 ifeq ($(EXTRA),gpu)
-OTHER := -q -y faiss-cpu 2>/dev/null && rm -f .venv/.ready-cpu*
+OTHER := -q -y faiss-cpu faiss-gpu-cu12 2>/dev/null && rm -f .venv/.ready-cpu*
 else
-OTHER := -q -y faiss-gpu-cu12 2>/dev/null && rm -f .venv/.ready-gpu*
+OTHER := -q -y faiss-gpu faiss-gpu-cu12 2>/dev/null && rm -f .venv/.ready-gpu*
 endif
 
 export PIP_REQUIRE_VIRTUALENV = 1

