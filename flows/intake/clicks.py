@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from flows.intake.gate import Known
 from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance
-from flows.intake.records import LARGEST_CELL, WEIGHT, lines
+from flows.intake.records import LARGEST_CELL, WEIGHT, has_half_character, lines
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.tables.id_sets import hashes
@@ -182,6 +182,8 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
         raise ValueError("found no query, or nothing shown, expected query and shown")
     if any(not doc or any(mark in doc for mark in "\t\r\n") for doc in shown) or len(set(shown)) < len(shown):
         raise ValueError("found an empty id, one with tabs or line ends, or the same twice in shown")
+    if has_half_character("".join((text, *shown))):
+        raise ValueError("found half a character (a lone surrogate, \\ud800 to \\udfff) in query or shown")
     ranks = _ranks(record, shown)
     log.show(text, shown)
     log.click(text, shown, ranks)

@@ -147,6 +147,8 @@ def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> Non
         '{"query": " ", "shown": ["a"]}',
         '{"query": "x", "shown": []}',
         '{"query": "x", "shown": ["a", "a"]}',
+        '{"query": "half \\ud800", "shown": ["a"], "clicked": ["a"]}',
+        '{"query": "x", "shown": ["a", "\\udfff"], "clicked": ["a"]}',
         "[]",
         '{"query": "cut',
     ]
