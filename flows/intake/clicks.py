@@ -11,6 +11,7 @@ or the search server's own: events {"event": "search", "id", "query", "shown"} a
 import csv
 import gzip
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tasks.core.stage.files import new_folder, write_json
 from tasks.core.tables.id_sets import hashes
 
 PREFIX = "click-"  # begins the ids of queries of a log
+HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
 SHARES = 1 << 32  # a query's hash modulo this decides its split
 Method = Literal["harvest", "power"]
 
@@ -180,6 +182,8 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
     text, shown = record.get("query"), _list(record.get("shown"))
     if not isinstance(text, str) or not text.strip() or not shown:
         raise ValueError("found no query, or nothing shown, expected query and shown")
+    if HASHED.fullmatch(text):
+        raise ValueError("found a hashed query, expected its text, as retemper serve --log-queries plain writes it")
     if any(not doc or any(mark in doc for mark in "\t\r\n") for doc in shown) or len(set(shown)) < len(shown):
         raise ValueError("found an empty id, one with tabs or line ends, or the same twice in shown")
     if has_half_character("".join((text, *shown))):

@@ -202,6 +202,11 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     [
         ("log.jsonl", "", "found no search, expected lines with query, shown and clicked"),
         ("log.jsonl", "x\n", "found no search (FILE:1: found no JSON object)"),
+        (
+            "log.jsonl",
+            json.dumps({"event": "search", "id": "1", "query": f"blake2b:{'0f' * 16}", "shown": ["a"]}),
+            "found no search (FILE:1: found a hashed query, expected its text, as retemper serve --log-queries plain writes it)",
+        ),
         ("log.csv", "query,clicked\na,b\n", "FILE:1: no column shown, expected query, shown"),
         ("none", None, "FILE: not found, expected a click log"),
     ],
