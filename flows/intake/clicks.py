@@ -201,7 +201,10 @@ def _ranks(record: Mapping[str, Any], shown: Sequence[str]) -> set[int]:
     if places:
         if not all(place.isdecimal() and 1 <= int(place) <= len(shown) for place in places):
             raise ValueError(f"found position {', '.join(places)}, expected ranks from 1 to {len(shown)}")
-        return {int(place) for place in places}
+        ranks = {int(place) for place in places}
+        if isinstance(doc := record.get("doc"), str) and {shown[rank - 1] for rank in ranks} != {doc}:
+            raise ValueError(f"found a click on {doc!r} at position {', '.join(places)}, expected the document that was shown there")
+        return ranks
     docs = _list(record.get("clicked", record.get("doc")))
     if unknown := [doc for doc in docs if doc not in shown]:
         raise ValueError(f"found a click on {unknown[0]!r}, expected one of those shown")

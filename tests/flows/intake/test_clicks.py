@@ -142,6 +142,7 @@ def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> Non
         '{"query": "x", "shown": ["a"], "clicked": ["b"]}',
         '{"query": "x", "shown": ["a"], "position": 2}',
         '{"event": "click", "id": 7}',
+        '{"query": "x", "shown": ["a", "b"], "position": 2, "doc": "a"}',
     ]
     wrong += [
         '{"query": " ", "shown": ["a"]}',
