@@ -137,7 +137,7 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
     for number, line in lines(path, wrong):
         at, cells = f"{path}:{number}", line.split("\t")
         if number == 1 and len(cells) in (3, 4) and not INTEGER.fullmatch(cells[2].strip()):
-            wanted = 4 if cells[-1].strip() == WEIGHT else 3
+            wanted = 4 if cells[3:] == [WEIGHT] else 3
             continue
         if len(cells) != wanted:
             names = ", ".join(("query-id", "corpus-id", "score", WEIGHT)[:wanted])
