@@ -183,8 +183,10 @@ def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
     inbox = (settings.get("intake") or {}).get("inbox")
     batches = sorted(path.absolute() for path in local_path(inbox).glob("*") if path.is_dir()) if inbox else []
     judged = Path(".retemper/judged").absolute()
-    if folders := [*batches, *([judged] if judged.is_dir() else [])]:
-        yield "beir", tuple(folders)
+    if batches:
+        yield "batch", tuple(batches)
+    if judged.is_dir():
+        yield "beir", (judged,)
 
 
 def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.team import holdings, sweep
+from flows.team import forget, holdings, sweep
 from flows.team.holdings import Entry, Store
 from flows.team.lineage import folder_digest
 from tasks.core.sources.forgotten import mark, read_marks
@@ -178,3 +178,15 @@ def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> Non
     found = sweep.found_below(tmp_path, sweep.needles([text]))
     assert {path.name for path in found} == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
     assert list(sweep.found_below(tmp_path, sweep.needles([]))) == []
+
+
+def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    for name, file, text in (("1", "corpus.csv", "id,text\nd1,secret\n"), ("2", "corpus.jsonl", '{"_id": "d1", "text": "secret"}\n')):
+        (tmp_path / "inbox" / name).mkdir(parents=True)
+        (tmp_path / "inbox" / name / file).write_text(text)
+    ((kind, folders),) = forget.own_sources()
+    found = forget.withdraw(kind, folders, [mark("document", "d1")], dry=True)
+    assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
