@@ -44,6 +44,8 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
     cached.write(".retemper/scratch/reranker/texts.bin", secret)
     cached.write(".retemper/shards/of-someone.npy", b"vectors")
+    cached.write(".retemper/reference/reference.json", json.dumps({"texts": {"queries": [asked]}}))
+    cached.write(".retemper/serving/8080/champion-1/index/index.faiss", b"vectors")
     stray = cached.folder / ".dvc/cache/files/md5/ab/cdef0123456789abcdef0123456789"  # of no recorded run
     stray.parent.mkdir(exist_ok=True)
     stray.write_text(f"an old page with {secret[:80]} ...")
@@ -68,6 +70,8 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
             if file.is_file() and file.read_bytes()[:4] == b"PAR1":
                 columns = pq.read_table(file)
                 assert not any(document in columns[name].to_pylist() for name in columns.column_names), file
+    assert not (cached.folder / ".retemper/reference").exists(), "the sample of texts that batches are compared with, and its vectors"
+    assert not (cached.folder / ".retemper/serving").exists(), "a server has read it"
     assert read_marks(Path("forgotten.txt")).keys() == {mark("document", document), mark("query", query)}
     assert document not in Path("forgotten.txt").read_text()
     assert (cached.folder / "data/encoders/warmup").is_dir()
@@ -190,3 +194,18 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
     ((kind, folders),) = forget.own_sources()
     found = forget.withdraw(kind, folders, [mark("document", "d1")], dry=True)
     assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
+
+
+def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
+    text = "a text that is long enough to be looked for"
+    own = (".retemper/queries.jsonl", ".retemper/judged/queries.jsonl", "notes/mine.txt")
+    derived = (".retemper/logs/run.log", "data/report/report.html")
+    for name in (*own, *derived):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = forget.Plan(frozenset(), (), holdings.Holdings(texts={text}), (), {}, (), (), ())
+    told: list[str] = []
+    left = forget.check(found, Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], tell=told.append)
+    assert {path.relative_to(tmp_path).as_posix() for path in left} == set(own)
+    assert all((tmp_path / name).exists() for name in own) and not any((tmp_path / name).exists() for name in derived)
+    assert sum("still has the text" in line for line in told) == 3
