@@ -85,6 +85,14 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
         follower.look()
     assert said == ["warning: champion/5 cannot be served yet: data/encoders/tower of b93f712: neither in the cache nor on the remote"]
     assert read_record(follower.link).label == "champion/4 warmup", "the old one stays"
+
+    def of_an_older_version(*_: Any, **__: Any) -> None:
+        raise KeyError("prefix")
+
+    monkeypatch.setattr(follow, "put", of_an_older_version)
+    follower._again = 0.0
+    follower.look()
+    assert said[1:] == ["warning: champion/5 cannot be served yet: KeyError: 'prefix'"], "nor does any other fault end the server"
     monkeypatch.undo()
     monkeypatch.chdir(project)
     follower._again = 0.0
