@@ -169,6 +169,13 @@ def test_the_same_id_of_another_projects_data_is_another_record(store: Store) ->
     assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, kinds=["document"]).unread == ["data/corpus gone.dir"]
 
 
+def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    oid = corpus(store, "a", {f"d{number}": f"text {number}" for number in range(20_000)})
+    monkeypatch.setattr(pq, "read_table", pytest.fail)  # the whole of it in memory
+    found = holdings.holders([entry(True, {}, corpus=oid)], store, {mark("document", "d5"), mark("document", "d19999")})
+    assert (found.ids, found.texts) == ({"d5", "d19999"}, {"text 5", "text 19999"}), "of the first and of the last batch"
+
+
 def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
     text = 'A "quoted" text & more, long enough to be looked for'
     pq.write_table(pa.table({"id": ["a"], "text": [text]}), tmp_path / "table.parquet")
