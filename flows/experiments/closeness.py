@@ -31,12 +31,18 @@ def _arrays(old: Path, new: Path) -> float:
 
 
 def _weights(old: Path, new: Path) -> float:
-    from safetensors.numpy import load_file
-
-    one, other = load_file(old), load_file(new)
+    one, other = _tensors(old), _tensors(new)
     if one.keys() != other.keys():
         return UNLIKE
     return max((_apart(one[name], other[name]) for name in one), default=0.0)
+
+
+def _tensors(path: Path) -> dict[str, Any]:
+    """The tensors of a safetensors file, as numpy has them; bfloat16, which it lacks, as float32."""
+    import torch
+    from safetensors.torch import load_file
+
+    return {name: (one.float() if one.dtype == torch.bfloat16 else one).numpy() for name, one in load_file(path).items()}
 
 
 def _apart(one: Any, other: Any) -> float:
@@ -46,6 +52,8 @@ def _apart(one: Any, other: Any) -> float:
         float(np.linalg.norm(one.astype(np.float64))),
         float(np.linalg.norm(one.astype(np.float64) - other.astype(np.float64))),
     )
+    if not np.isfinite(difference):  # NaN is close to nothing, and max() would pass over it
+        return UNLIKE
     return difference / norm if norm else (0.0 if not difference else UNLIKE)
 
 

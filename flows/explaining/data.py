@@ -37,7 +37,7 @@ class Inbox:
         sections = read_yaml(Path("params.yaml")) if sections is None else sections
         self._folder, self._memory, self._needs_qrels = folder, Memory(), sections.get("queries") != "pseudo"
         self._source = batches.absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
-        mergeable = rule.inbox is not None and rule.mode == "append" and self._source.startswith("beir:")
+        mergeable = rule.inbox is not None and rule.mode == "append" and parse_dataset(self._source).kind in inbox.READABLE
         self.batches = {path.name: path for path in inbox.merged(rule, self._source, Path.cwd())} if mergeable else {}
 
     def merge(self, chosen: Sequence[str]) -> Data:

@@ -11,6 +11,7 @@ or the search server's own: events {"event": "search", "id", "query", "shown"} a
 import csv
 import gzip
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +21,13 @@ from typing import Any, Literal
 
 from flows.intake.gate import Known
 from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance
-from flows.intake.records import LARGEST_CELL, WEIGHT, lines
+from flows.intake.records import LARGEST_CELL, WEIGHT, has_half_character, lines
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.tables.id_sets import hashes
 
 PREFIX = "click-"  # begins the ids of queries of a log
+HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
 SHARES = 1 << 32  # a query's hash modulo this decides its split
 Method = Literal["harvest", "power"]
 
@@ -180,8 +182,12 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
     text, shown = record.get("query"), _list(record.get("shown"))
     if not isinstance(text, str) or not text.strip() or not shown:
         raise ValueError("found no query, or nothing shown, expected query and shown")
+    if HASHED.fullmatch(text):
+        raise ValueError("found a hashed query, expected its text, as retemper serve --log-queries plain writes it")
     if any(not doc or any(mark in doc for mark in "\t\r\n") for doc in shown) or len(set(shown)) < len(shown):
         raise ValueError("found an empty id, one with tabs or line ends, or the same twice in shown")
+    if has_half_character("".join((text, *shown))):
+        raise ValueError("found half a character (a lone surrogate, \\ud800 to \\udfff) in query or shown")
     ranks = _ranks(record, shown)
     log.show(text, shown)
     log.click(text, shown, ranks)
@@ -195,7 +201,10 @@ def _ranks(record: Mapping[str, Any], shown: Sequence[str]) -> set[int]:
     if places:
         if not all(place.isdecimal() and 1 <= int(place) <= len(shown) for place in places):
             raise ValueError(f"found position {', '.join(places)}, expected ranks from 1 to {len(shown)}")
-        return {int(place) for place in places}
+        ranks = {int(place) for place in places}
+        if isinstance(doc := record.get("doc"), str) and {shown[rank - 1] for rank in ranks} != {doc}:
+            raise ValueError(f"found a click on {doc!r} at position {', '.join(places)}, expected the document that was shown there")
+        return ranks
     docs = _list(record.get("clicked", record.get("doc")))
     if unknown := [doc for doc in docs if doc not in shown]:
         raise ValueError(f"found a click on {unknown[0]!r}, expected one of those shown")

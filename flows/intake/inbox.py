@@ -1,8 +1,8 @@
 """The inbox: every batch is checked once; a good one is merged with the data set, a bad one stays out, and the others go on.
 
 What was found is kept in the project, a JSON file for each batch: in .retemper/accepted, or in .retemper/quarantine with the reasons. It
-counts as long as the batch's files and the source are the same. A quarantined batch is looked at again by every run: what it lacked may
-have come.
+counts as long as the batch's files, the name of the source, and all batches of the last merge are the same. A quarantined batch is looked
+at again by every run: what it lacked may have come.
 """
 
 import time
@@ -258,7 +258,7 @@ class Inbox:
 
     def judge(self, found: Sequence[Path]) -> list[Batch]:
         """Every batch of `found`, accepted or quarantined. One may need another that comes later, so the bad ones are tried again."""
-        result = {path: one for path in found if (one := self.remembered(path)) and one.state == "accepted"}
+        result = self.trusted(found)
         waiting = [path for path in found if path not in result]
         if waiting:
             known = self.known([path for path in found if path in result])
@@ -273,6 +273,12 @@ class Inbox:
                             known.add(path)
                 waiting = [path for path in waiting if UNKNOWN in result[path].reason] if len(waiting) < before else []
         return [result[path] for path in found]
+
+    def trusted(self, found: Sequence[Path]) -> dict[Path, Batch]:
+        """The batches that were accepted as they are; none where one of the last merge has changed or is missing: others may need it."""
+        accepted = {path: one for path in found if (one := self.remembered(path)) and one.state == "accepted"}
+        merged = {one["name"] for one in read_json(INTAKE) if one["state"] == "accepted"} if INTAKE.exists() else set()
+        return accepted if merged <= {path.name for path in accepted} else {}
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
         """One batch against what is `known`. `reference`: empty, or the one to compare texts with, once it has been needed."""
@@ -307,6 +313,8 @@ class Inbox:
                     begun = replace(begun, shift={**begun.shift, kind: asdict(found)})
                     if found.auc > rules.shift and found.p <= rules.p:
                         odd.append(f"shift of {kind}: {found.words}, expected an AUC of at most {rules.shift:g}")
+        if odd and (one := self.remembered(path)) and (one.state, one.by) == ("accepted", "hand"):
+            return replace(begun, state="accepted", odd=tuple(odd), by="hand")
         return replace(begun, state="quarantined" if odd else "accepted", odd=tuple(odd))
 
 

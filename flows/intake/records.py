@@ -137,7 +137,7 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
     for number, line in lines(path, wrong):
         at, cells = f"{path}:{number}", line.split("\t")
         if number == 1 and len(cells) in (3, 4) and not INTEGER.fullmatch(cells[2].strip()):
-            wanted = 4 if cells[-1].strip() == WEIGHT else 3
+            wanted = 4 if cells[3:] == [WEIGHT] else 3
             continue
         if len(cells) != wanted:
             names = ", ".join(("query-id", "corpus-id", "score", WEIGHT)[:wanted])
@@ -200,11 +200,16 @@ def _identified(at: str, record: dict[str, Any], wrong: Wrong) -> tuple[str, str
         wrong(f"{at}: found {'no _id' if name is None else f'_id {_shown(name)}'}, expected a string or an integer")
     elif not isinstance(text, str):
         wrong(f"{at}: found {'no text' if text is None else f'text {_shown(text)}'}, expected a string")
-    elif any("\ud800" <= character <= "\udfff" for character in f"{name}{text}{record.get('title')}"):
+    elif has_half_character(f"{name}{text}{record.get('title')}"):
         wrong(f"{at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff)")
     elif _named(at, str(name), wrong):
         return str(name), text
     return None
+
+
+def has_half_character(text: str) -> bool:
+    """Whether a text has a lone surrogate, which JSON can hold (`\\ud800`) and UTF-8 cannot."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _named(at: str, name: str, wrong: Wrong) -> bool:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
@@ -96,15 +97,13 @@ def _texts(project: Path, now: Champion, size: int, *, folder: Path) -> dict[str
 
 def _encode(folder: Path, texts: dict[str, list[str]], processes: Processes) -> dict[str, npt.NDArray[np.float32]]:
     """Vectors of texts by the encoder in `folder`; UserError where it cannot be loaded."""
-    given, out, said = folder / "texts.json", folder / "out.npz", list[str]()
-    given.write_text(json.dumps(texts), encoding="utf-8")
-    command = [sys.executable, "-m", "flows.intake.vectors", *(str(path.resolve()) for path in (folder / "encoder", given, out))]
-    env = {name: value for name, value in environment().items() if name != PROBLEM}  # a failure is a warning here
-    try:
+    said = list[str]()
+    with TemporaryDirectory() as scratch:  # of this process alone: a check by hand may run beside a retraining
+        given, out = Path(scratch, "texts.json"), Path(scratch, "out.npz")
+        given.write_text(json.dumps(texts), encoding="utf-8")
+        command = [sys.executable, "-m", "flows.intake.vectors", *map(str, ((folder / "encoder").resolve(), given, out))]
+        env = {name: value for name, value in environment().items() if name != PROBLEM}  # a failure is a warning here
         if processes.run(command, said.append, env, ROOT):
             raise UserError(said[-1].removeprefix("retemper: ") if said else "the encoder's process ended without a word")
         with np.load(out, allow_pickle=False) as found:
             return {kind: found[kind] for kind in texts}
-    finally:
-        for path in (given, out):
-            path.unlink(missing_ok=True)

@@ -18,10 +18,10 @@ MOST = 10**7  # queries that are looked at
 STEPS, PATHS = 400, 4000
 
 
-def foresee(last: Mapping[str, Any], rule: Promotion) -> str:
-    """One line on the chance of a promotion, by the last comparison's record (a Verdict); empty where there is none with a spread."""
+def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
+    """One line on the chance of a promotion, by the last comparison's record (a Verdict); empty where none has a spread of `measure`."""
     spread, queries = float(last.get("spread") or 0), int(last.get("queries") or 0)
-    if not spread or queries < 2:
+    if not spread or queries < 2 or last.get("measure", measure) != measure:
         return ""
     share = 1 - 1 / ONE_IN if rule.rule == "guaranteed" else 1.0
     if last.get("rule", rule.rule) != rule.rule:  # `queries` are those of the rule before

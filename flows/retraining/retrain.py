@@ -107,7 +107,7 @@ def _work(
     if rules.promotion.rule == "guaranteed":
         standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
     last = history.recorded(tree.folder, tree.tip) if tree.tip else None
-    if line := power.foresee((last and last.comparison) or {}, rules.promotion):
+    if line := power.foresee((last and last.comparison) or {}, rules.promotion, measure):
         display.line(line)
     sections = read_yaml(Path("params.yaml"))
     _run_pipeline(check, processes, display)

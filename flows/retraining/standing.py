@@ -11,8 +11,8 @@ from tasks.core.stage.errors import UserError
 def standing(champions: Sequence[Champion], measure: str, anchor: int | None = None) -> list[Champion]:
     """The present champion, then each earlier one that no later one was shown to beat by `measure`; the anchor, unless one was.
 
-    A chain begins with the first champion, one that a person set or went back to, and one promoted by a rule that guarantees nothing.
-    The anchor is the first champion, or the one with that number; it outlives chains. UserError if there is none with that number.
+    A chain begins with the first champion, one that a person set or went back to, and one promoted by another measure, or by a rule that
+    guarantees nothing. The anchor is the first champion, or the one with that number; it outlives chains. UserError if there is none with that number.
     """
     chain: list[Champion] = []
     covered: set[int] = set()  # in the chain, or beaten by one that was
@@ -21,10 +21,9 @@ def standing(champions: Sequence[Champion], measure: str, anchor: int | None = N
         if one.cause == "data":  # the same model over new data
             chain = [old for old in chain if old.number != one.replaced] + [one]
             covered.add(one.number)
-        elif comparison.get("rule") == "guaranteed":
+        elif comparison.get("rule") == "guaranteed" and comparison["measure"] == measure:
             tested = {int(number) for number in comparison["against"]}
-            beaten = set(comparison["beaten"]) if comparison["measure"] == measure else set()
-            chain = [old for old in champions if old.number in tested - beaten] + [one]
+            chain = [old for old in champions if old.number in tested - set(comparison["beaten"])] + [one]
             covered |= tested | {one.number}
         else:
             chain, covered = [one], {one.number}

@@ -13,7 +13,7 @@ from flows.parameters.checks import PARAMS
 from flows.repository.lock import Lock, parameters, read_lock
 from flows.results.fusions import BM25
 from flows.results.search import searched_with
-from flows.serving.card import write_card
+from flows.serving.card import named, write_card
 from flows.serving.vectors import write_vectors
 from tasks.core.models.export import Export, listed, read_record, write_record
 from tasks.core.stage.errors import UserError
@@ -62,7 +62,8 @@ def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
             _put_part(get, path, folder / kind)
     if documents:
         get(f"{parts.paths['corpus']}/documents.parquet", folder / "documents.parquet")
-    write_json(folder / "champion.json", asdict(now))
+    data = {**now.data, "source": named({"dataset": now.data}, "dataset")} if now.data else {}  # an export leaves this machine
+    write_json(folder / "champion.json", asdict(replace(now, data=data)))
     texts = {part: champion.read_out(project, now.commit, f"data/tokens/{part}/meta.json") for part in ("documents", "queries/train")}
     sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "{}")
     described = described_by(parts, now.model, texts, lock=lock, sections=sections)

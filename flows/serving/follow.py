@@ -18,7 +18,7 @@ AGAIN_SECONDS = 60.0  # until a champion that could not be had is asked for agai
 
 
 class Follower:
-    """Exports of champions in `folder`: the present one and the one before it, so that a rollback finds its files still there."""
+    """Exports of champions in `folder`: the present one, and the one before it, which a server may still be loading."""
 
     def __init__(self, project: Path, folder: Path, say: Callable[[str], None], *, fetch_seconds: float = 0) -> None:
         """`say` is told one line. `fetch_seconds`: how often the git remote is asked for champions of other machines; 0: never."""
@@ -48,9 +48,10 @@ class Follower:
             return None
         try:
             self._show(now)
-        except (OSError, UserError) as error:
+        except Exception as error:  # whatever is wrong with it: the server goes on with the old one
             self._refused, self._again = now.number, time.monotonic() + AGAIN_SECONDS
-            self._warn(f"champion/{now.number} cannot be served yet: {error}")
+            reason = str(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
+            self._warn(f"champion/{now.number} cannot be served yet: {reason}")
         return None
 
     def _show(self, now: Champion) -> None:

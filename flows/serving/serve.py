@@ -51,13 +51,22 @@ def serve(settings: Settings) -> int:
         local = host in ("127.0.0.1", "::1")
         if not local and not os.environ.get(KEY):
             _say(f"warning: {settings.host} may be reached from other machines, and {KEY} is not set: everyone there may search")
-        place, follower = _prepared(settings, FOLDER / str(port))
-        command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
-        names = ["127.0.0.1", "localhost", "::1", "[::1]", *settings.hosts] if local else settings.hosts
-        command += [word for name in names for word in ("--host", name)]
-        if settings.log_queries:
-            command += ["--log-queries", settings.log_queries, "--log", str(settings.log)]
-        return _run(command, listener, follower)
+        folder = FOLDER / f"{host}-{port}"  # the port alone may be another server's, at another address
+        try:
+            return _served(settings, listener, folder, local=local)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _served(settings: Settings, listener: socket.socket, folder: Path, *, local: bool) -> int:
+    """Answer queries with what `folder` holds meanwhile."""
+    place, follower = _prepared(settings, folder)
+    command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
+    names = ["127.0.0.1", "localhost", "::1", "[::1]", *settings.hosts] if local else settings.hosts
+    command += [word for name in names for word in ("--host", name)]
+    if settings.log_queries:
+        command += ["--log-queries", settings.log_queries, "--log", str(settings.log)]
+    return _run(command, listener, follower)
 
 
 def _prepared(settings: Settings, folder: Path) -> tuple[Path, Follower | None]:

@@ -37,7 +37,9 @@ from tasks.core.stage.files import write_text
 from tasks.core.stage.params import read_yaml
 
 SETTINGS = Path("retraining.yaml")
-REBUILT = ("scratch", "evaluate", "dataset", "dataset.json", "champion")  # of .retemper: unfinished or derived, made again when needed
+# Of .retemper: unfinished or derived, made again when needed; and what nobody can make again, so it is named and not removed.
+REBUILT = ("scratch", "evaluate", "dataset", "dataset.json", "champion", "reference", "serving", "why/data", "bisect/data")
+OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")
 CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
 FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tables
 
@@ -183,8 +185,10 @@ def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
     inbox = (settings.get("intake") or {}).get("inbox")
     batches = sorted(path.absolute() for path in local_path(inbox).glob("*") if path.is_dir()) if inbox else []
     judged = Path(".retemper/judged").absolute()
-    if folders := [*batches, *([judged] if judged.is_dir() else [])]:
-        yield "beir", tuple(folders)
+    if batches:
+        yield "batch", tuple(batches)
+    if judged.is_dir():
+        yield "beir", (judged,)
 
 
 def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
@@ -286,7 +290,7 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
             path.unlink(missing_ok=True)
     for tree in trees:
         for path in sweep.found_below(tree, wanted, but=[*stores, *(other for other in trees if other != tree)]):
-            if path.relative_to(tree).parts[0] in ("data", ".retemper") and "prefect-server" not in path.parts:
+            if is_derived(path.relative_to(tree)):
                 tell(f"{path}: had the text; removed")
                 path.unlink()
             else:
@@ -299,6 +303,12 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
     for path in left:
         tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
     return left
+
+
+def is_derived(path: Path) -> bool:
+    """Whether a file of a working tree, by its path there, can be made again."""
+    first, second = (*path.parts, "")[:2]
+    return first == "data" or (first == ".retemper" and not second.startswith(OWN))
 
 
 def exposed(plan: Plan, tell: Tell) -> list[exposure.Model]:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from flows.repository.cache import listing, object_path, remote_id
 from flows.team.lineage import folder_digest
 from tasks.core.sources.forgotten import Kind, mark
+from tasks.core.tables.parquet import BATCH_ROWS
 
 CORPORA = ("data/corpus", "data/pseudo")
 NONE = tuple(
@@ -72,9 +73,13 @@ class Store:
         text = self.read(oid) if oid.endswith(".dir") else None
         return {entry["relpath"]: entry["md5"] for entry in json.loads(text)} if text else {}
 
-    def table(self, oid: str, columns: Sequence[str]) -> pa.Table | None:
+    def opened(self, oid: str) -> pq.ParquetFile | None:
+        """A Parquet file, to be read a batch at a time; None where it is nowhere."""
+        local = object_path(self.objects, oid)
+        if local.is_file():
+            return pq.ParquetFile(local)
         data = self.read(oid)
-        return None if data is None else pq.read_table(io.BytesIO(data), columns=list(columns))
+        return None if data is None else pq.ParquetFile(io.BytesIO(data))
 
 
 @dataclass(frozen=True)
@@ -158,14 +163,16 @@ def _texts(path: str, oid: str, store: Store, *, marks: Collection[str], found: 
     for name, inner in files.items():
         kind = "document" if name == "documents.parquet" else "query" if name.startswith("queries/") else ""
         if kind:
-            table = store.table(inner, ["id", "text", *(["title"] if kind == "document" else [])])
-            if table is None:
+            file = store.opened(inner)
+            if file is None:
                 found.unread.append(f"{path}/{name} {inner}")
                 continue
-            places = [row for row, one in enumerate(table["id"].to_pylist()) if mark(kind, one) in marks]
-            for row in table.take(pa.array(places, pa.int64())).to_pylist():
-                found.ids.add(row["id"])
-                texts.add(row["text"] or row.get("title") or " ")
+            with file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=["id", "text", *(["title"] if kind == "document" else [])]):
+                    places = [row for row, one in enumerate(batch["id"].to_pylist()) if mark(kind, one) in marks]
+                    for row in batch.take(pa.array(places, pa.int64())).to_pylist() if places else ():
+                        found.ids.add(row["id"])
+                        texts.add(row["text"] or row.get("title") or " ")
     return texts
 
 

@@ -1,8 +1,10 @@
 """Take records out of a source's own files: a BEIR folder's lines, a CSV folder's rows. The process behind `retemper forget`.
 
+A batch of the inbox may be either, with any part missing.
+
 Reads a JSON object from standard input and prints one. What is not taken out stays byte for byte; a file is replaced by one rename.
 
-    {"kind": "beir" | "csv", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false}
+    {"kind": "beir" | "csv" | "batch", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false}
     {"files": {FILE: records taken out}, "texts": [TEXT, ...]}
 """
 
@@ -28,14 +30,24 @@ def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> t
     """Take the records of `marks` out of the files of a folder; returns how many, by file, and their texts. `dry`: only look."""
     counts: dict[str, int] = {}
     texts: list[str] = []
-    for name, path in files(kind, folder):
-        taken = [text for _, text in records(kind, name, path, marks) if text is not None]
-        if taken:
-            counts[str(path)] = len(taken)
-            texts += filter(None, taken)
-            if not dry:
-                _rewrite(path, (raw for raw, text in records(kind, name, path, marks) if text is None))
+    for form in forms(folder) if kind == "batch" else (kind,):
+        for name, path in files(form, folder):
+            taken = [text for _, text in records(form, name, path, marks) if text is not None]
+            if taken:
+                counts[str(path)] = len(taken)
+                texts += filter(None, taken)
+                if not dry:
+                    _rewrite(path, (raw for raw, text in records(form, name, path, marks) if text is None))
     return counts, texts
+
+
+def forms(folder: Path) -> tuple[str, ...]:
+    """The forms of a batch's files, as flows.intake.records tells them apart; both in a batch that mixes them, which is never merged."""
+    names = [path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file()]
+    tables = any(name in names for name in ("corpus.csv", "corpus.tsv", "queries.csv", "queries.tsv"))
+    in_csv = tables or any(path.name.removesuffix(".gz").endswith(".csv") for path in (folder / "qrels").glob("*"))
+    beir = not in_csv or "corpus.jsonl" in names or "queries.jsonl" in names
+    return (*(["csv"] if in_csv else []), *(["beir"] if beir else []))
 
 
 def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:

@@ -3,7 +3,8 @@
 Tokens are drawn by top-k and nucleus sampling (GPL, arXiv:2112.07577, section 3.1: k 25, p .95, three queries of a document).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,7 @@ def make_writer(folder: Path, params: Pseudo, device: torch.device, dtype: torch
 
     def write(texts: Sequence[str]) -> list[list[str]]:
         found: list[list[str]] = []
-        with torch.inference_mode(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.use_deterministic_algorithms(True, warn_only=True)  # nucleus sampling sums in an order that a GPU does not fix
+        with torch.inference_mode(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _tolerant():
             for start in range(0, len(texts), BATCH):
                 part = list(texts[start : start + BATCH])
                 given = tokenizer(part, truncation=True, max_length=params.generator_tokens, padding=True, return_tensors="pt").to(device)
@@ -76,3 +76,14 @@ def make_writer(folder: Path, params: Pseudo, device: torch.device, dtype: torch
         return found
 
     return write
+
+
+@contextmanager
+def _tolerant() -> Iterator[None]:
+    """Warn of nondeterministic operations, not refuse them: nucleus sampling sums in an order that a GPU does not fix."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])

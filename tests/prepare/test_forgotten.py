@@ -81,3 +81,17 @@ def test_rows_of_a_csv_folder_are_taken_out_with_their_line_breaks(put: Callable
     assert (folder / "corpus.csv").read_bytes() == f"{head}{first}{last}".encode()
     assert (folder / "queries.tsv").read_text() == "id\ttext\nq1\tone\n"
     assert (folder / "qrels/train.csv").read_text() == "doc,query,grade\nd0,q1,1\n"
+
+
+def test_a_batch_is_read_in_its_own_form(put: Callable[[dict[str, str | bytes]], Path]) -> None:
+    documents, judged = "id,text\nd1,secret\nd0,other\n", "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td0\t1\n"
+    table = put({"csv/corpus.csv.gz": gzip.compress(documents.encode()), "csv/qrels/dev.tsv": judged}) / "csv"
+    assert sum(withdraw("batch", table, MARKS, dry=False)[0].values()) == 2
+    assert gzip.decompress((table / "corpus.csv.gz").read_bytes()) == b"id,text\nd0,other\n"
+    plain = put({"beir/queries.jsonl": lines({"_id": "q2", "text": "who"}), "beir/qrels/dev.tsv": judged}) / "beir"
+    assert withdraw("batch", plain, MARKS, dry=True)[1] == ["who"]
+    assert sum(withdraw("batch", plain, MARKS, dry=False)[0].values()) == 2
+    mixed = put({"mixed/corpus.jsonl": lines({"_id": "d1", "text": "secret"}), "mixed/qrels/dev.csv": "query,doc,grade\nq1,d1,1\n"}) / "mixed"
+    assert sum(withdraw("batch", mixed, MARKS, dry=False)[0].values()) == 2
+    alone = put({"qrels/qrels/train.tsv": judged}) / "qrels"
+    assert sum(withdraw("batch", alone, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"

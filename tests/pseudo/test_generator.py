@@ -47,11 +47,18 @@ def test_queries_are_those_of_transformers(generator: Path) -> None:
         assert query == " ".join(tokenizer.decode(alone, skip_special_tokens=True).split()), "the likeliest token each time"
 
 
-def test_the_caller_s_draws_are_left_alone(generator: Path) -> None:
+def test_the_caller_s_draws_and_determinism_are_left_alone(generator: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    make_writer(generator, settings(generator), CPU, torch.float32, lambda _: None)(["one text"])
+    write = make_writer(generator, settings(generator), CPU, torch.float32, lambda _: None)
+    before = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=False)  # as choose_device sets it on CUDA, for the judge that encodes afterwards
+        write(["one text"])
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=before)
     assert torch.equal(torch.rand(3), expected)
 
 

@@ -28,6 +28,22 @@ def test_vectors_and_weights_are_apart_by_the_norm_of_their_difference(tmp_path:
     assert distance("x.safetensors", tmp_path / "a.safetensors", tmp_path / "c.safetensors") == math.inf
 
 
+def test_weights_that_are_no_numbers_are_close_to_nothing(tmp_path: Path) -> None:
+    one = np.ones(3, dtype=np.float32)
+    save_file({"v": one, "w": one}, tmp_path / "a.safetensors")
+    save_file({"v": one, "w": np.array([1, np.nan, 1], dtype=np.float32)}, tmp_path / "b.safetensors")
+    assert distance("x.safetensors", tmp_path / "a.safetensors", tmp_path / "b.safetensors") == math.inf
+
+
+def test_weights_in_half_precision_are_measured(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    for name, value in (("a", 1.0), ("b", 1.5)):
+        save_file({"w": torch.full((4,), value, dtype=torch.bfloat16)}, tmp_path / f"{name}.safetensors")
+    assert distance("x.safetensors", tmp_path / "a.safetensors", tmp_path / "b.safetensors") == pytest.approx(0.5)
+
+
 def test_figures_are_apart_by_the_largest_difference(tmp_path: Path) -> None:
     def write(name: str, value: Any) -> Path:
         (tmp_path / name).write_text(json.dumps(value))

@@ -57,3 +57,6 @@ def test_an_environment_is_built_once_and_a_failed_one_is_not_used(tmp_path: Pat
     assert again.commands == []
     (tree / "constraints.txt").write_text("numpy==0.2\n")
     assert versions.python_of(tree, again, lines.append) != python
+    python = versions.python_of(tree, again, lines.append)
+    monkeypatch.setattr(versions, "extras", lambda: ["cpu", "lora", "one more"])
+    assert versions.python_of(tree, again, lines.append) != python, "an extra was installed here since: the revision needs it, too"

@@ -1,5 +1,6 @@
 """What differs between two sides, and what a configuration between them is made from; by hand, without git or a run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,19 @@ def test_data_is_found_as_the_first_batches(tmp_path: Path, monkeypatch: pytest.
     Path("retraining.yaml").unlink()
     here = Inbox(tmp_path / "merged").find({"source": "beir:source", "digest": inbox.merge([]).entry["digest"]})
     assert (here.batches, here.found) == (None, True)
+
+
+@pytest.mark.parametrize("kind", ["beir", "csv"])
+def test_batches_are_found_beside_a_source_of_either_form(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text(f"dataset: {{source: '{kind}:base'}}\nqueries: pseudo\n")
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    for folder, name in (("base", "d1"), ("inbox/1", "d2")):
+        (tmp_path / folder).mkdir(parents=True)
+        content = f"id,text\n{name},x\n" if kind == "csv" else json.dumps({"_id": name, "text": "x"}) + "\n"
+        (tmp_path / folder / ("corpus.csv" if kind == "csv" else "corpus.jsonl")).write_text(content)
+    inbox = Inbox(tmp_path / "merged")
+    assert list(inbox.batches) == ["1"]
+    alone, both = inbox.merge([]), inbox.merge(["1"])
+    assert inbox.find(alone.entry).batches == ()
+    assert inbox.find(both.entry).batches == ("1",)

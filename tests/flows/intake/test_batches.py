@@ -64,6 +64,15 @@ def test_the_union_is_by_id_and_the_later_wins(tmp_path: Path) -> None:
     assert read(out / "corpus.jsonl") == documents | {"d4": "four"}
 
 
+def test_a_first_row_is_a_header_just_where_prepare_reads_one(tmp_path: Path) -> None:
+    for number, row in enumerate(("q1\td1\t+1", "q1\td1\t-1", "q1\td1\t 2 ", "query-id\tcorpus-id\tscore", "q1\td1\t²")):
+        folder = beir(tmp_path / str(number), {"d1": "one"}, {"q1": "what"})
+        (folder / "qrels/dev.tsv").write_text(f"{row}\nq2\td1\t1\n")
+        unite([folder], tmp_path / f"out{number}", tmp_path / f"stamp{number}.json")
+        before, after = (list(qrels(place / "qrels/dev.tsv")) for place in (folder, tmp_path / f"out{number}"))
+        assert [one[1:] for one in after] == [one[1:] for one in before], row
+
+
 def test_splits_of_other_names_and_byte_order_marks(tmp_path: Path) -> None:
     folders = [
         beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1}),

@@ -142,11 +142,14 @@ def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> Non
         '{"query": "x", "shown": ["a"], "clicked": ["b"]}',
         '{"query": "x", "shown": ["a"], "position": 2}',
         '{"event": "click", "id": 7}',
+        '{"query": "x", "shown": ["a", "b"], "position": 2, "doc": "a"}',
     ]
     wrong += [
         '{"query": " ", "shown": ["a"]}',
         '{"query": "x", "shown": []}',
         '{"query": "x", "shown": ["a", "a"]}',
+        '{"query": "half \\ud800", "shown": ["a"], "clicked": ["a"]}',
+        '{"query": "x", "shown": ["a", "\\udfff"], "clicked": ["a"]}',
         "[]",
         '{"query": "cut',
     ]
@@ -200,6 +203,11 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     [
         ("log.jsonl", "", "found no search, expected lines with query, shown and clicked"),
         ("log.jsonl", "x\n", "found no search (FILE:1: found no JSON object)"),
+        (
+            "log.jsonl",
+            json.dumps({"event": "search", "id": "1", "query": f"blake2b:{'0f' * 16}", "shown": ["a"]}),
+            "found no search (FILE:1: found a hashed query, expected its text, as retemper serve --log-queries plain writes it)",
+        ),
         ("log.csv", "query,clicked\na,b\n", "FILE:1: no column shown, expected query, shown"),
         ("none", None, "FILE: not found, expected a click log"),
     ],

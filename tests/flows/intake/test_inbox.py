@@ -183,3 +183,23 @@ def test_the_last_good_batch_replaces_the_data_set(project: Path) -> None:
     assert [batch.state for batch in taken.batches] == ["accepted", "quarantined"], "a batch is a whole data set"
     put(project / "inbox/2", {"d3": "three"}, {"q3": "3"})
     assert take_in(rule, "demo", project).spec == f"beir:{project / 'inbox/2'}"
+
+
+def test_a_batch_that_needs_another_is_checked_again_when_that_one_changes(project: Path, take: Any) -> None:
+    there = project / "inbox"
+    put(there / "1", {"d3": "three"})
+    put(there / "2", queries={"q3": "what is three"}, train={("q3", "d3"): 1})
+    same = put(there / "3", {f"d{n}": "the same" for n in range(10, 70)})
+    assert [one.state for one in take().values()] == ["accepted", "accepted", "quarantined"]
+    assert accept(RULE, SOURCE, project, name=same.name).state == "accepted"
+    assert [one.state for one in take().values()] == ["accepted"] * 3
+    with (there / "1/corpus.jsonl").open("a") as handle:
+        handle.write("{\n")
+    found = take()
+    assert [one.state for one in found.values()] == ["quarantined", "quarantined", "accepted"]
+    assert UNKNOWN in found["2"].reason, "prepare would refuse the merged data set for it"
+    assert found["3"].by == "hand", "what a person let in stays in"
+    (there / "1/corpus.jsonl").write_text(json.dumps({"_id": "d3", "text": "three"}) + "\n")
+    assert [one.state for one in take().values()] == ["accepted"] * 3
+    (there / "1").rename(there / ".1")
+    assert [one.state for one in take().values()] == ["quarantined", "accepted"]

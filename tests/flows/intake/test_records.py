@@ -61,6 +61,9 @@ def test_weights_and_wrong_ones(tmp_path: Path) -> None:
     told: list[str] = []
     assert [one.weight for one in judgments(files_of(tmp_path), "train", told.append)] == [0.5]
     assert [line.partition(": ")[2] for line in told] == [f"found weight '{cell}', expected a number above 0" for cell in ("-1", "nan")]
+    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\tweight \nq1\td1\t1\t0.5\n")
+    assert list(judgments(files_of(tmp_path), "train", told.append)) == [], "prepare does not take this header for one with weights"
+    assert "found 4 columns" in told[-1]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ import json
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,3 +120,23 @@ def test_without_the_champions_data_words_are_compared(tmp_path: Path, monkeypat
     assert said == ["test of shift: by words, not by the champion's vectors: data/corpus of 1234: neither in the cache nor on the remote"]
     assert Reference({"documents": ["a"] * 100, "queries": []}, "words").shift("queries", ["a"] * 100) is None
     assert Shift(0.5, 0.4, None, 10, 20, "words").words == "AUC 0.500, p 0.4 (10 against 20 by words)"
+
+
+def test_two_processes_do_not_read_each_others_texts(tmp_path: Path) -> None:
+    """`retemper intake check` beside a retraining; each encodes other texts with the one encoder of .retemper/reference."""
+
+    class Encoder(Processes):
+        """Writes the length of each text as its vector, after `beside`."""
+
+        def __init__(self, beside: Callable[[], Any]) -> None:
+            self.beside = beside
+
+        def run(self, command: Any, *_: Any) -> int:
+            self.beside()
+            texts = json.loads(Path(command[-2]).read_text())
+            np.savez(command[-1], **{kind: np.array([[len(text)] for text in some]) for kind, some in texts.items()})
+            return 0
+
+    others = Encoder(lambda: None)
+    ours = Encoder(lambda: reference._encode(tmp_path, {"documents": ["four"]}, others))
+    assert reference._encode(tmp_path, {"documents": ["seventy"]}, ours)["documents"].tolist() == [[7]]

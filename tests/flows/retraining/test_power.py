@@ -34,15 +34,17 @@ def test_the_chance_under_a_t_test_by_hand() -> None:
 
 def test_the_line() -> None:
     last = {"spread": 0.25, "queries": 720, "dev": 900, "rule": "guaranteed"}
-    line = foresee(last, GUARANTEED)
+    line = foresee(last, GUARANTEED, "m")
     now, needed = chance(0.02, 720, spread=0.25, rule=GUARANTEED), least(lambda n: chance(0.02, n, spread=0.25, rule=GUARANTEED) >= 0.9)
     assert needed
     assert line.startswith("promotion (guaranteed): with 900 dev queries (720 confirm) and the last comparison's spread of 0.250")
     assert f"a gain of 0.02 is promoted with about {now:.0%}".replace("%", " %") in line
     assert line.endswith(f"; about {math.ceil(needed / 0.8):,} dev queries are needed to promote that gain with 90 %")
-    assert "with 900 dev queries and" in foresee(last, NOT_WORSE), "the rule was changed: all of dev counts"
-    assert foresee({}, GUARANTEED) == foresee({"spread": 0.0, "queries": 20}, GUARANTEED) == ""
-    assert foresee({"reason": "of an older version"}, GUARANTEED) == ""
+    assert "with 900 dev queries and" in foresee(last, NOT_WORSE, "m"), "the rule was changed: all of dev counts"
+    assert foresee({}, GUARANTEED, "m") == foresee({"spread": 0.0, "queries": 20}, GUARANTEED, "m") == ""
+    assert foresee({"reason": "of an older version"}, GUARANTEED, "m") == ""
+    assert foresee(last | {"measure": "m"}, GUARANTEED, "m") == line
+    assert foresee(last | {"measure": "other"}, GUARANTEED, "m") == "", "the spread of another measure says nothing"
 
 
 def test_least() -> None:

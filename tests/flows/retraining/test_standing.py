@@ -29,6 +29,8 @@ def test_a_champion_stands_until_a_later_one_is_shown_to_beat_it() -> None:
     assert numbers([first, won(2, [1], []), won(3, [1, 2], [1])]) == [3, 2]
     assert numbers([first, won(2, [1], [1]), won(3, [2], [])]) == [3, 2], "the anchor was beaten by one that stands"
     assert numbers([first, won(2, [1], [1], "other")]) == [2, 1], "by another measure, which says nothing of this one"
+    assert numbers([first, won(2, [1], [1], "other"), won(3, [2], [], "other")]) == [3, 1], "nor does it show the anchor to be beaten"
+    assert numbers([first, won(2, [1], [1], "other"), won(3, [2, 1], [1])]) == [3, 2]
 
 
 def test_a_chain_begins_anew_by_hand_and_after_other_rules_and_the_anchor_stays() -> None:

@@ -1,6 +1,7 @@
 """What an export holds; that it serves what the workspace does, its vectors are those of the index, and its card tells the truth."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tasks.core.models.export import listed, read_record
 from tasks.core.stage.errors import UserError
 from tasks.search.__main__ import arguments, open_systems
 from tasks.search.server.served import load
+from tests.flows.serving.conftest import GIT
 
 QUERIES = ("German politician", "a river in the north", "1925 novel", "zzz", "city in Japan")
 SYSTEMS = ["--model", "tower", "data/encoders/tower", "data/indexes/warmup", "--model", "warmup", "data/encoders/warmup"]
@@ -94,6 +96,19 @@ def test_the_whole_export_by_the_command(
 
     vector = SentenceTransformer(str(again), device="cpu").encode_query(["a river"])
     assert np.isfinite(vector).all()
+
+
+def test_no_file_of_an_export_names_a_folder_of_this_machine(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
+    """A retraining records the source by its whole path."""
+    source = json.loads(Path("data/source.json").read_text())
+    source["dataset"]["source"] = f"beir:{tmp_path}/private/scifact"
+    Path("data/source.json").write_text(json.dumps(source))
+    subprocess.run([*GIT, "commit", "--quiet", "-am", "a source elsewhere"], check=True)
+    crown("hybrid")
+    export(project, tmp_path / "out", documents=True)
+    named = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
+    assert named == []
+    assert json.loads((tmp_path / "out/champion.json").read_text())["data"]["source"] == "beir:scifact"
 
 
 class FakeHub:

@@ -85,6 +85,14 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
         follower.look()
     assert said == ["warning: champion/5 cannot be served yet: data/encoders/tower of b93f712: neither in the cache nor on the remote"]
     assert read_record(follower.link).label == "champion/4 warmup", "the old one stays"
+
+    def of_an_older_version(*_: Any, **__: Any) -> None:
+        raise KeyError("prefix")
+
+    monkeypatch.setattr(follow, "put", of_an_older_version)
+    follower._again = 0.0
+    follower.look()
+    assert said[1:] == ["warning: champion/5 cannot be served yet: KeyError: 'prefix'"], "nor does any other fault end the server"
     monkeypatch.undo()
     monkeypatch.chdir(project)
     follower._again = 0.0
@@ -161,6 +169,9 @@ def test_other_machines_without_a_key_are_warned_of(monkeypatch: pytest.MonkeyPa
     assert serve.serve(Settings(host=every, port=0, model="warmup")) == 0
     assert "may be reached from other machines, and RETEMPER_API_KEY is not set" in capsys.readouterr().err
     assert "--host" not in commands[1]
+    served = [Path(command[command.index("--served") + 1]) for command in commands]
+    assert [path.name.rpartition("-")[0] for path in served] == ["127.0.0.1", every], "two addresses with one port are two servers"
+    assert not any(path.exists() for path in served), "what was served is a copy"
 
 
 @pytest.mark.heavy

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.team import holdings, sweep
+from flows.team import forget, holdings, sweep
 from flows.team.holdings import Entry, Store
 from flows.team.lineage import folder_digest
 from tasks.core.sources.forgotten import mark, read_marks
@@ -44,6 +44,8 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
     cached.write(".retemper/scratch/reranker/texts.bin", secret)
     cached.write(".retemper/shards/of-someone.npy", b"vectors")
+    cached.write(".retemper/reference/reference.json", json.dumps({"texts": {"queries": [asked]}}))
+    cached.write(".retemper/serving/8080/champion-1/index/index.faiss", b"vectors")
     stray = cached.folder / ".dvc/cache/files/md5/ab/cdef0123456789abcdef0123456789"  # of no recorded run
     stray.parent.mkdir(exist_ok=True)
     stray.write_text(f"an old page with {secret[:80]} ...")
@@ -68,6 +70,8 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
             if file.is_file() and file.read_bytes()[:4] == b"PAR1":
                 columns = pq.read_table(file)
                 assert not any(document in columns[name].to_pylist() for name in columns.column_names), file
+    assert not (cached.folder / ".retemper/reference").exists(), "the sample of texts that batches are compared with, and its vectors"
+    assert not (cached.folder / ".retemper/serving").exists(), "a server has read it"
     assert read_marks(Path("forgotten.txt")).keys() == {mark("document", document), mark("query", query)}
     assert document not in Path("forgotten.txt").read_text()
     assert (cached.folder / "data/encoders/warmup").is_dir()
@@ -165,6 +169,13 @@ def test_the_same_id_of_another_projects_data_is_another_record(store: Store) ->
     assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, kinds=["document"]).unread == ["data/corpus gone.dir"]
 
 
+def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    oid = corpus(store, "a", {f"d{number}": f"text {number}" for number in range(20_000)})
+    monkeypatch.setattr(pq, "read_table", pytest.fail)  # the whole of it in memory
+    found = holdings.holders([entry(True, {}, corpus=oid)], store, {mark("document", "d5"), mark("document", "d19999")})
+    assert (found.ids, found.texts) == ({"d5", "d19999"}, {"text 5", "text 19999"}), "of the first and of the last batch"
+
+
 def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
     text = 'A "quoted" text & more, long enough to be looked for'
     pq.write_table(pa.table({"id": ["a"], "text": [text]}), tmp_path / "table.parquet")
@@ -178,3 +189,30 @@ def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> Non
     found = sweep.found_below(tmp_path, sweep.needles([text]))
     assert {path.name for path in found} == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
     assert list(sweep.found_below(tmp_path, sweep.needles([]))) == []
+
+
+def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    for name, file, text in (("1", "corpus.csv", "id,text\nd1,secret\n"), ("2", "corpus.jsonl", '{"_id": "d1", "text": "secret"}\n')):
+        (tmp_path / "inbox" / name).mkdir(parents=True)
+        (tmp_path / "inbox" / name / file).write_text(text)
+    ((kind, folders),) = forget.own_sources()
+    found = forget.withdraw(kind, folders, [mark("document", "d1")], dry=True)
+    assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
+
+
+def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
+    text = "a text that is long enough to be looked for"
+    own = (".retemper/queries.jsonl", ".retemper/judged/queries.jsonl", "notes/mine.txt")
+    derived = (".retemper/logs/run.log", "data/report/report.html")
+    for name in (*own, *derived):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = forget.Plan(frozenset(), (), holdings.Holdings(texts={text}), (), {}, (), (), ())
+    told: list[str] = []
+    left = forget.check(found, Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], tell=told.append)
+    assert {path.relative_to(tmp_path).as_posix() for path in left} == set(own)
+    assert all((tmp_path / name).exists() for name in own) and not any((tmp_path / name).exists() for name in derived)
+    assert sum("still has the text" in line for line in told) == 3

@@ -1,0 +1,57 @@
+"""The query log beside full disks and kills."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.stage.errors import UserError
+from tasks.search.server.log import Log
+
+NAME = "a" * 32
+
+
+def test_a_key_is_complete_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    Log(path, "hashed", pytest.fail).searched(NAME, "a river", [], "m")
+    key = path.with_name("q.jsonl.key")
+    assert len(key.read_bytes()) == 32 and oct(key.stat().st_mode & 0o777) == "0o600"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["q.jsonl", "q.jsonl.key"]
+    for left in (b"", key.read_bytes()[:31]):  # of a server that was killed, or a full disk: hashes would be easy to try out
+        key.write_bytes(left)
+        with pytest.raises(UserError, match=rf"q.jsonl.key: found {len(left)} bytes, expected a key of 32; remove it"):
+            Log(path, "hashed", pytest.fail)
+
+
+def test_a_server_that_comes_second_takes_the_key_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def second(source: str, target: Path) -> None:
+        target.write_bytes(b"k" * 32)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", second)
+    Log(tmp_path / "q.jsonl", "hashed", pytest.fail)
+    assert (tmp_path / "q.jsonl.key").read_bytes() == b"k" * 32
+
+
+def test_a_line_that_a_full_disk_truncates_is_lost_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[OSError] = []
+    log = Log(tmp_path / "q.jsonl", "plain", failed.append)
+    log.searched(NAME, "first", [], "m")
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, line: write(file, line[:20]))
+        log.searched(NAME, "second", [], "m")
+    log.searched(NAME, "third", [], "m")
+    assert len(failed) == 1 and failed[0].filename == str(tmp_path / "q.jsonl")
+
+    def read(line: str) -> Any:
+        try:
+            return json.loads(line)["query"]
+        except ValueError:
+            return None
+
+    assert [read(line) for line in (tmp_path / "q.jsonl").read_text().splitlines()] == ["first", None, "third"]
