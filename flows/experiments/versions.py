@@ -32,7 +32,13 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
     if not (other := differing(constraints.read_text(encoding="utf-8"))):
         return sys.executable
     told = ", ".join(f"{name} {wanted}, here {here}" for name, wanted, here in other[:3])
-    content = b"\0".join([sys.version.encode(), ",".join(extras()).encode(), *(path.read_bytes() for path in (constraints, tree / PROJECT) if path.is_file())])
+    content = b"\0".join(
+        [
+            sys.version.encode(),
+            ",".join(extras()).encode(),
+            *(path.read_bytes() for path in (constraints, tree / PROJECT) if path.is_file()),
+        ]
+    )
     folder = FOLDER.absolute() / hashlib.sha256(content).hexdigest()[:16]
     python = folder / "bin" / "python"
     if not (folder / MADE).exists():

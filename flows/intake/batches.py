@@ -97,7 +97,7 @@ def _weighted(path: Path) -> bool:
 def _identified(path: Path, number: int, line: str) -> str:
     try:
         record: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or "_id" not in record:
         raise UserError(f"{path}:{number}: found no JSON object with _id; fix that line")

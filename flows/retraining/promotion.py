@@ -21,7 +21,7 @@ class Promotion(Params):
     rule: Literal["guaranteed", "not_worse", "better"] = Field(
         "guaranteed",
         description="guaranteed: not worse than any champion that it might be worse than, whatever is promoted in a year; not_worse, "
-        "better: a t-test against the champion alone, each time anew",
+        "better: a t-test against the champion alone, each time",
     )
     margin: float = Field(0.01, ge=0, description="guaranteed, not_worse: the loss that is still accepted, in units of the measure")
     alpha: float = Field(

@@ -38,6 +38,7 @@ from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.results.generations import lock_here
 from flows.retraining import evidence, notify, plan, power, promotion
+from flows.retraining.guaranteed import MOST
 from flows.retraining.standing import standing
 from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
 from tasks.core.stage.files import read_json, write_json
@@ -192,7 +193,7 @@ def _compare(
         seen = replace(seen, fresh=fresh, slices=slices, looks=looks)
     verdict = promotion.decide(seen, new.measure, rule)
     for one in others:
-        if not verdict.promoted:
+        if not verdict.promoted and (verdict.beaten or len(verdict.against) < MOST):  # of so many, it may beat one that is still to come
             break
         seen = replace(seen, old={**seen.old, **measured(one)})
         verdict = promotion.decide(seen, new.measure, rule)

@@ -12,7 +12,8 @@ def standing(champions: Sequence[Champion], measure: str, anchor: int | None = N
     """The present champion, then each earlier one that no later one was shown to beat by `measure`; the anchor, unless one was.
 
     A chain begins with the first champion, one that a person set or went back to, and one promoted by another measure, or by a rule that
-    guarantees nothing. The anchor is the first champion, or the one with that number; it outlives chains. UserError if there is none with that number.
+    guarantees nothing. The anchor is the first champion, or the one with that number; it outlives chains. UserError if there is none with
+    that number.
     """
     chain: list[Champion] = []
     covered: set[int] = set()  # in the chain, or beaten by one that was

@@ -12,7 +12,7 @@ import csv
 import gzip
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -23,7 +23,6 @@ from tasks.prepare.csv_tables import LARGEST_CELL, NAMES
 from tasks.prepare.lines import BOM, GZIP_MAGIC
 
 Taken = str | None  # the text of a record that is taken out (empty for a judgment), None for one that stays
-Judge = Callable[[str], Taken]  # of a line, or of a row of several lines
 
 
 def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> tuple[dict[str, int], list[str]]:

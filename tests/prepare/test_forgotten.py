@@ -91,7 +91,9 @@ def test_a_batch_is_read_in_its_own_form(put: Callable[[dict[str, str | bytes]],
     plain = put({"beir/queries.jsonl": lines({"_id": "q2", "text": "who"}), "beir/qrels/dev.tsv": judged}) / "beir"
     assert withdraw("batch", plain, MARKS, dry=True)[1] == ["who"]
     assert sum(withdraw("batch", plain, MARKS, dry=False)[0].values()) == 2
-    mixed = put({"mixed/corpus.jsonl": lines({"_id": "d1", "text": "secret"}), "mixed/qrels/dev.csv": "query,doc,grade\nq1,d1,1\n"}) / "mixed"
+    mixed = (
+        put({"mixed/corpus.jsonl": lines({"_id": "d1", "text": "secret"}), "mixed/qrels/dev.csv": "query,doc,grade\nq1,d1,1\n"}) / "mixed"
+    )
     assert sum(withdraw("batch", mixed, MARKS, dry=False)[0].values()) == 2
     alone = put({"qrels/qrels/train.tsv": judged}) / "qrels"
     assert sum(withdraw("batch", alone, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"

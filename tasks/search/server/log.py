@@ -75,7 +75,9 @@ class Log:
                     os.link(new.name, path)
         key = path.read_bytes()
         if len(key) < KEY_BYTES:
-            raise Corrupt(f"{path}: found {len(key)} bytes, expected a key of {KEY_BYTES}; remove it, and later hashes will differ from earlier ones")
+            raise Corrupt(
+                f"{path}: found {len(key)} bytes, expected a key of {KEY_BYTES}; remove it, and later hashes will differ from earlier ones"
+            )
         return key[:KEY_BYTES]
 
 

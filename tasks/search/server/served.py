@@ -19,6 +19,7 @@ from tasks.search.lists import DenseSystem, Each, LexicalSystem, Systems, Texts
 from tasks.search.server.documents import Documents
 
 POLL_SECONDS = 0.5
+AGAIN_SECONDS = 60.0  # until a model that could not be loaded is tried again: its files may still be on their way
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Current:
         self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="query")
         self.served = load(place.resolve(), self._pool.map)
         self.since = time.time()
-        self.problem = ""  # of the last swap
+        self.problem, self._again = "", 0.0  # of the last swap, and when it is tried again
         self._stopping = threading.Event()
 
     def watch(self) -> None:
@@ -114,7 +115,8 @@ class Current:
     def look(self) -> None:
         """Replace the model if the place is another one now."""
         stamp = self._stamp()
-        if stamp in (self._seen, None):
+        known = stamp == self._seen
+        if stamp is None or (known and not (self.problem and time.monotonic() >= self._again)):
             return
         self._seen = stamp
         try:
@@ -123,7 +125,10 @@ class Current:
             self._say(f"serving {self.served.label}")
         except Exception as error:
             line = str(error) if isinstance(error, UserError) else disk_fault(error) or f"{type(error).__name__}: {error}"
-            self.problem = printable(" ".join(line.split()))
+            before, self.problem = self.problem, printable(" ".join(line.split()))
+            self._again = time.monotonic() + AGAIN_SECONDS
+            if known and self.problem == before:  # it has been said
+                return
             self._swapped("failed")
             self._say(f"warning: {self.served.label} stays, the next one cannot be loaded: {self.problem}")
 

@@ -122,6 +122,7 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("corpus.jsonl", '{"_id": "d1"}\n{"text": 1}\n', "corpus.jsonl:2: found no JSON object with _id"),
         ("corpus.jsonl", "[]\n", "corpus.jsonl:1: found no JSON object with _id"),
         ("corpus.jsonl", "{\n", "corpus.jsonl:1: found no JSON object with _id"),
+        ("corpus.jsonl", "[" * 200_000 + "\n", "corpus.jsonl:1: found no JSON object with _id"),
         ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "dev.tsv:2: found 1 columns"),
     ],
 )

@@ -134,3 +134,34 @@ def test_each_champion_that_stands_is_measured_until_one_is_not_met(
     assert asked == measured and verdict.promoted == promoted
     assert set(found) == {"a", *(f"champion/{number}" for number in measured)}
     assert verdict.rule == rule
+
+
+def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four that none beat, and an anchor that was named later: a candidate must be better than one of the five."""
+
+    def won(number: int) -> Champion:
+        record = {"rule": "guaranteed", "measure": "m", "against": {str(one): {} for one in range(2, number)}, "beaten": []}
+        return Champion(number, "a", "promoted", "", digests={"encoder": f"e{number}"}, comparison=record)
+
+    first, hand = (Champion(number, "a", cause, "", digests={"encoder": f"e{number}"}) for number, cause in ((1, "first"), (2, "set")))
+    asked: list[int] = []
+
+    def evaluate(_project: Path, one: Champion, _corpus: str, **_: Any) -> Any:
+        asked.append(one.number)
+        return write_values(retrain.SCRATCH / "values", dict.fromkeys(NAMES, 0.3 if one.number == 1 else 0.5))
+
+    monkeypatch.setattr(retrain, "evaluate_champion", evaluate)
+    found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
+    verdict = retrain._compare(
+        here,
+        [first, hand, won(3), won(4), won(5)],
+        Champion(6, "a", "promoted", "", measure="m"),
+        made=Parts({"corpus": "data/corpus"}, {}, {}),
+        found=found,
+        sections={},
+        rule=Promotion(margin=0.1, anchor=1),
+        processes=Processes(),
+        display=Display(),
+    )
+    assert asked == [5, 4, 3, 2, 1]
+    assert (verdict.promoted, verdict.beaten) == (True, [1])

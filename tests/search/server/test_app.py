@@ -1,6 +1,7 @@
 """The endpoints over real HTTP: answers, swaps under load, what is refused, what is counted and logged."""
 
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -99,6 +100,24 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports:
         assert 'retemper_swaps_total{result="failed"} 1.0' in httpx.get(f"{server.url}/metrics").text
         said = capsys.readouterr().out
         assert said.startswith("warning: hybrid stays, the next one cannot be loaded: ") and said.count("\n") == 1
+        server.current._again = 0.0
+        server.current.look()
+        assert capsys.readouterr().out == "", "a second attempt that fails as the first is not said again"
+        record = exports / "broken/serving.json"
+        when = record.stat()
+        for path in (exports / "warmup").iterdir():  # the rest of a copy arrives, under the times that it had
+            if path.name != "serving.json":
+                (exports / "broken" / path.name).symlink_to(path)
+        record.write_bytes((exports / "warmup/serving.json").read_bytes())
+        os.utime(record, ns=(when.st_atime_ns, when.st_mtime_ns))
+        server.current.look()
+        assert server.current.served.label == "hybrid", "not at every look"
+        server.current._again = 0.0
+        server.current.look()
+        assert (server.current.served.label, server.current.problem) == ("warmup", "")
+        point(exports / "current", "hybrid")
+        server.current.look()
+        assert server.current.served.label == "hybrid"
         point(exports / "current", "warmup")
         server.current.look()
         assert httpx.get(f"{server.url}/health").json()["problem"] == ""
