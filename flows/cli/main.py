@@ -26,6 +26,7 @@ from flows.cli import (
     judgments,
     lineage,
     merge,
+    new,
     remote,
     retrain,
     rounds,
@@ -42,6 +43,7 @@ from tasks.core.stage.errors import one_line_errors, printable
 
 NAME = "retemper"
 EXAMPLES = (  # a command, and what it does
+    ("retemper new my-project", "a project for your own data: five questions, or flags"),
     ("retemper run", "bring the report up to date: only what changed runs"),
     (
         "retemper run --set dataset.source=beir:../scifact",
@@ -121,6 +123,7 @@ def build() -> typer.Typer:
         exposure.app,
         forget.app,
         sweep.app,
+        new.app,
         upgrade.app,
     ):
         app.add_typer(more)
