@@ -74,6 +74,16 @@ def add_texts(document: CommentedMap) -> str:
     return "chunk.texts: articles added (articles | corpus: pre-training on your own documents)"
 
 
+def rename_anew(document: CommentedMap) -> str:
+    """`optimizer_from: anew` is called fresh."""
+    rounds = document.get("rounds")
+    named = [name for name, entry in rounds.items() if isinstance(entry, CommentedMap)] if isinstance(rounds, CommentedMap) else []
+    changed = [name for name in named if rounds[name].get("optimizer_from") == "anew"]
+    for name in changed:
+        rounds[name]["optimizer_from"] = "fresh"
+    return f"optimizer_from: anew is called fresh, in rounds.{', rounds.'.join(changed)}" if changed else ""
+
+
 def keep_not_worse(document: CommentedMap) -> str:
     """The default rule of promotion became `guaranteed`; a team that has set up retraining keeps what it has."""
     entry = document.get("promotion")
@@ -91,6 +101,7 @@ def _section(since: str, name: str, value: str, *, after: str, comment: str) -> 
 # In the order in which they are applied: a section is put behind one that is there by then.
 MIGRATIONS = (
     Migration("2026-11-22T22:59:07+00:00", "params.yaml", move_to_retrieve),
+    Migration("2026-11-23T11:41:27+00:00", "params.yaml", rename_anew),
     _section("2026-11-22T22:59:07+00:00", "retrieve", "{}", after="study", comment="depth: ranks of a model's run, 1000"),
     _section("2026-11-23T06:30:12+00:00", "fuse", "{}", after="adore", comment="hybrid: {first: bm25, second: star}, two systems as one"),
     _section("2026-11-23T12:12:45+00:00", "encoders", "{}", after="base", comment="e5: {source: PATH}, more that rounds may start from"),

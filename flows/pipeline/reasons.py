@@ -38,7 +38,7 @@ def _of_dep(path: str, state: Any, made: set[str]) -> list[str]:
         ending = {"new": " (new)", "deleted": " (gone)"}
         keys = [f"{key.removesuffix('.digest')}{ending.get(str(how), '')}" for key, how in state.items()]
         return [f"source {key}" for key in keys] if path == SOURCE else keys
-    if path in made or any(path.startswith(f"{out}/") for out in made):
+    if any(path == out or path.startswith(f"{out}/") or out.startswith(f"{path}/") for out in made):
         return [f"reads {path} (new)"] if state == "new" else []
     return [f"{path} ({state})"]
 

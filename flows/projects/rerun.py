@@ -16,6 +16,7 @@ from flows.process.processes import Processes
 from flows.repository.lock import LOCK, read_lock
 from flows.repository.worktree import RUN, equip, link_sources, run_in
 from flows.repository.worktree import SOURCE as SOURCES
+from flows.results import timing
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 
@@ -101,4 +102,5 @@ def stages_again(tree: Path, project: Path, processes: Processes) -> list[str]:
     except (ValueError, StopIteration):
         reason = problems[0].message if problems else (lines or ["no answer"])[-1]
         return [f"which stages run again cannot be said here: {reason}"]
-    return again(planned).lines(recorded(read_lock()))
+    here = {stage: one.seconds for stage, one in timing.measured(read_lock()).items()}
+    return again(planned).lines(recorded(read_lock()) | here)

@@ -55,7 +55,8 @@ def upgrade(wish: Wish, tell: Tell) -> int:
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run():
         _refuse_changes()
-        clone = passing_tree("upgrade")
+        place = passing_tree("upgrade")
+        clone = place / "clone"  # relative sources of its params.yaml lead to links in `place`
         try:
             done = _try(wish, clone, processes, tell)
             if not done.commit and not done.untracked:
@@ -65,7 +66,7 @@ def upgrade(wish: Wish, tell: Tell) -> int:
             else:
                 _adopt(done, wish.branch, clone, tell)
         finally:
-            remove_worktree(clone)
+            remove_worktree(place)
     return 0
 
 
