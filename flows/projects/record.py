@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 
 from flows.repository.git import git
-from flows.repository.lock import read_blob
 from tasks.core.stage.errors import UserError, redacted
 
 RECORD = Path("retemper.toml")
@@ -64,7 +63,7 @@ def read_record(folder: Path = Path()) -> Record | None:
 def version_of(commit: str, folder: Path) -> Version:
     """The version at a commit of the git repository in `folder`; UserError where there is no Retemper at that commit."""
     try:
-        number = tomllib.loads(read_blob(commit, "pyproject.toml", folder) or "")["project"]
+        number = tomllib.loads(git("show", f"{commit}:pyproject.toml", folder=folder, check=False))["project"]
         if number["name"] != "retemper":
             raise KeyError("retemper")
     except (tomllib.TOMLDecodeError, KeyError):
