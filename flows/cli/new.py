@@ -76,7 +76,7 @@ def new(
         length=length,
         sets=assignments or [],
         code=code,
-        like=like,
+        like=like.absolute() if like else None,
     )
     if document_length is not None:
         answers.QUESTIONS["length"].read(document_length)

@@ -1,7 +1,7 @@
 """How long a project's first run may take, and its disk: recorded times of another project, scaled by the size of the data.
 
-Each stage is taken to be proportional to the work of its kind (`work`), which is true of large data and too low for small: starts are
-not scaled. What another encoder takes is not estimated from this one.
+Each stage is taken to be proportional to the work of its kind (`work`). The seconds of a small run are mostly those of starts, so nothing
+is said of data that is more than MOST times as large; nor of another encoder.
 """
 
 import json
@@ -23,6 +23,7 @@ STATS, SOURCE = Path("data/corpus/stats.json"), Path("data/source.json")
 TOKENS_A_WORD = 1.35  # of English under WordPiece
 NUMBER_BYTES = 4
 STATE = 3  # a trained round keeps its weights, and two moments of AdamW for each
+MOST = 30  # times the work of the recorded run
 FREE = ("base", "freeze")  # stages that do not grow with the data
 
 
@@ -89,22 +90,33 @@ def known(project: Path) -> Known | None:
         return None
 
 
-def seconds_of(stages: list[str], size: Size, parameters: Parameters, like: Known) -> tuple[float, list[str]]:
-    """Seconds of all stages one after another, and those of a kind that `like` has not measured, or that do not scale."""
-    spent, done = dict[str, float](), dict[str, float]()
+@dataclass(frozen=True)
+class Scaled:
+    """Seconds of stages one after another. `unknown`: those of a kind that was not measured, or that do not scale. `factor`: the largest."""
+
+    seconds: float
+    unknown: list[str]
+    factor: float
+
+
+def scaled(stages: list[str], size: Size, parameters: Parameters, like: Known) -> Scaled:
+    """The seconds that `stages` take, from those that stages of their kind took in `like`."""
+    spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
     for stage, seconds in like.seconds.items():
         kind, amount = stage.partition("@")[0], _work(stage, like.size, like.parameters)
         if amount is not None:
             spent[kind] = spent.get(kind, 0) + seconds
             done[kind] = done.get(kind, 0) + amount
-    total, unknown = 0.0, []
+            most[kind] = max(most.get(kind, 0), amount)
+    total, unknown, factor = 0.0, list[str](), 0.0
     for stage in stages:
         kind, amount = stage.partition("@")[0], _work(stage, size, parameters)
         if amount is None or not done.get(kind):
             unknown.append(stage)
         else:
             total += spent[kind] * amount / done[kind]
-    return total, unknown
+            factor = max(factor, amount / most[kind])
+    return Scaled(total, unknown, factor)
 
 
 def _work(stage: str, size: Size, parameters: Parameters) -> float | None:
@@ -120,10 +132,15 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
         return f"time of the first run: unknown, as no finished run is recorded in {place}; the first run records its own"
     if like.encoder != encoder:
         return f"time of the first run: unknown, as the runs recorded in {place} are of another encoder; the first run records its own"
-    total, unknown = seconds_of(stages, size, parameters, like)
-    rest = f"; not known: {', '.join(unknown)}" if unknown else ""
+    found = scaled(stages, size, parameters, like)
+    if found.factor > MOST:
+        return (
+            f"time of the first run: unknown, as the run recorded in {place} is too small to scale ({like.size.documents:,} documents, "
+            f"{like.size.train:,} training queries); the first run records its own"
+        )
+    rest = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
     return (
-        f"time of the first run: about {clock(total)}, from the stages recorded in {place}, scaled by documents, queries, and lengths "
+        f"time of the first run: about {clock(found.seconds)}, from the stages recorded in {place}, scaled by documents, queries, and lengths "
         f"(half or double of it is possible{rest})"
     )
 

@@ -19,6 +19,7 @@ from flows.pipeline import splits
 from flows.pipeline.plan import check_parameters
 from flows.pipeline.stage import run_stage
 from flows.process.display import Display
+from flows.process.prepared import FORKS
 from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import estimate
 from flows.projects.answers import AUTO, CACHE, NONE, data_seen_from, seen_from, suggested_length
@@ -156,7 +157,8 @@ def _check_data(processes: Processes, display: Display, tell: Tell) -> tuple[lis
     """Run stage prepare, which reads everything, in the current folder. Returns the stages of a run and what prepare counted."""
     check_parameters()
     freeze()
-    outcome = run_stage(splits.STAGE, processes, lambda line: None if line.startswith("\r") else tell(line))
+    forks = {name: value for name, value in os.environ.items() if name == FORKS}
+    outcome = run_stage(splits.STAGE, processes, lambda line: None if line.startswith("\r") else tell(line), env=forks)
     if outcome.problem:
         raise UserError(outcome.problem.message)
     with dvc_errors(), repository() as repo:
