@@ -92,14 +92,14 @@ def known(project: Path) -> Known | None:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Seconds of stages one after another. `unknown`: those of a kind that was not measured, or that do not scale. `factor`: the largest."""
+    """Seconds of stages one after another. `unknown`: those of a kind that was not measured, or that do not scale; the largest `factor`."""
 
     seconds: float
     unknown: list[str]
     factor: float
 
 
-def scaled(stages: list[str], size: Size, parameters: Parameters, like: Known) -> Scaled:
+def scaled(stages: list[str], size: Size, parameters: Parameters, *, like: Known) -> Scaled:
     """The seconds that `stages` take, from those that stages of their kind took in `like`."""
     spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
     for stage, seconds in like.seconds.items():
@@ -132,7 +132,7 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
         return f"time of the first run: unknown, as no finished run is recorded in {place}; the first run records its own"
     if like.encoder != encoder:
         return f"time of the first run: unknown, as the runs recorded in {place} are of another encoder; the first run records its own"
-    found = scaled(stages, size, parameters, like)
+    found = scaled(stages, size, parameters, like=like)
     if found.factor > MOST:
         return (
             f"time of the first run: unknown, as the run recorded in {place} is too small to scale ({like.size.documents:,} documents, "
@@ -140,8 +140,8 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
         )
     rest = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
     return (
-        f"time of the first run: about {clock(found.seconds)}, from the stages recorded in {place}, scaled by documents, queries, and lengths "
-        f"(half or double of it is possible{rest})"
+        f"time of the first run: about {clock(found.seconds)}, from the stages recorded in {place}, scaled by documents, queries, and "
+        f"lengths (half or double of it is possible{rest})"
     )
 
 

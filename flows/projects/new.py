@@ -103,7 +103,7 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
     except BaseException:
         shutil.rmtree(folder)
         raise
-    _tell_end(folder, version, lines, tell)
+    _tell_end(folder, version, lines, tell=tell)
     return 0
 
 
@@ -184,7 +184,7 @@ def _from(folder: Path, place: str) -> Path:
     return folder / Path(place).expanduser() if Path(place).expanduser().is_absolute() else Path(os.path.normpath(folder / place))
 
 
-def _tell_end(folder: Path, version: Version, lines: Sequence[str], tell: Tell) -> None:
+def _tell_end(folder: Path, version: Version, lines: Sequence[str], *, tell: Tell) -> None:
     for line in lines:
         tell(line)
     shown = os.path.relpath(folder)

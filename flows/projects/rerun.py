@@ -64,7 +64,7 @@ def again(planned: list[dict[str, Any]]) -> Again:
     return Again(because, tuple(after))
 
 
-def migrate_files(tree: Path, project: Path, made: datetime, processes: Processes) -> tuple[dict[str, list[str]], dict[str, str]]:
+def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Processes) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Bring the parameter files in `tree` up to date with its own code. Returns lines by file, and new texts of files not in git.
 
     Those are this machine's, and only their copies in `tree` are changed. UserError where that fails.

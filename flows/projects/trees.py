@@ -100,7 +100,7 @@ def write_tree(files: Files, prefix: str, clone: Path) -> str:
     return git("write-tree", folder=clone, env=index)
 
 
-def merge(trees: Trees, head: str, prefix: str, clone: Path) -> None:
+def merge(trees: Trees, head: str, *, prefix: str, clone: Path) -> None:
     """Check out, in the clone, the project at `head` with what is new between base and theirs.
 
     UserError where both sides changed the same lines: which files, and what to do.

@@ -58,13 +58,13 @@ def upgrade(wish: Wish, tell: Tell) -> int:
         place = passing_tree("upgrade")
         clone = place / "clone"  # relative sources of its params.yaml lead to links in `place`
         try:
-            done = _try(wish, clone, processes, tell)
+            done = _try(wish, clone, processes=processes, tell=tell)
             if not done.commit and not done.untracked:
                 tell("nothing to do: code and parameters are up to date")
             elif wish.dry:
                 tell("nothing was changed (--dry-run)")
             else:
-                _adopt(done, wish.branch, clone, tell)
+                _adopt(done, wish.branch, clone=clone, tell=tell)
         finally:
             remove_worktree(place)
     return 0
@@ -77,7 +77,7 @@ def _refuse_changes() -> None:
         raise UserError(f"{', '.join(changed[:3])}{more}: found uncommitted changes, expected none; git commit or git stash them first")
 
 
-def _try(wish: Wish, clone: Path, processes: Processes, tell: Tell) -> Upgraded:
+def _try(wish: Wish, clone: Path, *, processes: Processes, tell: Tell) -> Upgraded:
     """Make the upgrade in `clone`, and tell what it brings."""
     project, head = Path.cwd(), commit_of("HEAD")
     top, prefix = git("rev-parse", "--show-toplevel"), git("rev-parse", "--show-prefix")
@@ -91,10 +91,10 @@ def _try(wish: Wish, clone: Path, processes: Processes, tell: Tell) -> Upgraded:
     old = version_of(_base(wish, record, head=head, new=new, clone=clone), clone)
     tell(f"from {old} to {new} of {redacted(source)}")
     sides = trees.Trees(trees.files_of(old.commit, clone), trees.files_of(f"{head}:{prefix}", clone), trees.files_of(new.commit, clone))
-    trees.merge(trees.adapt(sides, ours=wish.ours, theirs=wish.theirs), head, prefix, clone)
+    trees.merge(trees.adapt(sides, ours=wish.ours, theirs=wish.theirs), head, prefix=prefix, clone=clone)
     tree = clone.absolute() / prefix
-    migrated, untracked = rerun.migrate_files(tree, project, old.made, processes)
-    _tell_news(old, new, clone, tell)
+    migrated, untracked = rerun.migrate_files(tree, project, made=old.made, processes=processes)
+    _tell_news(old, new, clone=clone, tell=tell)
     for file, lines in migrated.items():
         for line in lines:
             tell(f"{file}: {line}")
@@ -153,7 +153,7 @@ def _base(wish: Wish, record: Record | None, *, head: str, new: Version, clone: 
     )
 
 
-def _tell_news(old: Version, new: Version, clone: Path, tell: Tell) -> None:
+def _tell_news(old: Version, new: Version, *, clone: Path, tell: Tell) -> None:
     if old.commit == new.commit:
         return
     for entry in news.changelog_news(*(read_blob(one.commit, CHANGELOG, clone) or "" for one in (old, new))):
@@ -186,7 +186,7 @@ def _author() -> dict[str, str]:
     return {f"GIT_{who}_{key.upper()}": value for who in ("AUTHOR", "COMMITTER") for key, value in known.items() if value}
 
 
-def _adopt(done: Upgraded, branch: str, clone: Path, tell: Tell) -> None:
+def _adopt(done: Upgraded, branch: str, *, clone: Path, tell: Tell) -> None:
     """Bring the commit into the project: on the current branch, or on a new one."""
     if done.commit:
         made = "refs/heads/retemper-upgraded"

@@ -98,11 +98,11 @@ SECONDS = {
 
 def test_seconds_grow_with_the_work_of_a_stage(parameters: Parameters) -> None:
     like = Known(SIZE, parameters, "digest", SECONDS)
-    same = scaled(["prepare", "base", "mine@a", "evaluate@a"], SIZE, parameters, like)
+    same = scaled(["prepare", "base", "mine@a", "evaluate@a"], SIZE, parameters, like=like)
     assert same == Scaled(4 + 7 + 5 + 8, [], 1.0)
     larger = replace(SIZE, documents=3000, train=400, tokens=80)
     # documents x tokens: 6 times; the two encodings took 40 s for twice the corpus. 160 queries of b against 400 of a, at twice the tokens
-    found = scaled(["prepare", "encode@b", "train@b", "mine@a", "chunk", "study@x"], larger, parameters, like)
+    found = scaled(["prepare", "encode@b", "train@b", "mine@a", "chunk", "study@x"], larger, parameters, like=like)
     assert found.seconds == pytest.approx(4 * 6 + 20 * 6 + 103 * 160 / 400 * 2 + 5 * 2 * 3)
     assert (found.unknown, found.factor) == (["chunk", "study@x"], 6.0)
 
