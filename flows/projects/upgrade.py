@@ -204,4 +204,4 @@ def _adopt(done: Upgraded, branch: str, *, clone: Path, tell: Tell) -> None:
         write_text(Path(name), text)
         tell(f"{name}: written (git does not have it)")
     if done.needs_setup:
-        tell("the versions of packages are others: make run sets up what is new (or pip install -c constraints.txt -e '.[cpu,demo]')")
+        tell(f"{' or '.join(NEEDED)} has changed: make run updates the environment (or pip install -c constraints.txt -e '.[cpu,demo]')")
