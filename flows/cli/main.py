@@ -26,6 +26,7 @@ from flows.cli import (
     judgments,
     lineage,
     merge,
+    new,
     remote,
     retrain,
     rounds,
@@ -33,6 +34,7 @@ from flows.cli import (
     search,
     serve,
     sweep,
+    upgrade,
     why,
 )
 from flows.cli.command import Check
@@ -41,6 +43,7 @@ from tasks.core.stage.errors import one_line_errors, printable
 
 NAME = "retemper"
 EXAMPLES = (  # a command, and what it does
+    ("retemper new my-project", "a project for your own data: five questions, or flags"),
     ("retemper run", "bring the report up to date: only what changed runs"),
     (
         "retemper run --set dataset.source=beir:../scifact",
@@ -56,6 +59,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper compare star HEAD~1:star", "two systems query by query, and what differs in how they were made"),
     ("retemper browse star bm25", "two systems side by side on a local page; judge what they find"),
     ("retemper remote add team s3://bucket/path", "share what is computed, and fetch what others have computed"),
+    ("retemper upgrade --dry-run", "what a newer Retemper brings, and which stages run again"),
     ("retemper merge", "after a git merge with conflicts: both sides' params.yaml and dvc.lock"),
     ("retemper sweep grid.yaml", "the points of a grid as DVC experiments"),
     ("retemper lineage star", "what made a model"),
@@ -119,6 +123,8 @@ def build() -> typer.Typer:
         exposure.app,
         forget.app,
         sweep.app,
+        new.app,
+        upgrade.app,
     ):
         app.add_typer(more)
     return app

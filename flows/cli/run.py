@@ -1,5 +1,6 @@
 """`retemper run`."""
 
+import json
 import os
 from collections.abc import Callable
 from typing import Annotated
@@ -28,6 +29,7 @@ def run(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Name the stages that may run, and change nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, with what is new about each stage.")] = False,
 ) -> int:
     """Bring the report up to date: only what changed runs. Then measure every system on the data sets of extra, if there are any."""
     from flows.experiments import extra
@@ -49,7 +51,11 @@ def run(
         undoing.append(undo)
 
     if dry_run:
-        names = run.dry_run(targets or [], check, edited(assignments or [], recipe, lasting=False))
+        planned = run.dry_run(targets or [], check, edited(assignments or [], recipe, lasting=False)).changed_stages()
+        if as_json:
+            print(json.dumps([{"stage": name, "why": why, "reads": reads} for name, why, reads in planned]))
+            return 0
+        names = [name for name, _, _ in planned]
         print("\n".join([*names, f"{len(names)} stages may run (fewer, where outputs come out the same or are in the cache)"]))
         return 0
     try:

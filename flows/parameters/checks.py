@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.parameters.migrations import missing
 from flows.parameters.sources import source_keys
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.measures import needs_texts, parse
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.sources.wikipedia import parse_articles
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Missing, UserError
 from tasks.core.stage.params import read_yaml, validate
 from tasks.params import RETRIEVE, Parameters
 
@@ -34,6 +35,7 @@ def check_file(path: Path = PARAMS) -> Parameters:
 def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     """`check_file`, on what the file holds."""
     check_moved(sections, where)
+    check_age(sections, where)
     check_names(sections, where)
     parameters = validate(Parameters, sections, where)
     for section, parse_source in (("dataset", parse_dataset), ("articles", parse_articles)):
@@ -42,7 +44,9 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
         except UserError as error:
             raise UserError(f"{where}: {section}.source: {error}") from None
     if "texts" not in sections["chunk"]:
-        raise UserError(f"{where}: chunk.texts: missing, and dvc.yaml reads it; add texts: articles (or corpus) to chunk")
+        raise UserError(
+            f"{where}: chunk.texts: missing, and dvc.yaml reads it; add texts: articles (or corpus) to chunk, or run retemper upgrade"
+        )
     check_sources(sections, where)
     check_references(sections, where)
     check_official(parameters, where)
@@ -86,7 +90,16 @@ def check_moved(sections: Mapping[str, Any], where: str) -> None:
         wanted = json.dumps(found).replace('"', "").replace("True", "true")
         raise UserError(
             f"{where}: evaluate.{next(iter(found))}: moved to section retrieve; remove {', '.join(found)} from evaluate, and add "
-            f"retrieve: {wanted}"
+            f"retrieve: {wanted}, or run retemper upgrade, which does it"
+        )
+
+
+def check_age(sections: Mapping[str, Any], where: str) -> None:
+    """No section is missing that newer versions ask for: a file of an older version is brought up to date by `retemper upgrade`."""
+    if names := missing(sections):
+        more = f" ({', '.join(names[1:])} too)" if names[1:] else ""
+        raise Missing(
+            f"{where}: {names[0]}: missing{more}, a section of newer versions; run retemper upgrade, which adds it with its default"
         )
 
 

@@ -1,4 +1,4 @@
-"""`--set section.key=value`: a permanent edit of params.yaml that keeps its comments and order."""
+"""`--set section.key=value`: a permanent edit of params.yaml that keeps its comments and order. `migrations` edits by the same rules."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import CommentMark, YAMLError
+from ruamel.yaml.tokens import CommentToken
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_text
@@ -27,18 +28,63 @@ def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any
         return None
     read_yaml(path)  # a UserError where it cannot be read
     before = path.read_bytes().decode("utf-8")  # with its own newlines
-    document = _round_trip().load(before.replace("\r\n", "\n")) or CommentedMap()
+    document = load(before.replace("\r\n", "\n"))
     changes = [_assign(document, assignment) for assignment in assignments]
     if not any(changes):
         return None
+    text = dump(document)
+    check(parse_yaml(text) or {})
+    write_text(path, text.replace("\n", "\r\n" if "\r\n" in before else "\n"))
+    return before
+
+
+def load(text: str) -> CommentedMap:
+    """A YAML mapping with its comments and order."""
+    return writer().load(text) or CommentedMap()
+
+
+def dump(document: CommentedMap) -> str:
+    """The text of a document."""
     for _, node in _nodes(document):
         if not node:
             node.fa.set_flow_style()  # otherwise a comment would come between its key and its {}
     text = io.StringIO()
-    _round_trip().dump(document, text)
-    check(parse_yaml(text.getvalue()) or {})
-    write_text(path, text.getvalue().replace("\n", "\r\n" if "\r\n" in before else "\n"))
-    return before
+    writer().dump(document, text)
+    return text.getvalue()
+
+
+def parse(written: str) -> Any:
+    """A value in YAML 1.2, as it is put into a document."""
+    return writer().load(written)
+
+
+def assign(document: CommentedMap, key: str, written: str) -> None:
+    """`section.key=written`; missing sections are created, and comments stay where they are."""
+    _assign(document, f"{key}={written}")
+
+
+def move(document: CommentedMap, key: str, to: str) -> None:
+    """Rename an entry; both keys are `section.key`, of sections that exist."""
+    (section, name), (other, new) = key.split("."), to.split(".")
+    value = document[section][name]
+    _remove(document[section], name, (document, section))
+    _append(document[other], new, value, (document, other))
+
+
+def insert(document: CommentedMap, name: str, value: Any, *, after: str, comment: str) -> None:
+    """Add a section behind section `after`, or at the end where there is none, with a comment on its line and a blank line before it."""
+    keys = list(document)
+    before = after if after in document else keys[-1] if keys else None
+    if before is None:
+        document[name] = value
+        return
+    trailing = _split_trailing(_leaf(document, before))
+    blank = CommentToken("\n\n", CommentMark(0), None)
+    document.insert(keys.index(before) + 1, name, value)
+    _hang(blank, _leaf(document, before))
+    document.yaml_add_eol_comment(comment, name, column=0)
+    document.ca.items[name][2].value = f"# {comment}\n"
+    _hang(trailing, (document, name))
 
 
 def _assign(document: CommentedMap, assignment: str) -> bool:
@@ -101,7 +147,7 @@ def _parse(written: str, assignment: str) -> Any:
     remedy = "quote it, such as --set 'text.separator=\": \"'"
     try:
         parse_yaml(written)  # as readers do; the round-trip loader keeps a tag such as !x
-        value = _round_trip().load(written)
+        value = writer().load(written)
     except (YAMLError, ValueError):  # ValueError: 2024-13-45, !!int x
         raise UserError(f"--set {assignment}: the value is not YAML; {remedy}") from None
     trimmed = type(value) is str and value != written and not written.startswith("!")
@@ -189,7 +235,8 @@ def _split_trailing(place: Place | None) -> Any:
     return trailing
 
 
-def _round_trip() -> YAML:
+def writer() -> YAML:
+    """Reads and writes YAML 1.2 with comments, order, and quotes as they are."""
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096

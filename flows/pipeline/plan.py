@@ -1,10 +1,11 @@
 """What a run has to do: everything that is decided before the first stage runs, and without Prefect."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.pipeline.reasons import reasons
 from flows.process import locks
 from flows.process.processes import Processes
 from flows.repository import cache, leftovers
@@ -28,6 +29,11 @@ class Plan:
     remote: str | None  # the team's remote
     reached: bool  # whether it answered
     code: Path | None  # the frozen copy of the code that stages execute, where the project has code of its own
+    why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
+
+    def changed_stages(self) -> list[tuple[str, list[str], tuple[str, ...]]]:
+        """Name, reasons, and upstream stages of every stage that DVC must look at, in topological order."""
+        return [(name, self.why.get(name, []), stage.upstream) for name, stage in self.graph.stages.items() if name in self.changed]
 
 
 def check_parameters() -> None:
@@ -75,4 +81,4 @@ def make_plan(
         if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
-    return Plan(graph, graph.downstream_of(status), remote, reached, code)
+    return Plan(graph, graph.downstream_of(status), remote, reached, code, reasons(status, graph) if dry else {})

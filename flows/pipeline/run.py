@@ -116,8 +116,8 @@ def run(
 
 def dry_run(
     targets: Sequence[str] = (), check: Callable[[], None] = check_parameters, edited: AbstractContextManager[object] | None = None
-) -> list[str]:
-    """The stages that DVC would look at: changed ones and all that read from them. Nothing is run, pulled or deleted.
+) -> Plan:
+    """The stages that DVC would look at, and why: changed ones and all that read from them. Nothing is run, pulled or deleted.
 
     `edited` is entered for the duration.
     """
@@ -126,10 +126,9 @@ def dry_run(
     with stopping_on_signals(processes, display.farewell), locks.only_run():  # a run in progress has its own frozen parameters
         try:
             with edited or nullcontext():
-                plan = make_plan(targets, processes, display.warn, check, dry=True)
+                return make_plan(targets, processes, display.warn, check, dry=True)
         finally:
             freeze()  # without the edit
-    return [name for name in plan.graph.stages if name in plan.changed]
 
 
 def _unmeasured(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, str]:

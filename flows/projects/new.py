@@ -1,0 +1,193 @@
+"""`retemper new`: a project for one's own data, checked before it is there.
+
+It is built in a hidden folder beside its place, where relative paths lead to the same files, and gets its name at the end. So what
+fails, or is stopped, leaves nothing behind; what a kill leaves is removed by the next `retemper new` beside it.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.parameters import edit, recipes
+from flows.parameters.checks import check
+from flows.pipeline import splits
+from flows.pipeline.plan import check_parameters
+from flows.pipeline.stage import run_stage
+from flows.process.display import Display
+from flows.process.prepared import FORKS
+from flows.process.processes import Processes, stopping_on_signals
+from flows.projects import estimate
+from flows.projects.answers import AUTO, CACHE, NONE, data_seen_from, seen_from, suggested_length
+from flows.projects.layout import code_source, lay_out, write_readme
+from flows.projects.record import CHECKOUT, Version
+from flows.repository.git import git
+from flows.repository.graph import DEFAULT_TARGET, read_graph
+from flows.repository.project import dvc_errors, repository
+from flows.team import remotes
+from tasks.core.sources.datasets import parse_encoder
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.stage.frozen import freeze
+from tasks.core.stage.params import read_yaml
+from tasks.core.stage.safe_yaml import parse_yaml
+
+REMOTE = "team"
+COLD_START = "cold_start"
+WIKIPEDIA = ("rounds.costa_warmup=", "pretrain.costa=")  # the demo's pre-training, on Wikipedia
+EPOCH = ("rounds.warmup.epochs=1", "rounds.star.epochs=1")  # the demo's are short, for a demo
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Answers to the questions, as flags give them. `length` is asked with the figures of the prepared data.
+
+    `sets` are further edits of params.yaml, `code` a source of Retemper in place of the installed one, `like` a finished project whose
+    times are scaled.
+    """
+
+    data: str
+    queries: str
+    encoder: str
+    share: str
+    length: Callable[[Mapping[str, Any], int], str]
+    sets: Sequence[str] = ()
+    code: str = ""
+    like: Path | None = None
+
+
+def refuse_place(folder: Path) -> None:
+    """UserError where no project can be made: something is there, or the folder above it is not."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder}: found a file, expected a new folder; name another")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder}: found a folder with files, expected a new or empty one; name another")
+    if not folder.absolute().parent.is_dir():
+        raise UserError(f"{folder.absolute().parent}: no such folder, expected one to make the project in; make it first")
+
+
+def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
+    """Make a project in `folder`. UserError, with nothing left behind, where the data or an answer is unfit."""
+    refuse_place(folder)
+    folder = folder.absolute()
+    processes, display = Processes(), Display()
+    with stopping_on_signals(processes, lambda: "\nretemper: stopped; nothing was left behind\n"), _beside(folder) as project:
+        with tempfile.TemporaryDirectory() as scratch:
+            version = lay_out(project, code_source(wanted.code, Path(scratch)))
+        _set_parameters(project, folder, wanted)
+        with chdir(project):
+            if wanted.share != NONE and not wanted.share.startswith(CACHE):
+                tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(_from(folder.parent, wanted.share)), []))
+            stages, stats = _check_data(processes, display, tell)
+            length = wanted.length(stats, suggested_length(stats))
+            tokens = suggested_length(stats) if length == AUTO else int(length)
+            if not any(one.startswith("tokenize.document_length=") for one in wanted.sets):
+                edit.apply([f"tokenize.document_length={tokens}"], Path("params.yaml"), check)
+            freeze()
+            lines = _estimates(stages, stats, wanted.like)
+            write_readme(project, name=folder.name, data=str(read_yaml(Path("params.yaml"))["dataset"]["source"]), version=version)
+            git("add", ".")
+            git("commit", "--quiet", "-m", "Start a Retemper project", "-m", f"By retemper new, from Retemper {version}.")
+        if folder.is_dir():
+            folder.rmdir()
+        project.rename(folder)
+    try:
+        if wanted.share.startswith(CACHE):
+            with chdir(folder):
+                tell(remotes.share(_from(folder.parent, wanted.share.removeprefix(CACHE))))
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    _tell_end(folder, version, lines, tell=tell)
+    return 0
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside `folder` that is gone afterwards; those of processes that were killed are removed first."""
+    for left in folder.parent.glob(".retemper-new-*-*"):
+        with suppress(PermissionError):  # another user's, and alive
+            try:
+                os.kill(int(left.name.split("-")[2]), 0)
+            except (ProcessLookupError, ValueError):
+                shutil.rmtree(left, ignore_errors=True)
+    place = Path(tempfile.mkdtemp(prefix=f".retemper-new-{os.getpid()}-", dir=folder.parent))
+    mask = os.umask(0)
+    os.umask(mask)
+    place.chmod(0o777 & ~mask)  # mkdtemp's is the user's alone
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _set_parameters(project: Path, folder: Path, wanted: Wanted) -> None:
+    """Edit the demo's params.yaml for this data. Relative paths are as seen from `folder`, where the project will be."""
+    path = project / "params.yaml"
+    if wanted.queries == "pseudo":
+        recipes.apply(COLD_START, path, project / recipes.MEMORY, project / recipes.FOLDER)
+        (project / recipes.MEMORY).unlink()  # there is no earlier form to go back to
+    else:
+        edit.apply([*WIKIPEDIA, *EPOCH], path, lambda _: None)
+    answers = {
+        "dataset.source": data_seen_from(folder, wanted.data),
+        "queries": wanted.queries,
+        "encoder.source": seen_from(folder, wanted.encoder),
+    }
+    edit.apply([f"{key}={_quoted(value)}" for key, value in answers.items()], path, lambda _: None)
+    edit.apply(wanted.sets, path, check)
+    check(read_yaml(path))
+
+
+def _quoted(value: str) -> str:
+    """A text as YAML, quoted only where it must be."""
+    try:
+        plain = parse_yaml(value) == value
+    except Exception:
+        plain = False
+    return value if plain else "'" + value.replace("'", "''") + "'"
+
+
+def _check_data(processes: Processes, display: Display, tell: Tell) -> tuple[list[str], dict[str, Any]]:
+    """Run stage prepare, which reads everything, in the current folder. Returns the stages of a run and what prepare counted."""
+    check_parameters()
+    freeze()
+    forks = {name: value for name, value in os.environ.items() if name == FORKS}
+    outcome = run_stage(splits.STAGE, processes, lambda line: None if line.startswith("\r") else tell(line), env=forks)
+    if outcome.problem:
+        raise UserError(outcome.problem.message)
+    with dvc_errors(), repository() as repo:
+        graph = read_graph(repo)
+        stages = list(graph.upstream_of(graph.resolve([DEFAULT_TARGET])).stages)
+    if warning := splits.check(stages, read_yaml(Path("params.yaml"))):
+        display.warn(warning)
+    return stages, dict(read_json(splits.STATS))
+
+
+def _estimates(stages: list[str], stats: Mapping[str, Any], like: Path | None) -> list[str]:
+    parameters = check(read_yaml(Path("params.yaml")))
+    size, digest = estimate.size_of(stats, parameters), str(read_json(estimate.SOURCE)["encoder"]["digest"])
+    place = like or CHECKOUT
+    todo = [stage for stage in stages if stage != splits.STAGE]  # it has run
+    return [
+        estimate.time_line(todo, size, parameters, encoder=digest, like=estimate.known(place), place=place),
+        estimate.disk_line(size, parameters, parse_encoder(parameters.encoder.source).folder),
+    ]
+
+
+def _from(folder: Path, place: str) -> Path:
+    return folder / Path(place).expanduser() if Path(place).expanduser().is_absolute() else Path(os.path.normpath(folder / place))
+
+
+def _tell_end(folder: Path, version: Version, lines: Sequence[str], *, tell: Tell) -> None:
+    for line in lines:
+        tell(line)
+    shown = os.path.relpath(folder)
+    tell(
+        f"{shown}: a project of Retemper {version}, committed; next: cd {shown} && retemper run (or make run, which sets up its own .venv)"
+    )

@@ -1,0 +1,82 @@
+"""What is new between two versions of Retemper: lines of the changelog, parameters."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A key of params.yaml, with NAME for what its user names: `rounds.NAME.lr`. `default` is MISSING where there is none."""
+
+    key: str
+    default: Any
+    description: str
+
+    def __str__(self) -> str:
+        default = "" if self.default is MISSING else f" (default {json.dumps(self.default, ensure_ascii=False)})"
+        return f"{self.key}{default}{f': {self.description}' if self.description else ''}"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters that a version adds, no longer has, and gives another default (former and present)."""
+
+    new: tuple[Parameter, ...]
+    gone: tuple[str, ...]
+    changed: tuple[tuple[Parameter, Parameter], ...]
+
+
+def entries(changelog: str) -> list[str]:
+    """The entries of a changelog in its order, each on one line."""
+    found: list[str] = []
+    inside = False
+    for line in changelog.splitlines():
+        if line.startswith("- "):
+            found.append(line[2:].strip())
+            inside = True
+        elif inside and line.startswith("  ") and line.strip():
+            found[-1] += f" {line.strip()}"
+        else:
+            inside = False
+    return found
+
+
+def changelog_news(old: str, new: str) -> list[str]:
+    """The entries that `new` has and `old` has not, each once."""
+    known = set(entries(old))
+    return list(dict.fromkeys(entry for entry in entries(new) if entry not in known))
+
+
+def parameter_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> Parameters:
+    """The difference of two JSON schemas of params.yaml (docs/params.schema.json)."""
+    was, now = ({one.key: one for one in parameters(schema)} for schema in (old, new))
+    fresh = now.keys() - was.keys()
+    added = [one for key, one in now.items() if key in fresh and not any(key.startswith(f"{above}.") for above in fresh)]
+    changed = [(was[key], one) for key, one in now.items() if key in was and was[key].default != one.default]
+    return Parameters(tuple(added), tuple(key for key in was if key not in now), tuple(changed))
+
+
+def parameters(schema: Mapping[str, Any]) -> Iterator[Parameter]:
+    """Every key of a schema, sections before what is in them."""
+    yield from _below(schema, schema.get("$defs", {}), "")
+
+
+def _below(node: Mapping[str, Any], records: Mapping[str, Any], prefix: str) -> Iterator[Parameter]:
+    for key, field in node.get("properties", {}).items():
+        name = f"{prefix}{key}"
+        yield Parameter(name, field.get("default", MISSING), str(field.get("description", "")))
+        for option in (field, *field.get("anyOf", ())):
+            named = option.get("additionalProperties")
+            if isinstance(named, Mapping):
+                for one in (named, *named.get("anyOf", ())):
+                    yield from _record(one, records, f"{name}.NAME.")
+            yield from _record(option, records, f"{name}.")
+
+
+def _record(node: Mapping[str, Any], records: Mapping[str, Any], prefix: str) -> Iterator[Parameter]:
+    if reference := node.get("$ref"):
+        yield from _below(records[reference.rpartition("/")[2]], records, prefix)

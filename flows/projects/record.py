@@ -1,0 +1,94 @@
+"""Which Retemper a project's code is from: retemper.toml in the project, and what identifies a version.
+
+A version is pyproject's number and a commit: between two releases the number alone identifies nothing.
+"""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from flows.repository.git import git
+from tasks.core.stage.errors import UserError, redacted
+
+RECORD = Path("retemper.toml")
+HEADING = "# The Retemper that this project's code is from; `retemper new` and `retemper upgrade` write it.\n"
+CHECKOUT = Path(__file__).resolve().parents[2]  # what this Retemper is installed from
+MARKS = ("dvc.yaml", "params.yaml", "pyproject.toml", "flows", "tasks")  # a checkout of Retemper has them all
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of retemper.toml. `source`: a git URL, or an absolute path."""
+
+    source: str
+    version: str
+    commit: str
+
+    @property
+    def text(self) -> str:
+        return HEADING + "".join(f"{key} = {json.dumps(value)}\n" for key, value in vars(self).items())
+
+
+@dataclass(frozen=True)
+class Version:
+    """A commit of Retemper, the number that its pyproject.toml has, and when it was made."""
+
+    number: str
+    commit: str
+    made: datetime
+
+    def __str__(self) -> str:
+        return f"{self.number} ({self.commit[:7]}, {self.made:%Y-%m-%d})"
+
+
+def parse_record(text: str | None) -> Record | None:
+    """None where there is no record; UserError where it is invalid."""
+    if text is None:
+        return None
+    try:
+        found = tomllib.loads(text)
+        return Record(*(str(found[key]) for key in ("source", "version", "commit")))
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise UserError(f"{RECORD}: invalid ({error}), expected source, version, and commit; restore it: git checkout {RECORD}") from None
+
+
+def read_record(folder: Path = Path()) -> Record | None:
+    """The record of the project in `folder`."""
+    path = folder / RECORD
+    return parse_record(path.read_text(encoding="utf-8") if path.is_file() else None)
+
+
+def version_of(commit: str, folder: Path) -> Version:
+    """The version at a commit of the git repository in `folder`; UserError where there is no Retemper at that commit."""
+    try:
+        number = tomllib.loads(git("show", f"{commit}:pyproject.toml", folder=folder, check=False))["project"]
+        if number["name"] != "retemper":
+            raise KeyError("retemper")
+    except (tomllib.TOMLDecodeError, KeyError):
+        raise UserError(f"{commit[:12]}: found no Retemper at that commit, expected its pyproject.toml; name another source") from None
+    made = datetime.fromisoformat(git("show", "--no-patch", "--format=%cI", commit, folder=folder))
+    return Version(str(number["version"]), commit, made)
+
+
+def installed_source() -> str:
+    """The git checkout that this Retemper is installed from, or, where that is a project, the source of its code.
+
+    UserError where it is installed without one.
+    """
+    if record := read_record(CHECKOUT):
+        return record.source
+    if not all((CHECKOUT / name).exists() for name in MARKS) or not (CHECKOUT / ".git").exists():
+        raise UserError(f"{CHECKOUT}: found no git checkout of Retemper there, expected one that it is installed from; name a source")
+    return str(CHECKOUT)
+
+
+def recorded_name(source: str, commit: str) -> str:
+    """How a source is recorded: a checkout whose own remote has the commit by the URL of that, so that a team's other machines find it."""
+    place = Path(source)
+    if not place.is_dir():
+        return redacted(source)
+    origin = git("config", "--get", "remote.origin.url", folder=place, check=False)
+    pushed = origin and git("branch", "--remotes", "--contains", commit, folder=place, check=False)
+    return redacted(origin) if pushed else str(place.resolve())

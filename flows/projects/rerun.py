@@ -1,0 +1,106 @@
+"""Which stages an upgrade runs again, why, and how long that took the last time. The newer version's own dry run says which."""
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from flows.explaining.costs import recorded
+from flows.parameters.migrations import FILES
+from flows.process.display import clock
+from flows.process.processes import Processes
+from flows.repository.lock import LOCK, read_lock
+from flows.repository.worktree import RUN, equip, link_sources, run_in
+from flows.repository.worktree import SOURCE as SOURCES
+from flows.results import timing
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+
+MIGRATIONS = "flows.parameters.migrations"
+TOLD = Path(".retemper/migrations.json")
+
+
+@dataclass(frozen=True)
+class Again:
+    """What a run executes after the upgrade: stages with what is new about them, and those that only read from them."""
+
+    because: Mapping[str, list[str]]
+    after: tuple[str, ...]
+
+    def lines(self, seconds: Mapping[str, float]) -> list[str]:
+        """For the user; `seconds` that stages took when they were last made."""
+        if not self.because:
+            return ["no stage runs again"]
+        names: dict[str, list[str]] = {}
+        for stage, why in self.because.items():
+            names.setdefault(", ".join(why), []).append(stage)
+        told = [f"  {', '.join(stages)}: {why}" for why, stages in names.items()]
+        if self.after:
+            told.append(f"  {', '.join(self.after)}: only if one of these has another result")
+        stages = [*self.because, *self.after]
+        known = [seconds[stage] for stage in stages if stage in seconds]
+        unknown = len(stages) - len(known)
+        time = f"by recorded times at most {clock(sum(known))}" if known else "how long that takes is not recorded here"
+        more = f" (not recorded: {unknown} stages)" if known and unknown else ""
+        return [f"{len(self.because)} stages run again, {len(self.after)} may; {time}{more}:", *told]
+
+
+def again(planned: list[dict[str, Any]]) -> Again:
+    """From `retemper run --dry-run --json` in a tree where nothing is checked out.
+
+    What has no reason of its own, and reads from nothing that runs, comes from the cache.
+    """
+    because = {str(entry["stage"]): [str(one) for one in entry["why"]] for entry in planned if entry["why"]}
+    moving = set(because)
+    after = []
+    for entry in planned:  # in topological order
+        if entry["stage"] not in moving and moving.intersection(entry["reads"]):
+            moving.add(entry["stage"])
+            after.append(str(entry["stage"]))
+    return Again(because, tuple(after))
+
+
+def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Processes) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Bring the parameter files in `tree` up to date with its own code. Returns lines by file, and new texts of files not in git.
+
+    Those are this machine's, and only their copies in `tree` are changed. UserError where that fails.
+    """
+    if not (tree / f"{MIGRATIONS.replace('.', '/')}.py").is_file():
+        return {}, {}
+    own = [name for name in FILES if (project / name).is_file() and not (tree / name).exists()]
+    equip(tree, project)
+    for name in own:
+        shutil.copy2(project / name, tree / name)
+    lines: list[str] = []
+    command = (sys.executable, "-m", MIGRATIONS, "--made", made.isoformat(), "--told", str(TOLD))
+    (tree / TOLD).parent.mkdir(exist_ok=True)
+    status, problems = run_in(tree, command, processes, show=lines.append)
+    if status:
+        raise UserError(problems[0].message if problems else f"the newer version's migrations failed: {(lines or ['no message'])[-1]}")
+    told = {str(file): list(done) for file, done in read_json(tree / TOLD).items()}
+    (tree / TOLD).unlink()
+    return told, {name: (tree / name).read_text(encoding="utf-8") for name in own if name in told}
+
+
+def stages_again(tree: Path, project: Path, processes: Processes) -> list[str]:
+    """What a run in `tree`, an upgraded copy of `project`, would execute; lines for the user, also where that cannot be said yet."""
+    for name in (LOCK, SOURCES):
+        if (project / name).is_file():
+            (tree / name).parent.mkdir(exist_ok=True)
+            shutil.copy2(project / name, tree / name)
+    link_sources(tree)
+    lines: list[str] = []
+    status, problems = run_in(tree, (*RUN, "--dry-run", "--json"), processes, show=lines.append)
+    try:
+        if status:
+            raise ValueError
+        planned = next(json.loads(line) for line in reversed(lines) if line.startswith("["))
+    except (ValueError, StopIteration):
+        reason = problems[0].message if problems else (lines or ["no answer"])[-1]
+        return [f"which stages run again cannot be said here: {reason}"]
+    here = {stage: one.seconds for stage, one in timing.measured(read_lock()).items()}
+    return again(planned).lines(recorded(read_lock()) | here)

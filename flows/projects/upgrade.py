@@ -1,0 +1,207 @@
+"""`retemper upgrade`: a newer Retemper's code and parameters in a project, as one commit or not at all.
+
+Everything is tried in a clone of the project below .retemper: git merges, the newer version's own code migrates the parameter files and
+says which stages run again. Only then does the project's branch move forward to the commit that came of it.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.process import locks
+from flows.process.display import Display
+from flows.process.processes import Processes, stopping_on_signals
+from flows.projects import news, rerun, trees
+from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_source, parse_record, recorded_name, version_of
+from flows.repository.git import git
+from flows.repository.lock import commit_of, read_blob
+from flows.repository.worktree import passing_tree, remove_worktree
+from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.files import write_text
+
+CHANGELOG, SCHEMA = "CHANGELOG.md", "docs/params.schema.json"
+NEEDED = ("pyproject.toml", "constraints.txt")  # what the environment is made of
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for. `source`: empty, where the project's own is meant; `since`: the version that the code is of, if unknown."""
+
+    source: str = ""
+    to: str = "HEAD"
+    since: str = ""
+    branch: str = ""
+    dry: bool = False
+    ours: Collection[str] = ()
+    theirs: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Upgraded:
+    """An upgrade as it was tried in the clone: its commit (empty where nothing is new), and files that git does not have."""
+
+    old: Version
+    new: Version
+    commit: str
+    needs_setup: bool = False
+    untracked: Mapping[str, str] = field(default_factory=dict)
+
+
+def upgrade(wish: Wish, tell: Tell) -> int:
+    """Upgrade the project in the current folder, or (`dry`) say what that would do. UserError, with nothing changed, where it cannot."""
+    processes, display = Processes(), Display()
+    with stopping_on_signals(processes, display.farewell), locks.only_run():
+        _refuse_changes()
+        place = passing_tree("upgrade")
+        clone = place / "clone"  # relative sources of its params.yaml lead to links in `place`
+        try:
+            done = _try(wish, clone, processes=processes, tell=tell)
+            if not done.commit and not done.untracked:
+                tell("nothing to do: code and parameters are up to date")
+            elif wish.dry:
+                tell("nothing was changed (--dry-run)")
+            else:
+                _adopt(done, wish.branch, clone=clone, tell=tell)
+        finally:
+            remove_worktree(place)
+    return 0
+
+
+def _refuse_changes() -> None:
+    changed = [line[3:] for line in git("status", "--porcelain", "--untracked-files=no").splitlines()]
+    if changed:
+        more = f" and {len(changed) - 3} more" if changed[3:] else ""
+        raise UserError(f"{', '.join(changed[:3])}{more}: found uncommitted changes, expected none; git commit or git stash them first")
+
+
+def _try(wish: Wish, clone: Path, *, processes: Processes, tell: Tell) -> Upgraded:
+    """Make the upgrade in `clone`, and tell what it brings."""
+    project, head = Path.cwd(), commit_of("HEAD")
+    top, prefix = git("rev-parse", "--show-toplevel"), git("rev-parse", "--show-prefix")
+    record = parse_record(read_blob(head, str(RECORD)))
+    source = _source(wish.source, record)
+    git("clone", "--quiet", "--shared", "--no-checkout", "--", top, str(clone.absolute()))
+    trees.fetch(source, clone)
+    new = version_of(trees.resolve(wish.to, clone), clone)
+    if read_blob(new.commit, str(RECORD), clone) is not None:
+        raise UserError(f"{redacted(source)}: found a project ({RECORD}), expected Retemper itself; name the source in that file")
+    old = version_of(_base(wish, record, head=head, new=new, clone=clone), clone)
+    tell(f"from {old} to {new} of {redacted(source)}")
+    sides = trees.Trees(trees.files_of(old.commit, clone), trees.files_of(f"{head}:{prefix}", clone), trees.files_of(new.commit, clone))
+    trees.merge(trees.adapt(sides, ours=wish.ours, theirs=wish.theirs), head, prefix=prefix, clone=clone)
+    tree = clone.absolute() / prefix
+    migrated, untracked = rerun.migrate_files(tree, project, made=old.made, processes=processes)
+    _tell_news(old, new, clone=clone, tell=tell)
+    for file, lines in migrated.items():
+        for line in lines:
+            tell(f"{file}: {line}")
+    moved = old.commit != new.commit
+    if moved or record is None:
+        write_text(tree / RECORD, Record(recorded_name(source, new.commit), new.number, new.commit).text)
+    tracked = [file for file in (*migrated, str(RECORD)) if file not in untracked and (tree / file).is_file()]
+    if tracked:
+        git("add", "--", *tracked, folder=tree)
+    written = git("write-tree", folder=clone)
+    same = written == git("rev-parse", f"{head}^{{tree}}") or (not moved and not migrated)
+    if same and not untracked:
+        return Upgraded(old, new, "")
+    for line in rerun.stages_again(tree, project, processes):
+        tell(line)
+    message = f"Upgrade Retemper to {new.number} ({new.commit[:7]})\n\nFrom {old.number} ({old.commit[:7]}), by retemper upgrade.\n"
+    commit = "" if same else git("commit-tree", written, "-p", head, "-F", "-", folder=clone, text=message, env=_author())
+    changed = git("diff", "--name-only", head, written, "--", *(f"{prefix}{name}" for name in NEEDED), folder=clone) if commit else ""
+    return Upgraded(old, new, commit, bool(changed), untracked)
+
+
+def _source(named: str, record: Record | None) -> str:
+    """A URL, or an absolute folder. UserError for a folder that is not there."""
+    source = named or (record.source if record else "")
+    if not source:
+        source = installed_source() if Path.cwd().resolve() != CHECKOUT else git("config", "--get", "remote.origin.url", check=False)
+        if not source:
+            raise UserError(
+                f"upgrade: {RECORD} not found, which names the Retemper that this project is from; name it: retemper upgrade SOURCE"
+            )
+    if "://" in source or ("@" in source and ":" in source):
+        return source
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        raise UserError(
+            f"{source}: no such folder, expected a git repository of Retemper; fix the path, or name a source: retemper upgrade SOURCE"
+        )
+    return str(folder.resolve())
+
+
+def _base(wish: Wish, record: Record | None, *, head: str, new: Version, clone: Path) -> str:
+    """The commit of Retemper that the project's code is of."""
+    if wish.since:
+        return trees.resolve(wish.since, clone)
+    if record:
+        if not git("rev-parse", "--verify", "--quiet", f"{record.commit}^{{commit}}", folder=clone, check=False):
+            raise UserError(
+                f"{RECORD}: commit {record.commit[:12]} is not in the source, expected one that has the version of this project's code; "
+                "name such a source"
+            )
+        return record.commit
+    if base := trees.common_base(head, new.commit, clone):
+        return base
+    raise UserError(
+        f"{Path.cwd()}: its history shares no commit with the source, and it has no {RECORD}; name the version of its code: --from REV"
+    )
+
+
+def _tell_news(old: Version, new: Version, *, clone: Path, tell: Tell) -> None:
+    if old.commit == new.commit:
+        return
+    for entry in news.changelog_news(*(read_blob(one.commit, CHANGELOG, clone) or "" for one in (old, new))):
+        tell(f"- {entry}")
+    schemas = [read_blob(one.commit, SCHEMA, clone) for one in (old, new)]
+    if not all(schemas):
+        tell("which parameters are new cannot be said: one of the versions has no schema of them")
+        return
+    found = news.parameter_news(*(_schema(text) for text in schemas))
+    for one in found.new:
+        tell(f"new parameter {one}")
+    for key in found.gone:
+        tell(f"no longer a parameter: {key}")
+    for was, now in found.changed:
+        tell(f"other default: {now.key}: {_shown(was.default)}, now {_shown(now.default)}")
+
+
+def _schema(text: str | None) -> dict[str, Any]:
+    found = json.loads(text or "{}")
+    return found if isinstance(found, dict) else {}
+
+
+def _shown(default: Any) -> str:
+    return "none" if default is news.MISSING else json.dumps(default, ensure_ascii=False)
+
+
+def _author() -> dict[str, str]:
+    """Who commits, as this project's git has it: the clone does not have its settings."""
+    known = {key: git("config", "--get", f"user.{key}", check=False) for key in ("name", "email")}
+    return {f"GIT_{who}_{key.upper()}": value for who in ("AUTHOR", "COMMITTER") for key, value in known.items() if value}
+
+
+def _adopt(done: Upgraded, branch: str, *, clone: Path, tell: Tell) -> None:
+    """Bring the commit into the project: on the current branch, or on a new one."""
+    if done.commit:
+        made = "refs/heads/retemper-upgraded"
+        git("update-ref", made, done.commit, folder=clone)
+        if branch:
+            if git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}", check=False):
+                raise UserError(f"branch {branch}: exists, expected a new name; name another with --branch")
+            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), f"{made}:refs/heads/{branch}")
+            tell(f"committed as {done.commit[:7]} on branch {branch}; git merge {branch} brings it over")
+        else:
+            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), made)
+            git("merge", "--quiet", "--ff-only", "FETCH_HEAD")
+            tell(f"committed as {done.commit[:7]}; git revert {done.commit[:7]} undoes it")
+    for name, text in done.untracked.items() if not branch else ():
+        write_text(Path(name), text)
+        tell(f"{name}: written (git does not have it)")
+    if done.needs_setup:
+        tell(f"{' or '.join(NEEDED)} has changed: make run updates the environment (or pip install -c constraints.txt -e '.[cpu,demo]')")

@@ -1,0 +1,151 @@
+"""What may be answered to the questions of `retemper new`, and what a first run is said to take."""
+
+import json
+from contextlib import chdir
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.parameters.checks import check
+from flows.projects.answers import data_seen_from, default_queries, read_data, seen_from, suggested_length
+from flows.projects.estimate import Known, Scaled, Size, disk_line, known, scaled, size_of, time_line
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+from tasks.params import Parameters
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        (["corpus.jsonl.gz"], "beir"),
+        (["corpus.csv"], "csv"),
+        (["collection.tsv", "queries.dev.tsv", "qrels.dev.tsv"], "msmarco"),
+        (["documents.parquet"], "parquet"),
+    ],
+)
+def test_a_folder_is_read_by_what_is_in_it(tmp_path: Path, files: list[str], kind: str) -> None:
+    for name in files:
+        (tmp_path / name).write_text("x")
+    assert read_data(str(tmp_path)) == f"{kind}:{tmp_path}"
+    assert read_data(f"{kind}:{tmp_path}") == f"{kind}:{tmp_path}"
+    with pytest.raises(UserError):
+        read_data("beir:" if kind == "beir" else "")
+
+
+def test_queries_are_made_where_there_are_no_judgments(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text("x")
+    assert default_queries(f"beir:{tmp_path}") == "pseudo"
+    (tmp_path / "queries.jsonl").write_text("x")
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/train.tsv").write_text("x")
+    assert default_queries(f"beir:{tmp_path}") == "corpus"
+    assert default_queries("demo") == "corpus"
+
+
+def test_relative_paths_are_seen_from_the_project(tmp_path: Path) -> None:
+    (tmp_path / "here/data").mkdir(parents=True)
+    with chdir(tmp_path / "here"):
+        project = Path("mine")
+        assert data_seen_from(project, "beir:data") == "beir:../data"
+        assert data_seen_from(project, f"beir:{tmp_path}") == f"beir:{tmp_path}"
+        assert data_seen_from(project, "beir:~/data") == "beir:~/data"
+        assert data_seen_from(project, "irds:beir/scifact") == "irds:beir/scifact"
+        assert seen_from(project, "data") == "../data"
+        assert seen_from(project, "intfloat/e5") == "intfloat/e5", "a Hugging Face id is no path"
+
+
+@pytest.mark.parametrize(("words", "tokens"), [(1, 64), (45, 64), (46, 64), (47, 96), (158, 224), (2000, 256)])
+def test_the_suggested_length_holds_nearly_all_documents(words: int, tokens: int) -> None:
+    assert suggested_length({"documents": {"words": {"p95": words}}}) == tokens
+
+
+SIZE = Size(documents=1000, train=200, dev=10, test=30, tokens=40)
+
+
+@pytest.fixture
+def parameters(checkout: Path) -> Parameters:
+    sections = read_yaml(checkout / "params.yaml")
+    sections["rounds"] = {
+        "init": {"init": "base", "negatives": "none", "steps": 0},
+        "a": {"init": "base", "negatives": "bm25", "epochs": 2.0},
+        "b": {"init": "base", "negatives": "bm25", "steps": 10, "batch_queries": 16},
+    }
+    sections |= {
+        "pretrain": {},
+        "adore": {},
+        "fuse": {},
+        "mine": {"a": {"search": "embeddings", "depth": 20}},
+        "report": {"metric": "nDCG@10", "baselines": ["bm25"]},
+    }
+    return check(sections)
+
+
+SECONDS = {
+    "prepare": 4.0,
+    "base": 7.0,
+    "train@init": 3.0,
+    "train@a": 100.0,
+    "train@removed": 50.0,
+    "encode@init": 10.0,
+    "encode@a": 30.0,
+    "mine@a": 5.0,
+    "evaluate@a": 8.0,
+    "chunk": 9.0,
+}
+
+
+def test_seconds_grow_with_the_work_of_a_stage(parameters: Parameters) -> None:
+    like = Known(SIZE, parameters, "digest", SECONDS)
+    same = scaled(["prepare", "base", "mine@a", "evaluate@a"], SIZE, parameters, like=like)
+    assert same == Scaled(4 + 7 + 5 + 8, [], 1.0)
+    larger = replace(SIZE, documents=3000, train=400, tokens=80)
+    # documents x tokens: 6 times; the two encodings took 40 s for twice the corpus. 160 queries of b against 400 of a, at twice the tokens
+    found = scaled(["prepare", "encode@b", "train@b", "mine@a", "chunk", "study@x"], larger, parameters, like=like)
+    assert found.seconds == pytest.approx(4 * 6 + 20 * 6 + 103 * 160 / 400 * 2 + 5 * 2 * 3)
+    assert (found.unknown, found.factor) == (["chunk", "study@x"], 6.0)
+
+
+def test_what_is_said_of_the_time(parameters: Parameters) -> None:
+    recorded = Known(SIZE, parameters, "digest", SECONDS)
+
+    def line(size: Size = SIZE, encoder: str = "digest", like: Known | None = recorded) -> str:
+        return time_line(["prepare", "mine@a", "chunk"], size, parameters, encoder=encoder, like=like, place=Path("there"))
+
+    assert line().startswith("time of the first run: about 9.0 s, from the stages recorded in there, scaled")
+    assert "half or double of it is possible; not known: chunk" in line()
+    assert "unknown, as no finished run is recorded in there" in line(like=None)
+    assert "unknown, as the runs recorded in there are of another encoder" in line(encoder="other")
+    assert "too small to scale (1,000 documents, 200 training queries)" in line(replace(SIZE, documents=31_000))
+    assert "about" in line(replace(SIZE, documents=30_000))
+
+
+def test_disk_is_counted_by_hand(parameters: Parameters, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 256}))
+    (tmp_path / "model.safetensors").write_bytes(b"0" * 1024)
+    sections = parameters.model_copy(update={"encoder": parameters.encoder.model_copy(update={"source": str(tmp_path)})})
+    million = replace(SIZE, documents=1 << 20)
+    # 3 rounds x 2^20 vectors x 256 numbers x 4 bytes = 3 GiB, an index of each, all of it twice
+    assert disk_line(million, sections, tmp_path).startswith(
+        "disk of the first run: about 12.0 GiB (vectors 3.0, flat indexes 3.0, weights"
+    )
+    assert "unknown before the encoder is here" in disk_line(million, sections, None)
+
+
+def test_what_a_project_has_recorded_is_read(small_project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.projects.estimate.recorded", lambda lock: dict.fromkeys(lock, 1.0))
+    monkeypatch.setattr("flows.projects.estimate.read_lock", lambda: {"prepare": {}})
+    found = known(small_project.folder)
+    assert found is not None
+    assert (found.size.documents, found.size.train, found.seconds) == (60, 40, {"prepare": 1.0})
+    assert found.size.tokens == 24, "no more is read"
+    assert known(tmp_path) is None
+
+
+def test_the_size_of_data_is_what_is_read_of_it(parameters: Parameters) -> None:
+    counts = {split: {"queries": number} for number, split in enumerate(("train", "dev", "test"))}
+    stats = {"documents": {"count": 5, "words": {"mean": 20.0}}, "splits": counts}
+    assert size_of(stats, parameters) == Size(5, 0, 1, 2, pytest.approx(1.35 * 20 + 2))
+    stats["documents"]["words"] = {"mean": 500.0}  # type: ignore[index]
+    assert size_of(stats, parameters).tokens == 64

@@ -1,0 +1,252 @@
+"""`retemper new`: a project by flags and by questions, its refusals, and what a stop or a kill leaves."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.stage.safe_yaml import parse_yaml
+from tests.forks import retemper
+
+TINY = "package:cognition/model"
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def call(tmp_path: Path, toy_environment: dict[str, str], checkout: Path) -> Call:
+    """`call("new", ...)` in an otherwise empty folder, with the code of the working tree."""
+
+    def called(*arguments: str, folder: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        code = ["--code", str(checkout)] if arguments[0] == "new" else []
+        return retemper([arguments[0], *code, *arguments[1:]], folder, toy_environment)
+
+    return called
+
+
+@pytest.fixture
+def data(tmp_path: Path, tiny_corpus: Any) -> Path:
+    """The tiny corpus as a BEIR folder of the test's own."""
+    import shutil
+
+    return Path(shutil.copytree(tiny_corpus.beir, tmp_path / "beir"))
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout.rstrip("\n")
+
+
+def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Path, tmp_path: Path, checkout: Path) -> None:
+    flags = ["--data", "beir", "--queries", "corpus", "--encoder", TINY, "--share", "remote", "--document-length", "auto"]
+    done = call(
+        "new", "mine", *flags, "--set", "rounds.star=", "--set", "mine=", "--set", "mine={}", "--set", "adore={}", "--set", "fuse={}"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "documents           60 " in done.stdout
+    assert "time of the first run: unknown, as no finished run is recorded" in done.stdout
+    assert "disk of the first run: about" in done.stdout
+    project = tmp_path / "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beir", "mine", "remote"], "nothing else is left"
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "log", "--format=%s") == "Start a Retemper project"
+    tracked = git(project, "ls-files").splitlines()
+    needed = {
+        "Makefile",
+        "dvc.yaml",
+        "dvc.lock",
+        "pyproject.toml",
+        "retemper.toml",
+        "tasks/train/__main__.py",
+        "docs/recipes/ance_maxp.yaml",
+    }
+    assert needed <= set(tracked)
+    assert not [name for name in tracked if name.startswith(("tests/", "benchmarks/", ".ci/", "CHANGELOG"))]
+    parameters = parse_yaml((project / "params.yaml").read_text())
+    assert parameters["dataset"]["source"] == "beir:../beir"
+    assert parameters["encoder"]["source"] == TINY
+    assert parameters["pretrain"] == {}
+    assert list(parameters["rounds"]) == ["init", "warmup"]
+    assert parameters["tokenize"]["document_length"] % 32 == 0
+    assert "# use 128 or more" in (project / "params.yaml").read_text(), "comments stay"
+    assert "url = " + str(tmp_path / "remote") in (project / ".dvc/config").read_text()
+    assert git(checkout, "rev-parse", "HEAD") in (project / "retemper.toml").read_text()
+    assert project.stat().st_mode == data.stat().st_mode, "as any other folder"
+    planned = call("run", "--dry-run", "--json", folder=project)
+    assert planned.returncode == 0, planned.stderr
+    stages = [entry["stage"] for entry in json.loads(planned.stdout)]
+    assert "prepare" not in stages, "it has run"
+    assert "report" in stages
+
+
+def test_documents_alone_become_a_project_of_made_queries(call: Call, data: Path, tmp_path: Path) -> None:
+    for path in [data / "queries.jsonl", *(data / "qrels").iterdir()]:
+        path.unlink()
+    (data / "qrels").rmdir()
+    (tmp_path / "mine").mkdir()  # an empty folder is as good as none
+    done = call(
+        "new", "mine", "--data", str(data), "--encoder", TINY, "--share", "cache:cache", "--defaults", "--set", "report.test=permutation"
+    )
+    assert done.returncode == 0, done.stderr
+    parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())
+    assert (parameters["queries"], parameters["pseudo"]["per_document"], parameters["report"]["test"]) == ("pseudo", 3, "permutation")
+    assert parameters["dataset"]["source"] == f"beir:{data}", "an absolute path stays"
+    assert not (tmp_path / "mine/.retemper/recipe.json").exists()
+    assert list((tmp_path / "cache/files/md5").glob("*/*")), "what was checked is in the shared cache"
+    registered = [path.read_text() for path in (tmp_path / "cache/projects").iterdir()]
+    assert any(str(tmp_path / "mine") in text for text in registered)
+
+
+FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": "none", "--document-length": "64"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "flags", "expected"),
+    [
+        ("full", FLAGS, "full: found a folder with files, expected a new or empty one; name another"),
+        ("file", FLAGS, "file: found a file, expected a new folder; name another"),
+        ("a/b", FLAGS, "a: no such folder, expected one to make the project in; make it first"),
+        (
+            "mine",
+            {},
+            "new: no terminal to ask on, and no --data, --queries, --encoder, --share, --document-length; give them, or --data and",
+        ),
+        ("mine", {"--encoder": TINY, "--defaults": ""}, "new: no terminal to ask on, and no --data; give them"),
+        ("mine", FLAGS | {"--data": "nowhere"}, "dataset 'nowhere': unknown kind 'nowhere', expected demo | beir:PATH"),
+        ("mine", FLAGS | {"--data": "beir:nowhere"}, "nowhere: not found, expected a BEIR folder"),
+        (
+            "mine",
+            FLAGS | {"--data": "full"},
+            "full: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet",
+        ),
+        ("mine", FLAGS | {"--queries": "some"}, "queries: found 'some', expected corpus"),
+        ("mine", FLAGS | {"--encoder": "./nowhere"}, "encoder './nowhere': no such folder"),
+        ("mine", FLAGS | {"--encoder": "full"}, "no config.json in full"),
+        ("mine", FLAGS | {"--share": ""}, "share: found nothing, expected none, a remote"),
+        ("mine", FLAGS | {"--share": "a/b/c"}, "a/b not found; create it, or mount it"),
+        ("mine", FLAGS | {"--document-length": "long"}, "document length: found 'long', expected a number of tokens"),
+        ("mine", FLAGS | {"--set": "rounds.star.lr=fast"}, "params.yaml: rounds.star.lr: found 'fast'"),
+        ("mine", FLAGS | {"--set": "rounds.star"}, "--set rounds.star: expected section.key=value"),
+        ("mine", FLAGS | {"--code": "full"}, "expected the URL or folder of a git repository of Retemper"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    call: Call, data: Path, tmp_path: Path, folder: str, flags: dict[str, str], expected: str
+) -> None:
+    assert data.is_dir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").touch()
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    done = call("new", *[word for flag, value in flags.items() for word in (flag, value) if word or flag == "--share"], folder)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert expected in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "expected"),
+    [
+        (
+            "qrels/train.tsv",
+            "q00\tnowhere\t1\n",
+            "beir/qrels/train.tsv:42: document 'nowhere' is not in the dataset (1 such lines); add it, or set",
+        ),
+        ("corpus.jsonl", "{\n", "beir/corpus.jsonl:61: not JSON"),
+    ],
+)
+def test_unfit_data_is_refused_with_its_line_and_leaves_nothing(
+    call: Call, data: Path, tmp_path: Path, name: str, line: str, expected: str
+) -> None:
+    with (data / name).open("a") as file:
+        file.write(line)
+    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert expected in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["beir"]
+
+
+def test_data_without_training_queries_is_refused(call: Call, data: Path, tmp_path: Path) -> None:
+    (data / "qrels/train.tsv").unlink()
+    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults")
+    assert done.returncode == 2
+    assert "found judged queries of dev 10, test 10, expected train" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["beir"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stop_leaves_nothing_and_a_kill_nothing_for_long(
+    data: Path, tmp_path: Path, toy_environment: dict[str, str], checkout: Path, number: int, call: Call
+) -> None:
+    words = ["new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--code", str(checkout)]
+    script = [sys.executable, "-c", "import sys; from flows.cli.main import main; sys.exit(main())"]
+    process = subprocess.Popen(
+        [*script, *words], cwd=tmp_path, env=toy_environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob(".retemper-new-*/dvc.yaml")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    left = sorted(path.name for path in tmp_path.iterdir() if path != data)
+    if number == signal.SIGTERM:
+        assert process.returncode == 128 + signal.SIGTERM
+        assert "retemper: stopped; nothing was left behind" in said
+        assert left == []
+    else:
+        assert len(left) == 1 and left[0].startswith(".retemper-new-")
+        with (data / "corpus.jsonl").open("a") as file:
+            file.write("{\n")
+        assert call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults").returncode == 2
+        assert [path.name for path in tmp_path.iterdir()] == ["beir"], "what the kill left is gone"
+
+
+@pytest.mark.usefixtures("data")
+def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str, str], checkout: Path) -> None:
+    """A wrong answer is refused and asked again; an empty one is the default."""
+    pid, screen = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        script = "import sys; from flows.cli.main import main; sys.exit(main())"
+        words = ["new", "mine", "--code", str(checkout), "--set", "tokenize.query_length=16"]
+        os.execve(sys.executable, [sys.executable, "-c", script, *words], toy_environment | {"TERM": "dumb", "COLUMNS": "200"})
+    text = ""
+
+    def read(until: str) -> None:
+        nonlocal text
+        readable = select.poll()
+        readable.register(screen, select.POLLIN)
+        deadline = time.monotonic() + 120
+        while until not in text:
+            assert time.monotonic() < deadline, text
+            if readable.poll(100):
+                text += os.read(screen, 4096).decode()
+        text = text.partition(until)[2]
+
+    for question, answer in (
+        ("Documents, queries, and judgments", "nowhere"),
+        ("unknown kind 'nowhere'", "beir"),
+        ("Queries: corpus", ""),
+        ("Encoder to start from", "./nowhere"),
+        ("no such folder", TINY),
+        ("The team's remote", ""),
+        ("95 % have at most", "zero"),
+        ("found 'zero'", "40"),
+    ):
+        read(question)
+        os.write(screen, f"{answer}\n".encode())
+    read("committed; next: cd mine && retemper run")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(screen)
+    parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())
+    assert (parameters["dataset"]["source"], parameters["queries"], parameters["encoder"]["source"]) == ("beir:../beir", "corpus", TINY)
+    assert (parameters["tokenize"]["document_length"], parameters["tokenize"]["query_length"]) == (40, 16)
