@@ -1,8 +1,8 @@
 """The three trees of an upgrade and their merge by git, in a clone that is thrown away: the project sees the result or nothing.
 
 Base is the Retemper that the project was made from, theirs the newer one, ours the project. What a project does not have of Retemper
-(its tests, its benchmarks, docs that were removed) is in neither, so it does not come back; what is only the project's is as ours in
-both, so it stays.
+(its tests, its benchmarks, docs that were removed) is left out of both, so it does not come back; so are files that are the project's
+alone, and git keeps them as it keeps whatever only ours has.
 """
 
 from collections.abc import Collection, Mapping
@@ -63,7 +63,7 @@ def files_of(tree: str, clone: Path) -> dict[str, str]:
 
 
 def adapt(trees: Trees, *, ours: Collection[str] = (), theirs: Collection[str] = ()) -> Trees:
-    """The trees with what is only Retemper's left out, and what is only the project's alike in all three.
+    """The trees, base and theirs without what is only Retemper's or only the project's.
 
     Files named in `ours` stay as the project has them; those in `theirs` become as Retemper has them. UserError for a name that neither
     has.
@@ -82,8 +82,6 @@ def adapt(trees: Trees, *, ours: Collection[str] = (), theirs: Collection[str] =
     base, newer = (
         {path: entry for path, entry in side.items() if path not in gone and path not in own} for side in (trees.base, trees.theirs)
     )
-    for path in own & trees.ours.keys():
-        base[path] = newer[path] = trees.ours[path]
     for path in theirs:
         base.pop(path, None)
         if path in trees.ours:
