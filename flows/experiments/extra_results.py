@@ -50,16 +50,17 @@ class Made:
         """Header and a row for each system; `above` has the letters of those it is significantly above. `best` is marked."""
         metric = self.about["metric"]
         measures = [metric, *(name for name in next(iter(self.metrics.values()))[split] if name != metric)]
-        above = dict.fromkeys(self.about["systems"], "")
+        above: dict[str, list[str]] = {system: [] for system in self.about["systems"]}
+        between = " " if len(above) > len(string.ascii_lowercase) else ""  # aa is then one letter
         for pair in self.tests["splits"][split]["pairs"]:
             if pair["significant"]:
                 winner, loser = ("system", "baseline") if pair["difference"] > 0 else ("baseline", "system")
-                above[pair[winner]] += self.letters[pair[loser]]
+                above[pair[winner]].append(self.letters[pair[loser]])
         body = [
             [
                 f"{self.letters[system]} {system}{' *' if system == best else ''}",
                 f"{self.metrics[system][split][metric]:.4f}",
-                "".join(sorted(marks)),
+                between.join(sorted(marks, key=lambda mark: (len(mark), mark))),
                 *(f"{self.metrics[system][split][name]:.4f}" for name in measures[1:]),
             ]
             for system, marks in above.items()

@@ -89,6 +89,14 @@ def test_the_table_names_what_each_is_above() -> None:
     assert "the best on" not in extra_results.text(made, "elsewhere")
 
 
+def test_letters_of_more_systems_than_the_alphabet_has_are_told_apart() -> None:
+    systems = [f"s{number}" for number in range(27)]
+    pairs = [{"system": "s0", "baseline": one, "significant": True, "difference": 0.1} for one in ("s26", "s1")]
+    about = {"systems": systems, "metric": "AP"}
+    made = extra_results.Made("nq", about, {one: {"test": {"AP": 0.5}} for one in systems}, {"splits": {"test": {"pairs": pairs}}})
+    assert made.rows("test", "s0")[1][0][2] == "b aa"
+
+
 def test_mtebs_json_leaves_out_what_mteb_would_count_otherwise(written: Path) -> None:
     told = json.loads((written / "mteb/star.json").read_text())
     assert (told["task_name"], told["dataset_revision"]) == ("nq", "r")
