@@ -40,6 +40,11 @@ class Tree:
     tip: str | None
 
 
+def folder_of(project: Path) -> Path:
+    """The project's folder in the worktree."""
+    return (project / FOLDER).resolve() / git("rev-parse", "--show-prefix", folder=project)
+
+
 def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
     """The worktree at commit `follow` of `project`'s repository; made again if it is missing or a kill left it half-made.
 

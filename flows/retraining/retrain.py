@@ -24,6 +24,8 @@ from flows.champions.champion import Champion
 from flows.champions.history import Ended, Result
 from flows.champions.measurement import OF_SERVER, SCRATCH, NotComparable, evaluate_champion, values
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of
+from flows.exporting.export import export_run
+from flows.exporting.settings import read_export
 from flows.intake import batches, inbox, settings
 from flows.parameters import edit
 from flows.parameters.sources import source_keys
@@ -54,7 +56,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
 
     `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
-    display = Display()
+    display, exports = Display(), read_export(project)
     with locks.only_run(project / LOCK):
         history.remember_killed(project)
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
@@ -81,6 +83,10 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         history.remember(project, ended, display.warn)
         if problem := retraining_tree.push(project):
             display.warn(problem)
+        if ended.commit:
+            outcome = {key: getattr(ended, key) for key in ("result", "reason", "champion", "candidate")} | {"retraining": ended.id}
+            with contextlib.chdir(retraining_tree.folder_of(project)):
+                export_run(project, exports, display.warn, commit=ended.commit, outcome=outcome)
     display.line(f"{champion.timestamp()} {ended.line}" if dated else f"\n{ended.line}")
     if ended.result != "unchanged":
         facts = {"champion": ended.champion, "candidate": ended.candidate, "commit": ended.commit}
