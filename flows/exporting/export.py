@@ -35,13 +35,13 @@ def export_run(
     if not settings.targets:
         return []
     try:
-        return export(project, settings, gather(commit, outcome), warn)
+        return export(project, settings, gather(commit, outcome), warn=warn)
     except Exception as error:  # all that was asked of the run is done
         warn(printable(f"this run is not exported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"))
         return []
 
 
-def export(project: Path, settings: Export, record: Record | None, warn: Callable[[str], None]) -> list[str]:
+def export(project: Path, settings: Export, record: Record | None, *, warn: Callable[[str], None]) -> list[str]:
     """Export `record` from the folder `project`; returns the targets that it went to. One that has it already is left alone."""
     if not record:
         return []
@@ -53,7 +53,7 @@ def export(project: Path, settings: Export, record: Record | None, warn: Callabl
     (project / FOLDER).mkdir(parents=True, exist_ok=True)
     file = (project / FOLDER / "record.json").absolute()
     write_json(file, {"settings": settings.model_dump(), "record": vars(record)})
-    problems = _run(project, due, file, settings.seconds)
+    problems = _run(project, due, file, seconds=settings.seconds)
     sent = [name for name in due if not problems[name]]
     write_json(project / DONE, done | {name: wanted[name] for name in sent})
     for name, problem in problems.items():
@@ -62,7 +62,7 @@ def export(project: Path, settings: Export, record: Record | None, warn: Callabl
     return sent
 
 
-def _run(project: Path, names: list[str], file: Path, seconds: float) -> dict[str, str]:
+def _run(project: Path, names: list[str], file: Path, *, seconds: float) -> dict[str, str]:
     """Run the exports beside one another; returns what went wrong with each, empty where nothing did."""
     processes, deadline = Processes(), time.monotonic() + seconds
     env = {**OURS, **environment()}

@@ -38,7 +38,7 @@ def send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Export, R
 
     def sent(settings: Export, record: Record) -> list[str]:
         warned: list[str] = []
-        found = export(tmp_path, settings, record, warned.append)
+        found = export(tmp_path, settings, record, warn=warned.append)
         assert warned == []
         return found
 
@@ -148,11 +148,11 @@ def test_an_unreachable_server_is_one_warning_and_asked_again(tmp_path: Path) ->
     pytest.importorskip("mlflow")
     warned: list[str] = []
     settings = Export(seconds=300, mlflow=Mlflow(uri=f"http://127.0.0.1:{free_port()}"))
-    assert export(tmp_path, settings, RECORD, warned.append) == []
+    assert export(tmp_path, settings, RECORD, warn=warned.append) == []
     (line,) = warned
     assert line.startswith("not exported to mlflow: MlflowException: ") and line.endswith("; the next run tries again"), line
     assert "\n" not in line
-    assert export(tmp_path, settings, RECORD, warned.append) == []
+    assert export(tmp_path, settings, RECORD, warn=warned.append) == []
     assert len(warned) == 2
 
 
@@ -162,7 +162,7 @@ def test_a_server_that_is_silent_costs_a_bounded_time(tmp_path: Path) -> None:
         warned: list[str] = []
         settings = Export(seconds=1, mlflow=Mlflow(uri=f"http://127.0.0.1:{silent.getsockname()[1]}"))
         began = time.monotonic()
-        assert export(tmp_path, settings, RECORD, warned.append) == []
+        assert export(tmp_path, settings, RECORD, warn=warned.append) == []
         assert time.monotonic() - began < 60, "MLflow itself would wait for minutes"
     assert warned == ["not exported to mlflow: no answer within 1 s; the next run tries again"]
 
@@ -173,7 +173,7 @@ def test_no_key_of_wandb_is_one_warning(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
     warned: list[str] = []
-    assert export(tmp_path, Export(seconds=120, wandb=Wandb()), RECORD, warned.append) == []
+    assert export(tmp_path, Export(seconds=120, wandb=Wandb()), RECORD, warn=warned.append) == []
     (line,) = warned
     assert line.startswith("not exported to wandb: ") and "no answer" not in line, line
 
@@ -183,7 +183,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "path/mlflow/__init__.py").write_text("raise ModuleNotFoundError('no mlflow', name='mlflow')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'path'}:{Path(__file__).resolve().parents[3]}")
     warned: list[str] = []
-    assert export(tmp_path, Export(mlflow=Mlflow(uri="mlruns")), RECORD, warned.append) == []
+    assert export(tmp_path, Export(mlflow=Mlflow(uri="mlruns")), RECORD, warn=warned.append) == []
     assert warned == [
         "not exported to mlflow: mlflow is not installed; pip install -c constraints.txt 'retemper[mlflow]'; the next run tries again"
     ]
