@@ -19,6 +19,7 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import EventTrigger, Posture
 
 from flows.champions.history import Result
+from flows.process.prepared import FORKS
 from flows.scheduling import heartbeats
 
 TAG = "retemper-folder:0123456789ab"
@@ -126,6 +127,7 @@ def test_a_killed_worker_is_crashed_and_a_long_run_is_not(retraining: Any, serve
     """Two clones, two workers; one is killed with all its children, the other's run takes longer than the dead one's silence."""
     killed = retraining
     killed.environment |= {"PREFECT_API_URL": server_url, heartbeats.FREQUENCY: str(heartbeats.LEAST)}
+    del killed.environment[FORKS]  # its stages are to be children of the worker
     top = killed.folder.parent
     killed.git("clone", "--quiet", str(killed.folder), str(top / "other"))
     living = type(killed)(top / "other", killed.source, killed.environment | {"TOY_ACTS": str(top / "other.acts")})
