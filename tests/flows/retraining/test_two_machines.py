@@ -1,6 +1,7 @@
 """Two machines that retrain at once: two clones of a toy project (conftest) with one git remote and one DVC remote."""
 
 import shutil
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def outcomes(project: Any) -> list[tuple[str, str, int | None]]:
 
 def test_the_second_decides_again(pair: tuple[Any, Any]) -> None:
     first, second = pair
+    (second.folder / "export.yaml").write_text("tensorboard: {folder: events}\nseconds: 300\n")
     second.act("wait")
     process = second.start("retrain")
     second.at_work()
@@ -50,6 +52,8 @@ def test_the_second_decides_again(pair: tuple[Any, Any]) -> None:
         "champion/1 of this machine (a) is superseded by another machine's champion/1"
     ) in out.splitlines()
     assert out.splitlines()[-1].startswith("retraining promoted: a against champion/1: nDCG@10 +0.2000 on dev")
+    if find_spec("tensorboard"):
+        assert len(list((second.folder / "events").glob("*/events.out.tfevents.*"))) == 1, "the outcome that counts"
     assert first.retrain().startswith("retraining refused: a against champion/2: nDCG@10 -0.2000 on dev")
     assert machines.fetch(second.folder) == machines.Met()
     assert champion.read_champions(first.folder) == champion.read_champions(second.folder)
