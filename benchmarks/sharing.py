@@ -1,12 +1,16 @@
 """Two clones over one remote: who has not computed anything runs nothing. Prints seconds; ends with an error where a stage ran.
 
     python benchmarks/sharing.py --data beir:FOLDER --encoder package:MODULE/FOLDER [--s3 MOTO_SERVER]
+    python benchmarks/sharing.py --records 10000
 
 `--s3` repeats it over an S3 server of this machine: the path of moto's `moto_server`, from an environment of its own (its
 botocore and dvc-s3's conflict); this environment then needs `pip install 'dvc[s3]'`.
+
+`--records N` measures what start and push ask of a remote with N recorded runs and N records of how they were made, beside one with 10.
 """
 
 import argparse
+import hashlib
 import os
 import re
 import resource
@@ -32,7 +36,7 @@ def call(folder: Path, *command: str) -> str:
     kept = {
         name: value for name, value in os.environ.items() if name == "PREFECT_API_URL" or not name.startswith(("PREFECT", "GIT", "DVC"))
     }
-    own = {"PYTHONPATH": str(folder), "DVC_GLOBAL_CONFIG_DIR": str(home), "DVC_NO_ANALYTICS": "1", **KEYS}
+    own = {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "DVC_GLOBAL_CONFIG_DIR": str(home), "DVC_NO_ANALYTICS": "1", **KEYS}
     who = {f"GIT_{role}_{what}": "bench@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     done = subprocess.run(list(command), cwd=folder, env=kept | own | who, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -102,15 +106,51 @@ def share(first: Path, name: str, url: str, *options: str) -> None:
     retemper(first, "remote", "remove", name)
 
 
+def records(folder: Path, count: int) -> dict[str, float]:
+    """Seconds of what a run asks of a remote with `count` records: a fresh clone, then nothing new, then one that has them all to send."""
+    digests = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(count)]
+    project, remote = folder / f"project{count}", folder / f"remote{count}"
+    for place in (project, remote):
+        place.mkdir()
+    (remote / "retemper.json").write_text("{}")
+    for one in digests:
+        run, made = remote / "runs" / one[:2] / one / one[::-1], remote / "made" / one[:2] / f"{one}.json"
+        for file, text in ((run, "cmd: x\nouts: []\n"), (made, "{}")):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    dvc = [sys.executable, "-m", "dvc"]
+    call(project, "git", "init", "--quiet")
+    call(project, *dvc, "init", "--quiet")
+    call(project, *dvc, "remote", "add", "--quiet", "--default", "team", str(remote))
+
+    def seconds(command: str) -> float:
+        began = time.monotonic()
+        call(project, sys.executable, "-m", "flows.repository.dvc", command)
+        return time.monotonic() - began
+
+    found = {"start, fresh clone": seconds("runs"), "start": seconds("runs"), "push": seconds("push")}
+    for name in ("runs", "made"):
+        shutil.rmtree(remote / name)
+    return found | {"first push": seconds("push")}
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--data", required=True)
-    arguments.add_argument("--encoder", required=True)
+    arguments.add_argument("--data")
+    arguments.add_argument("--encoder")
+    arguments.add_argument("--records", type=int, metavar="N")
     arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="more parameters of the first run")
     arguments.add_argument("--s3", metavar="MOTO_SERVER")
     options = arguments.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="sharing-"))
     try:
+        if options.records:
+            few, many = records(folder, 10), records(folder, options.records)
+            for name, seconds in many.items():
+                print(f"{name}: {few[name]:.1f} s with 10 records, {seconds:.1f} s with {options.records:,}")
+            return
+        if not (options.data and options.encoder):
+            arguments.error("expected --data and --encoder, or --records")
         first = clone(ROOT, folder / "first")
         executed, seconds = run(first, f"dataset.source={options.data}", f"encoder.source={options.encoder}", *options.set)
         print(f"first run: executed {executed}, {seconds}", flush=True)

@@ -75,15 +75,20 @@ def crown(project: Path, champion: Champion, branch: tuple[str, str | None] | No
 
     GitFailed where the number is taken (another was crowned meanwhile) or the branch has moved: then nothing has changed.
     """
+    tag = tag_object(project, champion)
+    moves = [f"update {BRANCH} {branch[0]} {branch[1] or ZERO}"] if branch else []
+    move(project, [*moves, f"create {TAGS}{champion.number} {tag}"])
+    return champion
+
+
+def tag_object(project: Path, champion: Champion) -> str:
+    """Write the annotated tag of a champion, which no name leads to yet; returns its digest."""
     record = {name: value for name, value in asdict(champion).items() if name not in ("number", "commit")}
     message = f"{describe(champion)}\n\n{json.dumps(record, indent=1, ensure_ascii=False)}\n"
     stamp = f"{int(datetime.now(UTC).timestamp())} +0000"
     tagger = f"{NOBODY['GIT_COMMITTER_NAME']} <{NOBODY['GIT_COMMITTER_EMAIL']}> {stamp}"
     body = f"object {champion.commit}\ntype commit\ntag champion/{champion.number}\ntagger {tagger}\n\n{message}"
-    tag = git("mktag", text=body, folder=project)
-    moves = [f"update {BRANCH} {branch[0]} {branch[1] or ZERO}"] if branch else []
-    move(project, [*moves, f"create {TAGS}{champion.number} {tag}"])
-    return champion
+    return git("mktag", text=body, folder=project)
 
 
 def describe(champion: Champion) -> str:

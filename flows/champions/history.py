@@ -4,19 +4,18 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from flows.champions import champion, tree
 from flows.champions.champion import Champion
 from flows.process.display import Display
-from flows.repository.git import git
 
 AT_WORK = Path(".retemper/at_work.json")  # the retraining in progress; if the next one finds it, that one was killed
 HISTORY = Path(".retemper/retrainings.jsonl")
 
-Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped", "set", "rollback"]  # the last two by hand
+Result = Literal["promoted", "refused", "unchanged", "failed", "killed", "stopped", "superseded", "set", "rollback"]  # the last two by hand
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,21 @@ def read_history(project: Path) -> list[Ended]:
         for line in (project / HISTORY).read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError):  # a line that a full disk truncated
                 local.append(json.loads(line))
-    known = {entry["id"] for entry in local}
-    shared = []
+    branch: dict[str, Ended] = {}
     if tree.resolve(project, tree.BRANCH):
-        for commit in git("rev-list", "--first-parent", "--reverse", tree.BRANCH, "--", tree.RECORD, folder=project).split():
-            entry = recorded(project, commit)
-            if entry and entry.id not in known:
-                shared.append(entry)
-    return [*shared, *(Ended(**entry) for entry in local)]
+        for commit in tree.records(project, tree.BRANCH):
+            if entry := recorded(project, commit):
+                branch[entry.id] = entry
+    here = [_as_on_branch(Ended(**entry), branch.get(entry["id"])) for entry in local]
+    known = {entry.id for entry in here}
+    return [*(entry for entry in branch.values() if entry.id not in known), *here]
+
+
+def _as_on_branch(entry: Ended, shared: Ended | None) -> Ended:
+    """What all machines say of a retraining: a champion of this one may have been superseded since."""
+    if shared is None or (shared.result, shared.champion) == (entry.result, entry.champion):
+        return entry
+    return replace(entry, result=shared.result, reason=shared.reason, champion=shared.champion, commit=shared.commit)
 
 
 def recorded(project: Path, commit: str) -> Ended | None:

@@ -15,7 +15,6 @@ from tasks.core.stage.errors import UserError
 FOLDER = Path(".retemper/retraining")
 BRANCH = "refs/heads/retemper/retraining"
 TAGS = "refs/tags/champion/"
-ASK_SECONDS, SEND_SECONDS = 60, 300  # to a git remote, at most
 RECORD = "retraining.json"
 KEPT = ("dvc.lock", "data/source.json")  # of the last retraining, whatever the followed branch has
 COMMITTED = (*KEPT, "params.yaml", RECORD)
@@ -40,11 +39,16 @@ class Tree:
     tip: str | None
 
 
-def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
+def folder_of(project: Path) -> Path:
+    """The project's folder in the worktree."""
+    return (project / FOLDER).resolve() / git("rev-parse", "--show-prefix", folder=project)
+
+
+def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
     """The worktree at commit `follow` of `project`'s repository; made again if it is missing or a kill left it half-made.
 
     `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. One process at a time
-    (the caller holds a lock): git locks found here were left by a process that died. Other machines' results are fetched first.
+    (the caller holds a lock): git locks found here were left by a process that died. `meet` then takes over what other machines did.
     """
     followed = resolve(project, follow)
     if followed is None:
@@ -54,8 +58,7 @@ def prepare(project: Path, follow: str, warn: Callable[[str], None]) -> Tree:
     common = Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=project))
     for left in (common / f"{BRANCH}.lock", *(common / TAGS).glob("*.lock")):
         left.unlink(missing_ok=True)
-    if problem := fetch(project):
-        warn(problem)
+    meet(project)
     folder = make_worktree(root, followed, project, clean=False)  # what the last retraining made is still there
     if not (folder / "dvc.yaml").exists():
         raise UserError(f"{follow}: no dvc.yaml in commit {followed[:12]}; commit it first")
@@ -81,7 +84,7 @@ def commit(tree: Tree, message: str) -> str:
     git("add", "--force", "--", *here, folder=tree.folder)
     content = git("write-tree", folder=tree.root)
     parents = [tree.tip] if tree.tip else []
-    if not tree.tip or not _is_ancestor(tree.root, tree.followed, tree.tip):
+    if not tree.tip or not is_ancestor(tree.root, tree.followed, tree.tip):
         parents.append(tree.followed)
     return git("commit-tree", content, *(word for parent in parents for word in ("-p", parent)), text=message, folder=tree.root, env=NOBODY)
 
@@ -91,74 +94,20 @@ def move(folder: Path, updates: Sequence[str]) -> None:
     git("update-ref", "--stdin", text="\n".join(["start", *updates, "prepare", "commit", ""]), folder=folder)
 
 
-def _is_ancestor(folder: Path, first: str, second: str) -> bool:
+def records(folder: Path, *span: str) -> list[str]:
+    """The commits of the branch in `span` (as for `git rev-list`) that bring a record of their own, oldest first."""
+    commits = git("rev-list", "--first-parent", "--reverse", *span, folder=folder).split()
+    path = git("rev-parse", "--show-prefix", folder=folder) + RECORD
+    names = "".join(f"{commit}:{path}\n" for commit in (f"{commits[0]}^", *commits)) if commits else ""
+    # Not `rev-list -- RECORD`: it leaves out a commit with the record of its second parent, as flows.champions.machines makes them.
+    blobs = git("cat-file", "--batch-check=%(objectname)", text=names, folder=folder).splitlines()
+    return [commit for commit, before, blob in zip(commits, blobs, blobs[1:], strict=False) if blob != before and " " not in blob]
+
+
+def is_ancestor(folder: Path, first: str, second: str) -> bool:
+    """Whether commit `first` is `second`, or before it."""
     try:
         git("merge-base", "--is-ancestor", first, second, folder=folder)
     except GitFailed:  # status 1: it is not, or the two have nothing in common
         return False
     return True
-
-
-def fetch(project: Path) -> str | None:
-    """Fetch what other machines have added to the branch and the tags. Returns one line if the remote is unavailable, else None.
-
-    UserError if both sides have added something: it is unclear which champion is right.
-    """
-    remote = _remote(project)
-    if not remote:
-        return None
-    here = _refs(project)
-    try:
-        there = _refs_of(project, remote)
-        new = {name: digest for name, digest in there.items() if here.get(name) != digest}
-        if new:
-            git("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", remote, *new, timeout=SEND_SECONDS, folder=project)
-    except GitFailed as error:
-        return f"git remote {remote}: not asked for the champions of other machines: {_without_address(error)}"
-    ahead = BRANCH in new and BRANCH in here and _is_ancestor(project, new[BRANCH], here[BRANCH])
-    split = BRANCH in new and BRANCH in here and not ahead and not _is_ancestor(project, here[BRANCH], new[BRANCH])
-    parted = [name for name in new if (split if name == BRANCH else name in here)]
-    if parted:
-        names = ", ".join(name.removeprefix("refs/heads/").removeprefix("refs/tags/") for name in parted)
-        raise UserError(
-            f"{names}: another here than on git remote {remote}, for two machines retrained at once; delete the one here "
-            f"(git update-ref -d {parted[0]}) to go on with the remote's"
-        )
-    updates = [f"update {name} {digest} {here.get(name, ZERO)}" for name, digest in new.items() if not (ahead and name == BRANCH)]
-    if updates:
-        move(project, updates)
-    return None
-
-
-def push(project: Path) -> str | None:
-    """Push branch and tags to the git remote, where there is one; what went wrong in one line without its address, else None."""
-    remote, refs = _remote(project), _refs(project)
-    if not (remote and refs):
-        return None
-    try:
-        there = _refs_of(project, remote)
-        if ahead := [name for name, digest in refs.items() if there.get(name) != digest]:
-            git("push", "--quiet", "--no-verify", remote, *ahead, timeout=SEND_SECONDS, folder=project)
-    except GitFailed as error:
-        return f"git remote {remote}: branch and tags are not pushed, the next run tries again: {_without_address(error)}"
-    return None
-
-
-def _remote(project: Path) -> str | None:
-    remotes = git("remote", folder=project).split()
-    return "origin" if "origin" in remotes else next(iter(remotes), None)
-
-
-def _refs(project: Path) -> dict[str, str]:
-    """Digest of the branch and of every champion's tag here, by name."""
-    listed = git("for-each-ref", "--format=%(refname) %(objectname)", BRANCH, TAGS.rstrip("/"), folder=project)
-    return dict(line.split() for line in listed.splitlines())
-
-
-def _refs_of(project: Path, remote: str) -> dict[str, str]:
-    listed = git("ls-remote", "--refs", remote, BRANCH, f"{TAGS}*", timeout=ASK_SECONDS, folder=project)
-    return {name: digest for digest, name in (line.split("\t") for line in listed.splitlines())}
-
-
-def _without_address(error: GitFailed) -> str:
-    return " ".join("(address)" if "://" in word or "@" in word else word for word in str(error).split())

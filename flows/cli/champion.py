@@ -13,6 +13,7 @@ from tasks.core.stage.errors import printable
 
 if TYPE_CHECKING:
     from flows.champions.champion import Champion
+    from flows.champions.machines import Met
 
 app = group(name="champion", invoke_without_command=True)
 
@@ -49,22 +50,22 @@ def set_champion(
     as_json: Json = False,
 ) -> int:
     """Crown a model by hand."""
-    from flows.champions import champion, tree
+    from flows.champions import champion, machines
 
-    _warn(tree.fetch(Path.cwd()))
+    _meet(machines.fetch(Path.cwd()))
     crowned = champion.choose(Path.cwd(), wanted)
-    _warn(tree.push(Path.cwd()))
+    _meet(machines.push(Path.cwd()))
     return _show(crowned, as_json or context.obj)
 
 
 @app.command(cls=ProjectCommand)
 def rollback(context: typer.Context, as_json: Json = False) -> int:
     """Crown the previous champion again."""
-    from flows.champions import champion, tree
+    from flows.champions import champion, machines
 
-    _warn(tree.fetch(Path.cwd()))
+    _meet(machines.fetch(Path.cwd()))
     crowned = champion.roll_back(Path.cwd())
-    _warn(tree.push(Path.cwd()))
+    _meet(machines.push(Path.cwd()))
     return _show(crowned, as_json or context.obj)
 
 
@@ -122,6 +123,8 @@ def _json(shown: object) -> str:
     return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
-def _warn(problem: str | None) -> None:
-    if problem:
-        print(f"retemper: warning: {printable(problem)}", file=sys.stderr)
+def _meet(met: "Met") -> None:
+    if met.problem:
+        print(f"retemper: warning: {printable(met.problem)}", file=sys.stderr)
+    if met.told:
+        print(f"retemper: {printable(met.told)}", file=sys.stderr)

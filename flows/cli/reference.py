@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from flows.cli import main as command_line
+from flows.exporting.settings import Export
 from flows.parameters.checks import NAME
 from flows.retraining.promotion import Retraining
 from tasks.core.stage.devices import Runtime
@@ -33,7 +34,7 @@ Every key of `params.yaml`, with its values, default, and unit. A key that is no
 number of entries (`rounds.star.lr`); names match `[a-z][a-z0-9_]*`. `null` means that the value is derived, as the description says.
 `retemper run --set SECTION.KEY=VALUE` edits the file. Editors that read `docs/params.schema.json` complete and check it as you type.
 
-`runtime.yaml` and `retraining.yaml`, both optional, are at the end.
+`runtime.yaml`, `retraining.yaml` and `export.yaml`, all optional, are at the end.
 """
 
 
@@ -54,7 +55,7 @@ def schema_text() -> str:
 
 
 def parameters_text() -> str:
-    """docs/parameters.md: a table for each section of params.yaml, then for runtime.yaml and retraining.yaml."""
+    """docs/parameters.md: a table for each section of params.yaml, then for runtime.yaml, retraining.yaml and export.yaml."""
     pages = [INTRODUCTION.format(command=COMMAND)]
     for section, field in Parameters.model_fields.items():
         record = field.annotation
@@ -70,6 +71,7 @@ def parameters_text() -> str:
         pages.append(_section(f"{section}.NAME" if named else section, model))
     pages.append(_section("runtime.yaml", Runtime))
     pages.append(_section("retraining.yaml", Retraining))
+    pages.append(_section("export.yaml", Export))
     return "\n".join(pages)
 
 

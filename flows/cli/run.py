@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,9 +34,12 @@ def run(
 ) -> int:
     """Bring the report up to date: only what changed runs. Then measure every system on the data sets of extra, if there are any."""
     from flows.experiments import extra
+    from flows.exporting.export import export_run
+    from flows.exporting.settings import read_export
     from flows.parameters.recipes import edited
     from flows.pipeline import run
     from flows.pipeline.plan import check_parameters
+    from flows.process.display import Display
     from flows.process.problems import tell
     from flows.repository.worktree import SECOND
 
@@ -46,6 +50,8 @@ def run(
     def edit_and_check() -> None:
         with edited(assignments or [], recipe, lasting=True) as undo:
             check()
+            if own:
+                read_export()
             if own and not targets:
                 extra.check()
         undoing.append(undo)
@@ -63,6 +69,8 @@ def run(
     except run.StagesFailed as failed:
         tell(failed.problems)
         status = failed.status
+    if own and not status and (sent := export_run(Path.cwd(), read_export(), Display().warn)):
+        print(f"exported to {', '.join(sent)}")
     if own and extra.wanted():
         return max(status, extra.run(measure=not (targets or status)))
     return status

@@ -6,13 +6,14 @@ remote beside DVC's own objects, so what a colleague made is known too. No stage
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from flows.repository.git import git
+from flows.repository.small_files import Place, copy
 from tasks.core.stage.files import write_text
 
 FOLDER = "made"  # of a cache or a remote
@@ -61,36 +62,22 @@ def here() -> dict[str, str]:
 
 def send(cache: Path, fs: Any, place: str) -> int:
     """Copy records that the remote at `place` of DVC's filesystem `fs` lacks; returns how many."""
-    there, count = set(_names(fs, place)), 0
-    for name in _local(cache):
-        if name not in there:
-            folder = fs.join(place, FOLDER, name[:2])
-            fs.makedirs(folder, exist_ok=True)
-            fs.pipe_file(fs.join(folder, name), (cache / FOLDER / name[:2] / name).read_bytes())
-            count += 1
-    return count
+    from dvc.fs import LocalFileSystem
+
+    here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    return copy(here, there, sorted(_records(here) - _records(there)))
 
 
 def fetch(cache: Path, fs: Any, place: str) -> int:
     """Copy records that are missing here; returns how many."""
-    known, count = set(_local(cache)), 0
-    for name in _names(fs, place):
-        if name not in known:
-            path = cache / FOLDER / name[:2] / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, fs.cat_file(fs.join(place, FOLDER, name[:2], name)).decode())
-            count += 1
-    return count
+    from dvc.fs import LocalFileSystem
+
+    here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    return copy(there, here, sorted(_records(there) - _records(here)))
 
 
-def _local(cache: Path) -> Iterator[str]:
-    yield from (path.name for path in sorted((cache / FOLDER).glob("*/*.json")) if NAME.fullmatch(path.name))
-
-
-def _names(fs: Any, place: str) -> Iterator[str]:
-    folder = fs.join(place, FOLDER)
-    with suppress(FileNotFoundError):
-        yield from sorted(name for path in fs.find(folder) if NAME.fullmatch(name := path.rpartition("/")[2]))
+def _records(place: Place) -> set[str]:
+    return {name for name in place.names() if NAME.fullmatch(name.rpartition("/")[2])}
 
 
 def told(record: Mapping[str, Any]) -> str:

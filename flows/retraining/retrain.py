@@ -18,12 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flows.champions import champion, history
+from flows.champions import champion, history, machines
 from flows.champions import tree as retraining_tree
 from flows.champions.champion import Champion
 from flows.champions.history import Ended, Result
 from flows.champions.measurement import OF_SERVER, SCRATCH, NotComparable, evaluate_champion, values
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of
+from flows.exporting.export import export_run
+from flows.exporting.settings import read_export
 from flows.intake import batches, inbox, settings
 from flows.parameters import edit
 from flows.parameters.sources import source_keys
@@ -46,8 +48,13 @@ from tasks.core.stage.params import read_yaml
 
 LOCK = Path(".retemper/retraining.lock")
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
+TRIES = 5  # of a decision, where the champion changes meanwhile
 
 T = TypeVar("T")
+
+
+class Overtaken(Exception):
+    """The champion, or the last record, is another than when this retraining began."""
 
 
 def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters, *, dated: bool = False) -> Ended:
@@ -55,7 +62,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
 
     `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
-    display = Display()
+    display, exports = Display(), read_export(project)
     with locks.only_run(project / LOCK):
         history.remember_killed(project)
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
@@ -63,8 +70,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         try:
             with stopping_on_signals(processes):
                 write_json(project / history.AT_WORK, asdict(begun))
-                with _inside(retraining_tree.prepare(project, follow, display.warn)) as tree:
-                    ended = _work(project, tree, begun, check, processes, display)
+                ended = _decided(project, follow, begun, check=check, processes=processes, display=display)
         except KeyboardInterrupt:
             history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
             raise
@@ -80,13 +86,47 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             ended = replace(ended, champion=_number(project))
         ended = replace(ended, reason=printable(ended.reason))
         history.remember(project, ended, display.warn)
-        if problem := retraining_tree.push(project):
-            display.warn(problem)
+        if ended.commit is None:  # otherwise it has been pushed
+            _say(machines.push(project), display)
+        if ended.commit:
+            outcome = {key: getattr(ended, key) for key in ("result", "reason", "champion", "candidate")} | {"retraining": ended.id}
+            with contextlib.chdir(retraining_tree.folder_of(project)):
+                export_run(project, exports, display.warn, commit=ended.commit, outcome=outcome)
     display.line(f"{champion.timestamp()} {ended.line}" if dated else f"\n{ended.line}")
     if ended.result != "unchanged":
         facts = {"champion": ended.champion, "candidate": ended.candidate, "commit": ended.commit}
         notify.notify(ended.result, f"{project.name}: {ended.line}", display.warn, **facts)
     return ended
+
+
+def _decided(project: Path, follow: str, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display) -> Ended:
+    """Retrain and push the outcome; decide again where the champion has changed meanwhile. What is in the cache is not computed again."""
+
+    def meet(folder: Path) -> None:
+        _say(machines.fetch(folder), display)
+
+    for _ in range(TRIES):
+        with _inside(retraining_tree.prepare(project, follow, meet)) as tree:
+            try:
+                ended = _work(project, tree, begun, check, processes, display)
+            except Overtaken as changed:
+                display.line(f"{changed}; deciding again")
+                continue
+        met = machines.push(project) if ended.commit else machines.Met()
+        _say(met, display)
+        if not met.again:
+            return ended
+        history.remember(project, ended, display.warn)
+        begun = Ended(uuid.uuid4().hex[:12], "killed", begun.reason, champion.timestamp())
+        write_json(project / history.AT_WORK, asdict(begun))
+    raise UserError(f"the champion changed {TRIES} times meanwhile; the next retraining decides")
+
+
+def _say(met: machines.Met, display: Display) -> None:
+    if met.problem:
+        display.warn(met.problem)
+    if met.told:
+        display.line(met.told)
 
 
 def _work(
@@ -152,12 +192,20 @@ def _work(
     ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)
     ended = replace(ended, comparison=new.comparison or None)
     write_json(Path(retraining_tree.RECORD), asdict(ended))
+    if champion.read_champions(project) != champions:
+        raise Overtaken("the champion was changed by hand, or by another machine, during this retraining")
+    tree = replace(tree, tip=retraining_tree.resolve(project, retraining_tree.BRANCH))  # another machine's record may have come
     commit = retraining_tree.commit(tree, f"Retraining {ended.id}: {model} {result}\n\n{reason}\n")
-    if promoted:
-        new = replace(new, commit=commit, **champion.record_of(tree.folder, commit, model))
-        champion.crown(tree.root, new, (commit, tree.tip))
-    else:
-        retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
+    try:
+        if promoted:
+            new = replace(new, commit=commit, **champion.record_of(tree.folder, commit, model))
+            champion.crown(tree.root, new, (commit, tree.tip))
+        else:
+            retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
+    except GitFailed as error:
+        if champion.read_champions(project) == champions and retraining_tree.resolve(project, retraining_tree.BRANCH) == tree.tip:
+            raise
+        raise Overtaken("another process recorded something during this retraining") from error
     with contextlib.suppress(GitFailed):  # all is done; the next run checks out again
         git("checkout", "--quiet", "--force", "--detach", commit, folder=tree.root)
     return replace(ended, commit=commit)
@@ -205,7 +253,9 @@ def _nothing_new(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     if tree.tip is None:
         return None
     last = history.recorded(tree.folder, tree.tip)
-    if last is None or last.champion != champion_now or outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(lock_here()):
+    if last is None or last.result == "superseded" or last.champion != champion_now:
+        return None
+    if outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(lock_here()):
         return None
     before = champion.show(tree.folder, tree.tip, str(settings.FILE))
     rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
+from prefect import flow, runtime, tags
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
@@ -19,6 +19,8 @@ from flows.results import metrics
 from flows.retraining.retrain import LOCK, retrain
 from tasks.core.stage.errors import UserError
 
+SKIPPED = "Skipped"  # state of a run that found another one in progress
+
 
 @flow(name="retemper-retraining", persist_result=False)
 def scheduled(follow: str = "HEAD") -> State[None]:
@@ -28,9 +30,10 @@ def scheduled(follow: str = "HEAD") -> State[None]:
         with locks.only_run(project / LOCK):
             pass
     except UserError as error:
-        return Completed(name="Skipped", message=str(error))
+        return Completed(name=SKIPPED, message=str(error))
     try:
-        ended = retrain(project, follow, dated=True)
+        with tags(*runtime.flow_run.tags):  # its pipeline is watched as it is (flows.scheduling.heartbeats)
+            ended = retrain(project, follow, dated=True)
     except UserError as error:
         return Failed(message=str(error))
     logger = get_run_logger()

@@ -282,6 +282,7 @@ def _deploy(schedule: Schedule, pool: str) -> int:
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.exceptions import ObjectNotFound
 
+    from flows.scheduling import heartbeats
     from flows.scheduling.flow import scheduled
 
     with get_client(sync_client=True) as client:
@@ -300,11 +301,12 @@ def _deploy(schedule: Schedule, pool: str) -> int:
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         work_pool_name=pool,
         tags=[mark(machine="")],
-        job_variables={"working_dir": str(Path.cwd())},
+        job_variables={"working_dir": str(Path.cwd()), "env": {heartbeats.FREQUENCY: str(heartbeats.frequency())}},
         entrypoint_type=_module_path(),
     )
     assert not inspect.isawaitable(deployment)  # no event loop is running
     deployment.apply()
+    heartbeats.watch(mark(machine=""), heartbeats.frequency())
     print(f"{FLOW}/{schedule.name} is deployed to pool {pool}; its workers run it in {Path.cwd()}", flush=True)
     return 0
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.champions import tree
+from flows.champions import machines
 from flows.champions.champion import Champion
 from flows.champions.champion import current as champion_now
 from flows.repository.git import GitFailed
@@ -25,6 +25,7 @@ class Follower:
         self._project, self._folder, self._say, self._fetch = project, folder, say, fetch_seconds
         self._fetched, self._refused, self._again, self._problem = 0.0, 0, 0.0, ""
         self.number = 0  # of the champion that the link leads to
+        self._commit = ""  # and its commit: another machine's may have taken the number
 
     @property
     def link(self) -> Path:
@@ -44,7 +45,11 @@ class Follower:
             now = champion_now(self._project)
         except (GitFailed, UserError) as error:
             return self._warn(str(error))
-        if now is None or now.number == self.number or (now.number == self._refused and time.monotonic() < self._again):
+        if (
+            now is None
+            or (now.number, now.commit) == (self.number, self._commit)
+            or (now.number == self._refused and time.monotonic() < self._again)
+        ):
             return None
         try:
             self._show(now)
@@ -63,13 +68,13 @@ class Follower:
         for other in self._folder.glob("champion-*"):  # what is loaded of them is in memory
             if other.name not in (target.name, f"champion-{self.number}"):
                 shutil.rmtree(other, ignore_errors=True)
-        self.number = now.number
+        self.number, self._commit = now.number, now.commit
 
     def _ask_remote(self) -> None:
         if self._fetch and time.monotonic() - self._fetched >= self._fetch:
             self._fetched = time.monotonic()
             try:
-                problem = tree.fetch(self._project)
+                problem = machines.peek(self._project)
             except (GitFailed, UserError) as error:
                 problem = str(error)
             if problem:

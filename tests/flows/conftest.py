@@ -323,6 +323,9 @@ act = Path(os.environ["TOY_ACTS"]).read_text()
 (Path(os.environ["TOY_ACTS"]).parent / "at_work").write_text(str(os.getpid()))
 if act == "hang":
     time.sleep(120)
+while act == "wait":  # until it is told something else
+    time.sleep(0.05)
+    act = Path(os.environ["TOY_ACTS"]).read_text()
 if act == "fail":
     line = "corpus.jsonl:7: found nothing, expected a number; fix it"
     print(f"retemper: {line}", file=sys.stderr)
@@ -420,7 +423,7 @@ class Retraining:
             corpus.writelines(json.dumps({"_id": f"d{there + n}", "text": str(value)}) + "\n" for n, value in enumerate(values))
 
     def act(self, act: str) -> None:
-        """What a training does from now on: `hang`, `fail`, `linger`, or nothing in particular."""
+        """What a training does from now on: `hang`, `wait`, `fail`, `linger`, or nothing in particular."""
         path = Path(self.environment["TOY_ACTS"])
         path.with_name("at_work").unlink(missing_ok=True)
         path.write_text(act)

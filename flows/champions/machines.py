@@ -1,0 +1,230 @@
+"""What several machines have in common: the branch and the tags, in a git remote. No push is forced, and no record is lost.
+
+Where two machines retrained at once, the one whose push is rejected takes over what the other recorded (`settle`). Its own records
+follow on the branch. A champion that it crowned without knowing the other's is superseded: its record says so, its tag is kept as
+`superseded/champion-N-DIGEST`, and the next retraining decides against the champion of now. A model crowned by hand stays crowned,
+under the next number.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from flows.champions import champion, history
+from flows.champions.champion import Champion
+from flows.champions.tree import BRANCH, RECORD, TAGS, ZERO, is_ancestor, move, records
+from flows.repository.git import NOBODY, GitFailed, git
+
+SUPERSEDED = "refs/tags/superseded/"
+ASK_SECONDS, SEND_SECONDS = 60, 300  # to a git remote, at most
+TRIES = 5  # pushes, where others push at the same time
+NO_ATOMIC = "does not support --atomic"
+
+
+@dataclass(frozen=True)
+class Met:
+    """What came of meeting the remote. `problem`: it is unavailable; `told`: how two histories became one; each a line or None.
+
+    `again`: a promotion from here is superseded, so that the comparison should be made again.
+    """
+
+    problem: str | None = None
+    told: str | None = None
+    again: bool = False
+
+
+def fetch(project: Path) -> Met:
+    """Take over what other machines have added to the branch and the tags; settle where both sides have.
+
+    The caller holds the lock of retrainings, or does nothing that depends on the branch. GitFailed where another process moved it.
+    """
+    return _met(project, lambda here, there: settle(project, here, there))
+
+
+def peek(project: Path) -> str | None:
+    """`fetch` for one that only reads champions: where both sides have added something, nothing is moved. One line, or None."""
+    told = "there are other champions than this machine's, which retrained at the same time; the next retraining settles it"
+    return _met(project, lambda *_: Met(f"git remote {_remote(project)}: {told}")).problem
+
+
+def _met(project: Path, where_parted: Callable[[Mapping[str, str], Mapping[str, str]], Met]) -> Met:
+    remote = _remote(project)
+    if not remote:
+        return Met()
+    try:
+        here, there = _refs(project), _received(project, remote)
+    except GitFailed as error:
+        return Met(f"git remote {remote}: not asked for the champions of other machines: {_without_address(error)}")
+    if parted(project, here, there):
+        return where_parted(here, there)
+    behind = BRANCH in there and not (BRANCH in here and is_ancestor(project, there[BRANCH], here[BRANCH]))
+    new = [name for name, digest in there.items() if here.get(name) != digest and (name != BRANCH or behind)]
+    if new:
+        move(project, [f"update {name} {there[name]} {here.get(name, ZERO)}" for name in new])
+    return Met()
+
+
+def push(project: Path) -> Met:
+    """Push branch and tags to the git remote, all or none. Where another machine was first, settle, and push what that gives."""
+    remote, met = _remote(project), Met()
+    for last in [*[False] * TRIES, True] if remote and _refs(project) else []:
+        there: dict[str, str] = {}
+        try:
+            here, there = _refs(project), _received(project, remote)
+            if parted(project, here, there):
+                met = _both(met, settle(project, here, there))
+                here = _refs(project)
+            ahead = [name for name, digest in here.items() if there.get(name) != digest]
+            if BRANCH in ahead and BRANCH in there and is_ancestor(project, here[BRANCH], there[BRANCH]):
+                ahead.remove(BRANCH)  # the next fetch takes over what is new there
+            if ahead:
+                _send(project, remote, ahead)
+            return met
+        except GitFailed as error:
+            if last or not _moved(project, remote, there):
+                problem = f"git remote {remote}: branch and tags are not pushed, the next run tries again: {_without_address(error)}"
+                return replace(met, problem=problem)
+    return met
+
+
+def _both(first: Met, second: Met) -> Met:
+    return Met(None, second.told if not first.told else f"{first.told}; {second.told}", first.again or second.again)
+
+
+def parted(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> bool:
+    """Whether both sides have what the other lacks: commits on the branch, or another tag of the same name."""
+    if any(here[name] != digest for name, digest in there.items() if name in here and name != BRANCH):
+        return True
+    ours, theirs = here.get(BRANCH), there.get(BRANCH)
+    return bool(ours and theirs and not is_ancestor(project, ours, theirs) and not is_ancestor(project, theirs, ours))
+
+
+def settle(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> Met:
+    """Put what only this side has after what the other side has, in one transaction. The objects of `there` have been received."""
+    champions = {f"{TAGS}{one.number}": one for one in champion.read_champions(project)}
+    clash = any(here[name] != digest for name, digest in there.items() if name in here and name.startswith(TAGS))
+    ours = [one for name, one in champions.items() if there.get(name) != here[name]] if clash else []
+    lost = _superseded(ours)
+    numbers = [int(number) for name in there if (number := name.removeprefix(TAGS)).isdigit()]
+    latest = max(numbers, default=0)
+
+    tip = _replayed(project, here.get(BRANCH), there.get(BRANCH), lost=lost, now=latest or None)
+    updates = [f"update {BRANCH} {tip} {here.get(BRANCH, ZERO)}"] if tip and tip != here.get(BRANCH) else []
+    new = {name: digest for name, digest in there.items() if name != BRANCH}
+    new |= {f"{TAGS}{one.number}": "" for one in ours if f"{TAGS}{one.number}" not in there}  # deleted, unless renumbered to
+    given: dict[int, int] = {}
+    for one in ours:
+        if one.number in lost:
+            digest = here[f"{TAGS}{one.number}"]
+            new[f"{SUPERSEDED}champion-{one.number}-{digest[:10]}"] = digest
+        else:
+            given[one.number] = number = latest + len(given) + 1
+            again = replace(one, number=number, replaced=number - 1 or None, previous=given.get(one.previous or 0, one.previous))
+            new[f"{TAGS}{number}"] = champion.tag_object(project, again)
+    for name, digest in new.items():
+        if digest != here.get(name, ""):
+            updates.append(f"update {name} {digest} {here.get(name, ZERO)}" if digest else f"delete {name} {here[name]}")
+    if updates:
+        move(project, updates)
+    return Met(None, _told(ours, lost, given=given, latest=latest), bool(lost))
+
+
+def _superseded(ours: Sequence[Champion]) -> set[int]:
+    """Numbers of ours that a retraining crowned, and of rollbacks that only took such a one back."""
+    lost: set[int] = set()
+    for one in ours:
+        if one.cause not in ("set", "rollback") or (one.cause == "rollback" and one.replaced in lost):
+            lost.add(one.number)
+    return lost
+
+
+def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[int], now: int | None) -> str | None:
+    """The branch's new tip: each commit that only we have, as one more after theirs. The former commit is its second parent, and kept."""
+    if not ours or (theirs and is_ancestor(project, ours, theirs)):
+        return theirs
+    if not lost and (not theirs or is_ancestor(project, theirs, ours)):
+        return ours
+    tip = theirs
+    span = [ours, *([f"^{theirs}"] if theirs else [])]
+    for commit in records(project, *span):
+        ended = history.recorded(project, commit)
+        if ended and ended.result == "promoted" and ended.champion in lost:
+            reason = f"{ended.reason}; superseded: another machine had crowned champion/{now} by then, so the next retraining decides again"
+            ended = replace(ended, result="superseded", reason=reason, champion=now)
+        content = _with_record(project, commit, ended) if ended else git("rev-parse", f"{commit}^{{tree}}", folder=project)
+        message = git("log", "-1", "--format=%B", commit, folder=project)
+        parents = [word for parent in (tip, commit) if parent for word in ("-p", parent)]
+        tip = git("commit-tree", content, *parents, text=message, folder=project, env=NOBODY)
+    return tip
+
+
+def _with_record(project: Path, commit: str, ended: history.Ended) -> str:
+    """The tree of a commit with another record in it."""
+    record = json.dumps(asdict(replace(ended, commit=None)), indent=1, ensure_ascii=False) + "\n"
+    blob = git("hash-object", "-w", "--stdin", text=record, folder=project)
+    path = git("rev-parse", "--show-prefix", folder=project) + RECORD
+    with TemporaryDirectory() as folder:
+        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        git("read-tree", commit, folder=project, env=index)
+        git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", folder=project, env=index)
+        return git("write-tree", folder=project, env=index)
+
+
+def _told(ours: Sequence[Champion], lost: set[int], *, given: Mapping[int, int], latest: int) -> str:
+    parts = [
+        f"champion/{one.number} of this machine ({one.model}) is superseded by another machine's champion/{latest}"
+        for one in ours
+        if one.number in lost
+    ]
+    parts += [f"champion/{old}, set by hand, is champion/{new} now" for old, new in given.items()]
+    return "another machine retrained at the same time, and its records come first: " + ("; ".join(parts) or "those of this machine follow")
+
+
+def _remote(project: Path) -> str:
+    remotes = git("remote", folder=project).split()
+    return "origin" if "origin" in remotes else next(iter(remotes), "")
+
+
+def _refs(project: Path) -> dict[str, str]:
+    """Digest of the branch and of every champion's tag here, superseded ones too, by name."""
+    names = (BRANCH, TAGS.rstrip("/"), SUPERSEDED.rstrip("/"))
+    listed = git("for-each-ref", "--format=%(refname) %(objectname)", *names, folder=project)
+    return dict(line.split() for line in listed.splitlines())
+
+
+def _refs_of(project: Path, remote: str) -> dict[str, str]:
+    listed = git("ls-remote", "--refs", remote, BRANCH, f"{TAGS}*", f"{SUPERSEDED}*", timeout=ASK_SECONDS, folder=project)
+    return {name: digest for digest, name in (line.split("\t") for line in listed.splitlines())}
+
+
+def _received(project: Path, remote: str) -> dict[str, str]:
+    """What the remote has, with its objects here; no name of ours is moved."""
+    here, there = _refs(project), _refs_of(project, remote)
+    if new := [name for name, digest in there.items() if here.get(name) != digest]:
+        git("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", remote, *new, timeout=SEND_SECONDS, folder=project)
+    return there
+
+
+def _send(project: Path, remote: str, names: Sequence[str]) -> None:
+    """Push all of `names` or none; one after another where the remote's server cannot do that."""
+    command = ["push", "--quiet", "--no-verify"]
+    try:
+        git(*command, "--atomic", remote, *names, timeout=SEND_SECONDS, folder=project)
+    except GitFailed as error:
+        if NO_ATOMIC not in str(error):
+            raise
+        git(*command, remote, *names, timeout=SEND_SECONDS, folder=project)
+
+
+def _moved(project: Path, remote: str, there: Mapping[str, str]) -> bool:
+    """Whether the remote has other references than we have just seen."""
+    try:
+        return _refs_of(project, remote) != there
+    except GitFailed:
+        return False
+
+
+def _without_address(error: GitFailed) -> str:
+    return " ".join("(address)" if "://" in word or "@" in word else word for word in str(error).split())

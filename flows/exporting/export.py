@@ -1,0 +1,127 @@
+"""Exports a record to every target of export.yaml, each in a process of its own, for a bounded time. What fails is one warning.
+
+`python -m flows.exporting.export TARGET FILE` is such a process. Packages of the targets are imported there alone.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.exporting.record import Record, gather
+from flows.exporting.settings import Export
+from flows.process.processes import Processes, environment
+from tasks.core.stage.errors import printable, redacted
+from tasks.core.stage.files import write_json
+
+FOLDER = Path(".retemper/export")
+DONE = FOLDER / "done.json"  # digest of what was exported last, by target: a run that changes nothing exports nothing
+FAILED = "export failed: "
+OURS = {  # unless the environment has other values
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def export_run(
+    project: Path, settings: Export, warn: Callable[[str], None], *, commit: str = "", outcome: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Export the last run of the current folder (`gather`), with the settings and scratch of `project`. Never raises."""
+    if not settings.targets:
+        return []
+    try:
+        return export(project, settings, gather(commit, outcome), warn=warn)
+    except Exception as error:  # all that was asked of the run is done
+        warn(printable(f"this run is not exported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"))
+        return []
+
+
+def export(project: Path, settings: Export, record: Record | None, *, warn: Callable[[str], None]) -> list[str]:
+    """Export `record` from the folder `project`; returns the targets that it went to. One that has it already is left alone."""
+    if not record:
+        return []
+    wanted = {name: f"{record.digest} {target.model_dump_json()}" for name, target in settings.targets.items()}
+    done = _read(project / DONE)
+    due = [name for name in wanted if done.get(name) != wanted[name]]
+    if not due:
+        return []
+    (project / FOLDER).mkdir(parents=True, exist_ok=True)
+    file = (project / FOLDER / "record.json").absolute()
+    write_json(file, {"settings": settings.model_dump(), "record": vars(record)})
+    problems = _run(project, due, file, seconds=settings.seconds)
+    sent = [name for name in due if not problems[name]]
+    write_json(project / DONE, done | {name: wanted[name] for name in sent})
+    for name, problem in problems.items():
+        if problem:
+            warn(f"not exported to {name}: {problem}; the next run tries again")
+    return sent
+
+
+def _run(project: Path, names: list[str], file: Path, *, seconds: float) -> dict[str, str]:
+    """Run the exports beside one another; returns what went wrong with each, empty where nothing did."""
+    processes, deadline = Processes(), time.monotonic() + seconds
+    env = {**OURS, **environment()}
+    logs = {name: project / FOLDER / f"{name}.log" for name in names}
+    begun = {
+        name: processes.start([sys.executable, "-m", "flows.exporting.export", name, str(file)], env, logs[name], project) for name in names
+    }
+    problems = {}
+    try:
+        for name, process in begun.items():
+            while (status := process.poll()) is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            problems[name] = "" if status == 0 else _problem(logs[name]) if status else f"no answer within {seconds:g} s"
+    finally:
+        for process in begun.values():
+            processes.end(process)
+    return problems
+
+
+def _problem(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    told = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)]
+    return redacted(printable(told[-1])) if told else f"its process ended unexpectedly (log: {FOLDER / log.name})"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return value if isinstance(value, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def main(arguments: list[str]) -> int:
+    """Export to one target; a failure is one line that begins with FAILED, status 1."""
+    name, file = arguments
+    given = json.loads(Path(file).read_text(encoding="utf-8"))
+    settings, record = Export.model_validate(given["settings"]), Record(**given["record"])
+    try:
+        if name == "mlflow" and settings.mlflow:
+            from flows.exporting.to_mlflow import send as to_mlflow
+
+            to_mlflow(settings.mlflow, record)
+        if name == "wandb" and settings.wandb:
+            from flows.exporting.to_wandb import send as to_wandb
+
+            to_wandb(settings.wandb, record, settings.seconds)
+        if name == "tensorboard" and settings.tensorboard:
+            from flows.exporting.to_tensorboard import send as to_tensorboard
+
+            to_tensorboard(settings.tensorboard, record)
+    except ImportError as error:
+        print(f"{FAILED}{error.name or name} is not installed; pip install -c constraints.txt 'retemper[{name}]'", flush=True)
+        return 1
+    except Exception as error:  # whatever the target's package raises
+        print(f"{FAILED}{type(error).__name__}: {' '.join(str(error).split())[:200]}", flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

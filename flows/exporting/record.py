@@ -1,0 +1,116 @@
+"""What is exported of a run: parameters, figures with their marks, training curves, and what identifies it all."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.repository import makings
+from flows.repository.git import git
+from flows.results import generations, metrics
+from flows.results.pages import SIGNIFICANCE
+from tasks.core.charts.curves import read_tsv
+from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.files import file_digest, read_json
+from tasks.core.stage.params import FROZEN, read_parameters
+
+LOCK, SOURCE, TABLE = Path("dvc.lock"), Path("data/source.json"), Path("data/report/table.txt")
+CURVES = (Path("data/curves"), Path("data/pretrain_curves"))
+PREFIX = "retemper."  # of our tags
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run, in the terms that all targets share.
+
+    `key`: digest of commit and dvc.lock; the same run has the same key, wherever it is exported from. `metrics`: by
+    SPLIT/SYSTEM/MEASURE. `curves`: (step, value) by curves/MODEL/METRIC. `at`: when dvc.lock was written, seconds since the epoch.
+    """
+
+    key: str
+    name: str
+    at: float
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    curves: Mapping[str, list[tuple[int, float]]] = field(default_factory=dict)
+    table: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Of everything in it."""
+        return hashlib.sha256(json.dumps(vars(self), sort_keys=True, default=dict).encode()).hexdigest()
+
+
+def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record | None:
+    """The record of the current folder's last run; None where nothing has been computed or committed.
+
+    `commit`: the one that holds the run, default HEAD. `outcome`: what a retraining adds (result, reason, champion, candidate).
+    """
+    commit = commit or git("rev-parse", "--verify", "--quiet", "HEAD", check=False)
+    if not (commit and LOCK.exists()):
+        return None
+    lock = file_digest(LOCK)
+    found, _ = generations.present(metrics.read_metrics())
+    source = read_json(SOURCE).get("dataset", {}) if SOURCE.exists() else {}
+    told = {
+        "commit": commit,
+        "branch": git("symbolic-ref", "--quiet", "--short", "HEAD", check=False),
+        "changed": makings.here().get("changed", ""),
+        "dvc_lock": lock,
+        "data": redacted(str(source.get("source", ""))),
+        "data_digest": str(source.get("digest", "")),
+        **{name: str(value) for name, value in (outcome or {}).items() if value is not None},
+        **{f"marks.{place.replace('/', '.')}": text for place, text in marks().items()},
+    }
+    return Record(
+        key=hashlib.sha256(f"{commit} {lock}".encode()).hexdigest()[:16],
+        name=f"{'retraining' if outcome else 'run'} {commit[:10]}",
+        at=LOCK.stat().st_mtime,
+        params=dict(flat(read_parameters(FROZEN) if FROZEN.exists() else {})),
+        metrics={
+            f"{split}/{system}/{measure}": float(value)
+            for system, splits in found.items()
+            for split, measures in splits.items()
+            for measure, value in measures.items()
+            if isinstance(value, int | float)
+        },
+        tags={f"{PREFIX}{name}": text for name, text in told.items() if text},
+        curves=curves(),
+        table=TABLE.read_text(encoding="utf-8") if TABLE.exists() else "",
+    )
+
+
+def flat(value: object, above: str = "") -> Iterator[tuple[str, str]]:
+    """Parameters by dotted key, as text; an empty mapping is a value of its own."""
+    if isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            yield from flat(below, f"{above}.{key}" if above else str(key))
+    elif above:
+        yield above, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def curves() -> dict[str, list[tuple[int, float]]]:
+    """DVCLive's step metrics of every training, whole."""
+    found = {}
+    for folder in CURVES:
+        for path in sorted(folder.glob("*/plots/metrics/**/*.tsv")):
+            model, *rest = path.relative_to(folder).with_suffix("").parts
+            if points := read_tsv(path):
+                inner = rest[2:] if rest[2] != "train" else rest[3:]  # plots/metrics/[train/]
+                found["/".join(("curves", model, *inner))] = [(int(step), value) for step, value in points]
+    return found
+
+
+def marks() -> dict[str, str]:
+    """Which baselines each system differs from significantly (Holm), by SPLIT/SYSTEM, as the report marks them."""
+    found: dict[str, list[str]] = {}
+    with suppress(UserError, KeyError, TypeError, AttributeError):
+        for split, pairs in (read_json(SIGNIFICANCE) if SIGNIFICANCE.exists() else {}).get("splits", {}).items():
+            for pair in pairs:
+                if pair["significant"]:
+                    found.setdefault(f"{split}/{pair['system']}", []).append(f"{pair['baseline']} {pair['difference']:+.4f}")
+    return {place: "differs from " + ", ".join(others) for place, others in found.items()}

@@ -1,0 +1,58 @@
+"""A run of MLflow. Names of metrics have `_` for what MLflow refuses, as in nDCG_10."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from flows.exporting.record import PREFIX, Record
+from flows.exporting.settings import Mlflow
+
+KEY = f"{PREFIX}key"
+NOTE = "mlflow.note.content"  # the run's description, on its page
+LENGTHS = {"key": 250, "param": 6000, "tag": 5000}  # in characters, of MLflow at most
+BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # of one request at most
+
+T = TypeVar("T")
+
+
+def send(target: Mlflow, record: Record) -> str:
+    """Create the run of this key or bring it up to date; returns its id. What a run has is not sent again: params never change."""
+    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=target.uri)
+    at = int(record.at * 1000)
+    found = client.get_experiment_by_name(target.experiment)
+    experiment = found.experiment_id if found else client.create_experiment(target.experiment)
+    runs = client.search_runs([experiment], f"tags.`{KEY}` = '{record.key}'", max_results=1)
+    run = runs[0] if runs else client.create_run(experiment, start_time=at, tags={KEY: record.key}, run_name=record.name)
+    identity = run.info.run_id
+
+    points = [(name, 0, value) for name, value in record.metrics.items() if run.data.metrics.get(_name(name)) != value]
+    for name, curve in record.curves.items():
+        there = {point.step for point in client.get_metric_history(identity, _name(name))} if runs else set()
+        points += [(name, step, value) for step, value in curve if step not in there]
+    metrics = [Metric(_name(name), value, at, step) for name, step, value in points]
+    params = [Param(key[: LENGTHS["key"]], value[: LENGTHS["param"]]) for key, value in record.params.items() if key not in run.data.params]
+    told = {**record.tags, "mlflow.source.git.commit": record.tags.get(f"{PREFIX}commit", ""), NOTE: _note(record.table)}
+    tags = [RunTag(key[: LENGTHS["key"]], text[: LENGTHS["tag"]]) for key, text in told.items() if text]
+    for kind, entries in {"metrics": metrics, "params": params, "tags": tags}.items():
+        for part in _parts(entries, BATCH[kind]):
+            client.log_batch(identity, **{kind: part})
+    client.set_terminated(identity, end_time=at)
+    return str(identity)
+
+
+def _name(name: str) -> str:
+    name = re.sub(r"[^\w\-./ ]", "_", name, flags=re.ASCII)
+    return name if len(name) <= LENGTHS["key"] else f"{name[:200]}_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def _note(table: str) -> str:
+    return f"```\n{table}\n```" if table else ""
+
+
+def _parts(entries: Sequence[T], size: int) -> Iterator[list[T]]:
+    for start in range(0, len(entries), size):
+        yield list(entries[start : start + size])

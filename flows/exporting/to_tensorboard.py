@@ -1,0 +1,28 @@
+"""Event files of TensorBoard, one folder a run, made whole and then put in the place of what was there."""
+
+import time
+from pathlib import Path
+
+from flows.exporting.record import Record
+from flows.exporting.settings import TensorBoard
+from tasks.core.stage.files import new_folder
+
+
+def send(target: TensorBoard, record: Record) -> str:
+    """Write the folder of this key, or replace it; returns where it is."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    place = Path(target.folder) / f"{time.strftime('%Y-%m-%d_%H-%M', time.gmtime(record.at))}-{record.key}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(place) as new, SummaryWriter(str(new)) as writer:
+        for name, value in record.metrics.items():
+            writer.add_scalar(name, value, 0, walltime=record.at)
+        for name, points in record.curves.items():
+            for step, value in points:
+                writer.add_scalar(name, value, step, walltime=record.at)
+        for title, rows in (("parameters", record.params), ("tags", record.tags)):
+            lines = [f"| {key} | {text.replace('|', chr(92) + '|')} |" for key, text in rows.items()]
+            writer.add_text(title, "\n".join(["| | |", "|---|---|", *lines]), 0)
+        if record.table:
+            writer.add_text("table", "\n".join(f"    {line}" for line in record.table.splitlines()), 0)
+    return str(place)

@@ -1,0 +1,81 @@
+"""Thousands of small files of a cache or a remote: listed at once, and copied many at a time."""
+
+import os
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+AT_ONCE = 16  # copies; each is a round trip
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder of one of DVC's filesystems; it need not exist."""
+
+    fs: Any
+    folder: str
+
+    @property
+    def is_local(self) -> bool:
+        return bool(self.fs.protocol == "local")
+
+    def names(self) -> set[str]:
+        """Every file below it, by relative path with `/`. One listing, however many files there are."""
+        if self.is_local:
+            return set(_walk(self.folder, ""))
+        with suppress(FileNotFoundError):
+            start = len(self.folder.rstrip("/")) + 1
+            return {path[start:] for path in self.fs.find(self.folder)}
+        return set()
+
+    def read(self, name: str) -> bytes:
+        return Path(self.folder, name).read_bytes() if self.is_local else self.fs.cat_file(self.fs.join(self.folder, *name.split("/")))
+
+    def write(self, name: str, content: bytes) -> None:
+        """On a disk under a temporary name, then renamed, but not flushed: a reader takes a torn record for a missing one."""
+        if not self.is_local:
+            path = self.fs.join(self.folder, *name.split("/"))
+            self.fs.makedirs(self.fs.parent(path), exist_ok=True)
+            self.fs.pipe_file(path, content)
+            return
+        to = Path(self.folder, name)
+        temporary = to.with_name(f".{uuid.uuid4().hex}.partial")
+        try:
+            try:
+                temporary.write_bytes(content)
+            except FileNotFoundError:
+                to.parent.mkdir(parents=True, exist_ok=True)
+                temporary.write_bytes(content)
+            temporary.replace(to)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def copy(source: Place, target: Place, names: Iterable[str]) -> int:
+    """Copy files by name; returns how many. What cannot be read or written is an error, and the rest may have been copied."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return sum(1 for _ in threads.map(partial(_copy, source, target), names))
+
+
+def _copy(source: Place, target: Place, name: str) -> None:
+    target.write(name, source.read(name))
+
+
+def _walk(folder: str, above: str) -> Iterable[str]:
+    """Paths of all files below `folder`; what is being written (`....partial`) is none."""
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir():
+            yield from _walk(entry.path, f"{above}{entry.name}/")
+        elif not entry.name.endswith(".partial"):
+            yield above + entry.name

@@ -1,0 +1,304 @@
+"""Several machines with one git remote: a bare repository that refuses every forced push and deletion, clones, no DVC."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from flows.champions import champion, history, machines, tree
+from flows.champions.champion import Champion
+from flows.champions.history import Ended, Result
+from flows.repository.git import GitFailed, git
+
+
+@dataclass
+class Machine:
+    """A clone."""
+
+    folder: Path
+
+    def commit(self, content: str, *parents: str | None) -> str:
+        """A commit of the branch's kind, that no name leads to; `content` is its record."""
+        blob = git("hash-object", "-w", "--stdin", text=content, folder=self.folder)
+        files = git("mktree", text=f"100644 blob {blob}\t{tree.RECORD}\n", folder=self.folder)
+        words = [word for parent in parents if parent for word in ("-p", parent)]
+        return git("commit-tree", files, *words, text=content[:20], folder=self.folder)
+
+    def retrained(self, result: Result, identity: str, number: int | None = None) -> str:
+        """A retraining that ended so; a promotion crowns `number`."""
+        tip = tree.resolve(self.folder, tree.BRANCH)
+        now = champion.current(self.folder)
+        after = number or (now.number if now else None)
+        new = self.commit(json.dumps(asdict(Ended(identity, result, f"{identity} {result}", identity, champion=after))), tip)
+        if number:
+            cause = "promoted" if number > 1 else "first"
+            replaced = number - 1 or None
+            one = Champion(number, "a", cause, identity, replaced=replaced, previous=replaced, commit=new)
+            champion.crown(self.folder, one, (new, tip))
+        else:
+            tree.move(self.folder, [f"update {tree.BRANCH} {new} {tip or tree.ZERO}"])
+        return new
+
+    def by_hand(self, cause: str, number: int, **facts: int) -> None:
+        tip = tree.resolve(self.folder, "HEAD") or tree.resolve(self.folder, tree.BRANCH)
+        champion.crown(self.folder, Champion(number, "a", cause, f"by hand {number} of {self.folder.name}", commit=str(tip), **facts))
+
+    def names(self) -> dict[str, str]:
+        return machines._refs(self.folder)
+
+    def champions(self) -> list[tuple[int, str, str]]:
+        return [(one.number, one.cause, one.when) for one in champion.read_champions(self.folder)]
+
+    def records(self) -> list[tuple[str, str, int | None]]:
+        return [(one.id, one.result, one.champion) for one in history.read_history(self.folder)]
+
+
+@pytest.fixture
+def clones(tmp_path: Path) -> Callable[[], Machine]:
+    git("init", "--quiet", "--bare", "remote.git", folder=tmp_path)
+    for rule in ("receive.denyNonFastForwards", "receive.denyDeletes"):
+        git("config", rule, "true", folder=tmp_path / "remote.git")
+    count = iter(range(9))
+
+    def clone() -> Machine:
+        name = f"clone{next(count)}"
+        git("clone", "--quiet", "remote.git", name, folder=tmp_path)
+        return Machine(tmp_path / name)
+
+    return clone
+
+
+@pytest.fixture
+def two(clones: Callable[[], Machine]) -> tuple[Machine, Machine]:
+    """Two machines that both have champion/1."""
+    one, other = clones(), clones()
+    one.retrained("promoted", "1 shared", 1)
+    assert machines.push(one.folder) == machines.Met()
+    assert machines.fetch(other.folder) == machines.Met()
+    return one, other
+
+
+def one_lineage(*all_machines: Machine) -> None:
+    """All have the same names, and the branch's record commits are one line that has every former one behind it."""
+    for machine in all_machines:
+        met = machines.fetch(machine.folder)
+        assert (met.problem, met.told) == (None, None)
+    first = all_machines[0]
+    for machine in all_machines[1:]:
+        assert machine.names() == first.names()
+        assert machine.records() == first.records()
+    bare = first.folder.parent / "remote.git"
+    assert git("for-each-ref", "--format=%(refname) %(objectname)", folder=bare).splitlines() == [
+        f"{name} {digest}" for name, digest in sorted(first.names().items())
+    ]
+
+
+def test_what_one_crowns_the_other_has(two: tuple[Machine, Machine]) -> None:
+    one, other = two
+    first = tree.resolve(one.folder, tree.BRANCH)
+    assert tree.resolve(other.folder, tree.BRANCH) == first
+    other.retrained("promoted", "2 other", 2)
+    assert machines.fetch(other.folder) == machines.Met(), "ahead"
+    assert machines.push(other.folder) == machines.Met()
+    one_lineage(one, other)
+    unrelated = one.commit("unrelated")
+    assert not tree.is_ancestor(one.folder, unrelated, str(first))
+    shutil.move(one.folder.parent / "remote.git", one.folder.parent / "away.git")
+    assert (machines.fetch(one.folder).problem or "").startswith("git remote origin: not asked for the champions of other machines")
+    one.retrained("refused", "3 offline")
+    assert (machines.push(one.folder).problem or "").startswith(
+        "git remote origin: branch and tags are not pushed, the next run tries again"
+    )
+    assert (machines.peek(one.folder) or "").startswith("git remote origin: not asked")
+
+
+def test_the_second_of_two_champions_is_superseded_and_kept(two: tuple[Machine, Machine]) -> None:
+    one, other = two
+    lost = one.retrained("promoted", "2 one", 2)
+    theirs = one.names()[f"{tree.TAGS}2"]
+    other.retrained("promoted", "2 other", 2)
+    assert machines.push(other.folder) == machines.Met()
+    assert "the next retraining settles it" in (machines.peek(one.folder) or "")
+    assert one.champions()[-1][2] == "2 one", "a server that looks changes nothing"
+    met = machines.push(one.folder)
+    assert met.again
+    assert met.told == (
+        "another machine retrained at the same time, and its records come first: "
+        "champion/2 of this machine (a) is superseded by another machine's champion/2"
+    )
+    one_lineage(one, other)
+    assert one.champions() == [(1, "first", "1 shared"), (2, "promoted", "2 other")]
+    assert one.records() == [("1 shared", "promoted", 1), ("2 other", "promoted", 2), ("2 one", "superseded", 2)]
+    assert tree.is_ancestor(other.folder, lost, tree.BRANCH), "its record is in every clone, as it was written"
+    kept = [name for name in other.names() if name.startswith(machines.SUPERSEDED)]
+    assert kept == [f"{machines.SUPERSEDED}champion-2-{theirs[:10]}"]
+    assert other.names()[kept[0]] == theirs
+    assert machines.push(one.folder) == machines.Met(), "nothing is left to do"
+
+
+def test_a_history_of_this_machine_says_what_all_say(two: tuple[Machine, Machine]) -> None:
+    one, other = two
+    one.retrained("promoted", "2 one", 2)
+    (one.folder / ".retemper").mkdir()
+    history.remember(one.folder, Ended("2 one", "promoted", "2 one promoted", "2 one", champion=2, commit="x"), print)
+    other.retrained("promoted", "2 other", 2)
+    machines.push(other.folder)
+    machines.push(one.folder)
+    machines.fetch(other.folder)
+    assert sorted(one.records()) == sorted(other.records())
+    assert ("2 one", "superseded", 2) in one.records()
+
+
+def test_one_that_is_behind_has_nothing_to_push(two: tuple[Machine, Machine]) -> None:
+    one, other = two
+    other.retrained("refused", "2 other")
+    machines.push(other.folder)
+    assert machines.push(one.folder) == machines.Met()
+    one.by_hand("set", 2, replaced=1, previous=1)
+    assert machines.push(one.folder) == machines.Met(), "the tag alone"
+    one_lineage(one, other)
+    assert machines.peek(one.folder) is None
+
+
+def test_a_refusal_follows_and_a_promotion_against_the_same_champion_stays(two: tuple[Machine, Machine]) -> None:
+    one, other = two
+    one.retrained("promoted", "2 one", 2)
+    other.retrained("refused", "2 other")
+    assert machines.push(other.folder) == machines.Met()
+    met = machines.push(one.folder)
+    assert met == machines.Met(None, "another machine retrained at the same time, and its records come first: those of this machine follow")
+    one_lineage(one, other)
+    assert one.champions() == [(1, "first", "1 shared"), (2, "promoted", "2 one")]
+    assert [identity for identity, *_ in one.records()] == ["1 shared", "2 other", "2 one"]
+
+
+def test_weeks_without_the_remote(two: tuple[Machine, Machine]) -> None:
+    """Both did a lot; a rollback of what is superseded goes with it, another choice by hand is renumbered."""
+    one, other = two
+    for number in (2, 3):
+        other.retrained("promoted", f"{number} other", number)
+    machines.push(other.folder)
+    one.retrained("promoted", "2 one", 2)
+    one.by_hand("rollback", 3, replaced=2)
+    one.retrained("refused", "4 one")
+    one.by_hand("set", 4, replaced=3, previous=3)
+    met = machines.fetch(one.folder)
+    assert met.again
+    assert (met.told or "").endswith(
+        "champion/2 of this machine (a) is superseded by another machine's champion/3; "
+        "champion/3 of this machine (a) is superseded by another machine's champion/3; champion/4, set by hand, is champion/4 now"
+    )
+    assert machines.push(one.folder).problem is None
+    one_lineage(one, other)
+    assert [(number, when) for number, _, when in other.champions()] == [
+        (1, "1 shared"),
+        (2, "2 other"),
+        (3, "3 other"),
+        (4, "by hand 4 of clone0"),
+    ]
+    assert [(identity, result) for identity, result, _ in other.records()] == [
+        ("1 shared", "promoted"),
+        ("2 other", "promoted"),
+        ("3 other", "promoted"),
+        ("2 one", "superseded"),
+        ("4 one", "refused"),
+    ]
+    assert len([name for name in other.names() if name.startswith(machines.SUPERSEDED)]) == 2
+
+
+def test_choices_by_hand_at_once(two: tuple[Machine, Machine]) -> None:
+    one, other = two
+    other.by_hand("set", 2, replaced=1, previous=1)
+    machines.push(other.folder)
+    one.by_hand("set", 2, replaced=1, previous=1)
+    one.by_hand("rollback", 3, replaced=2, previous=0)
+    met = machines.push(one.folder)
+    assert not met.again
+    assert (met.told or "").endswith("champion/2, set by hand, is champion/3 now; champion/3, set by hand, is champion/4 now")
+    one_lineage(one, other)
+    assert [number for number, *_ in other.champions()] == [1, 2, 3, 4]
+
+
+def test_a_remote_with_a_tag_and_no_branch(clones: Callable[[], Machine]) -> None:
+    one, other = clones(), clones()
+    git("commit", "--quiet", "--allow-empty", "-m", "project", folder=other.folder)
+    other.by_hand("set", 1)
+    machines.push(other.folder)
+    one.retrained("promoted", "1 one", 1)
+    assert machines.push(one.folder).again
+    one_lineage(one, other)
+    assert other.records() == [("1 one", "superseded", 1)]
+    assert [cause for _, cause, _ in other.champions()] == ["set"]
+
+
+@pytest.mark.parametrize("killed", ["_replayed", "move", "_send"])
+def test_killed_half_way_the_next_run_goes_on(two: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch, killed: str) -> None:
+    one, other = two
+    one.retrained("promoted", "2 one", 2)
+    before = one.names()
+    other.retrained("promoted", "2 other", 2)
+    machines.push(other.folder)
+
+    def kill(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machines, killed, kill)
+        with pytest.raises(KeyboardInterrupt):
+            machines.push(one.folder)
+    assert (one.names() == before) == (killed != "_send"), "all names move at once"
+    machines.fetch(one.folder)
+    assert machines.push(one.folder).problem is None
+    one_lineage(one, other)
+    assert one.records() == [("1 shared", "promoted", 1), ("2 other", "promoted", 2), ("2 one", "superseded", 2)]
+
+
+def test_a_third_machine_that_pushes_in_between(
+    two: tuple[Machine, Machine], clones: Callable[[], Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    third = clones()
+    machines.fetch(third.folder)
+    third.retrained("refused", "2 third")
+    one.retrained("promoted", "2 one", 2)
+    other.retrained("promoted", "2 other", 2)
+    machines.push(other.folder)
+    send, before = machines._send, [third]
+
+    def late(project: Path, *rest: object) -> None:
+        if project == one.folder and before:
+            assert machines.push(before.pop().folder).told
+        send(project, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(machines, "_send", late)
+    met = machines.push(one.folder)
+    assert met.again and met.problem is None and (met.told or "").count("another machine retrained") == 2
+    one_lineage(one, other, third)
+    assert [identity for identity, *_ in one.records()] == ["1 shared", "2 other", "2 third", "2 one"]
+
+
+def test_a_server_without_atomic_pushes(two: tuple[Machine, Machine]) -> None:
+    one, other = two
+    git("config", "receive.advertiseAtomic", "false", folder=one.folder.parent / "remote.git")
+    one.retrained("promoted", "2 one", 2)
+    assert machines.push(one.folder) == machines.Met()
+    one_lineage(one, other)
+
+
+def test_a_project_below_the_root_of_its_repository(two: tuple[Machine, Machine]) -> None:
+    one, _ = two
+    below = one.folder / "below"
+    below.mkdir()
+    (below / tree.RECORD).write_text("{}")
+    (one.folder / "beside").write_text("kept")
+    subprocess.run(["git", "add", "."], cwd=one.folder, check=True)
+    commit = git("commit-tree", git("write-tree", folder=one.folder), text="a record", folder=one.folder)
+    new = machines._with_record(below, commit, Ended("x", "superseded", "why", "now"))
+    assert json.loads(git("show", f"{new}:below/{tree.RECORD}", folder=one.folder))["result"] == "superseded"
+    assert git("show", f"{new}:beside", folder=one.folder) == "kept"
+    with pytest.raises(GitFailed):
+        machines._with_record(below, "nothing", Ended("x", "superseded", "why", "now"))

@@ -1,0 +1,101 @@
+"""Small files are listed at once: how many operations that takes does not depend on how many there are."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dvc.fs import LocalFileSystem, MemoryFileSystem
+from dvc.stage.cache import StageCache
+
+from flows.repository import makings, patches
+from flows.repository.small_files import Place, copy
+
+
+class Counted:
+    """A remote filesystem that counts what it is asked; joining paths is free."""
+
+    def __init__(self) -> None:
+        self.fs = MemoryFileSystem(global_store=False)
+        self.asked: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.fs, name)
+        if not callable(found) or name in ("join", "parent"):
+            return found
+
+        def counted(*given: Any, **named: Any) -> Any:
+            self.asked[name] += 1
+            return found(*given, **named)
+
+        return counted
+
+
+def digest(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+def run_name(number: int) -> str:
+    key = digest(number)
+    return f"{key[:2]}/{key}/{digest(-number)}"
+
+
+@pytest.fixture
+def transfer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, str]]]:
+    monkeypatch.setattr(StageCache, "transfer", StageCache.transfer)  # put back afterwards
+    patches.runs_by_listing()
+    return lambda *given, **named: StageCache.transfer(SimpleNamespace(), *given, **named)
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_recorded_runs(tmp_path: Path, transfer: Any, count: int) -> None:
+    fs = Counted()
+    remote, cache = SimpleNamespace(fs=fs, path="/remote"), SimpleNamespace(fs=LocalFileSystem(), path=str(tmp_path))
+    here, there = Place(cache.fs, str(tmp_path / "runs")), Place(fs, "/remote/runs")
+    for number in range(count):
+        here.write(run_name(number), b"run")
+    assert len(transfer(cache, remote)) == count
+    fs.asked.clear()
+    assert transfer(cache, remote) == [] and transfer(remote, cache, force=False) == []
+    assert fs.asked == {"find": 2}, "nothing is new"
+    there.write(run_name(count), b"theirs")
+    here.write(run_name(count + 1), b"ours")
+    fs.asked.clear()
+    assert transfer(remote, cache, force=False) == [(digest(count), digest(-count))]
+    assert len(transfer(cache, remote)) == 1
+    assert fs.asked == {"find": 2, "cat_file": 1, "makedirs": 1, "pipe_file": 1}
+    assert here.names() == there.names()
+    assert here.read(run_name(count)) == b"theirs"
+    key = run_name(0).rpartition("/")[0]
+    there.write(f"{key}/{digest(-9999)}", b"the same stage made something else elsewhere")
+    assert transfer(remote, cache, force=False) == [], "one record of a stage's inputs is enough"
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_records_of_makings(tmp_path: Path, count: int) -> None:
+    fs = Counted()
+    here = Place(LocalFileSystem(), str(tmp_path / makings.FOLDER))
+    for number in range(count):
+        here.write(f"{digest(number)[:2]}/{digest(number)}.json", b"{}")
+    assert makings.send(tmp_path, fs, "/remote") == count
+    fs.asked.clear()
+    assert makings.send(tmp_path, fs, "/remote") == makings.fetch(tmp_path, fs, "/remote") == 0
+    assert fs.asked == {"find": 2}
+    assert makings.fetch(tmp_path / "fresh", fs, "/remote") == count
+    assert makings.read(tmp_path / "fresh", [digest(0)]) == {digest(0): {}}
+
+
+def test_a_place_that_is_missing_or_half_written(tmp_path: Path) -> None:
+    for fs in (LocalFileSystem(), MemoryFileSystem(global_store=False)):
+        assert Place(fs, "/nowhere/at/all").names() == set()
+    place = Place(LocalFileSystem(), str(tmp_path))
+    (tmp_path / ".abc.partial").write_bytes(b"of a process that was killed")
+    assert place.names() == set()
+    with pytest.raises(FileNotFoundError):
+        copy(place, Place(LocalFileSystem(), str(tmp_path / "to")), ["missing"])
+    (tmp_path / "way").write_text("a file in the way")
+    with pytest.raises(OSError):
+        Place(LocalFileSystem(), str(tmp_path / "way")).write("one", b"1")

@@ -1,0 +1,118 @@
+"""What `deploy/` starts: sources exist, versions are pinned, commands are understood by the real command lines. Built where Docker is."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from typer.main import get_command
+
+from flows.cli.main import build
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy"
+COMPOSE, DOCKERFILE = DEPLOY / "compose.yaml", DEPLOY / "Dockerfile"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+SERVICES: dict[str, dict[str, Any]] = YAML(typ="safe").load(COMPOSE.read_text(encoding="utf-8"))["services"]
+SECRETS = {"POSTGRES_PASSWORD": "a", "MINIO_PASSWORD": "b", "RETEMPER_API_KEY": "c"}
+
+
+def commands() -> list[list[str]]:
+    """Every command that a service, a unit, or docs/deploy.md starts and that is ours or Prefect's, from its program's name on."""
+    found = [list(service["command"]) for service in SERVICES.values() if "command" in service]
+    for unit in UNITS:
+        (line,) = re.findall(r"^ExecStart=(.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
+        first, *rest = shlex.split(line)
+        assert first.startswith("/srv/project/.venv/bin/")
+        found.append([Path(first).name, *rest])
+    page = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    found += [["retemper", *shlex.split(rest, comments=True)] for rest in re.findall(r"run --rm worker retemper (.*)$", page, re.MULTILINE)]
+    return [command for command in found if command[0] in ("retemper", "prefect")]
+
+
+def test_every_service_is_pinned_and_private() -> None:
+    assert {"prefect", "postgres", "worker", "search", "minio"} <= set(SERVICES)
+    text = COMPOSE.read_text(encoding="utf-8")
+    for name, service in SERVICES.items():
+        assert re.search(r":[\w.-]*\d[\w.-]*$", service["image"]) and "latest" not in service["image"], name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), f"{name}: {port}"
+        assert set(service.get("depends_on", {})) <= set(SERVICES), name
+        for volume in service.get("volumes", []):
+            source = volume.rpartition(":")[0]
+            assert source.startswith("${PROJECT:-") or re.search(rf"^  {source}:$", text, re.MULTILINE), f"{name}: {volume}"
+        if "build" in service:
+            assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).resolve() == DOCKERFILE
+    asked = set(re.findall(r"\$\{(\w+):\?", text))
+    assert asked == set(SECRETS), "no secret has a default"
+    assert set(re.findall(r"\$\{(\w+)", text)) == asked | {"PROJECT", "RUN_AS"}
+
+
+def test_what_the_image_is_made_of_is_there() -> None:
+    text = re.sub(r"\\\n", " ", DOCKERFILE.read_text(encoding="utf-8"))
+    assert re.search(r"^FROM python:3\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
+    assert re.search(r"^USER retemper$", text, re.MULTILINE)
+    copied = [source for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE) for source in line.split()[:-1]]
+    assert copied and all((ROOT / source).exists() for source in copied), copied
+    let_in = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")}
+    assert let_in == set(copied), ".dockerignore keeps out what COPY needs, or lets in more"
+    (extras,) = re.findall(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE)
+    known = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2]
+    assert all(re.search(rf"^{extra} = \[", known, re.MULTILINE) for extra in extras.split(","))
+
+
+@pytest.mark.parametrize("command", [one for one in commands() if one[0] == "retemper"], ids=" ".join)
+def test_retemper_understands(command: list[str]) -> None:
+    group: Any = get_command(build())
+    context, rest = None, command[1:]
+    while True:
+        context = group.make_context(group.name or "retemper", rest, parent=context)
+        if not hasattr(group, "resolve_command"):
+            return
+        _, group, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("command", [one for one in commands() if one[0] == "prefect"], ids=" ".join)
+def test_prefect_understands(command: list[str]) -> None:
+    words = [word for word in command[1:4] if not word.startswith("-") and word != "retraining"]
+    done = subprocess.run([sys.executable, "-m", "prefect", *words, "--help"], capture_output=True, text=True, timeout=300, check=True)
+    for option in (word for word in command if word.startswith("--")):
+        assert option in done.stdout, f"{' '.join(words)} {option}"
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_understands(unit: Path, tmp_path: Path) -> None:
+    text = unit.read_text(encoding="utf-8").replace("/srv/project/.venv/bin/", f"{Path(sys.executable).parent}/")
+    (tmp_path / unit.name).write_text(text.replace("User=retemper\n", ""))
+    done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / unit.name)], capture_output=True, text=True, timeout=60, check=False)
+    ours = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert not ours, ours
+
+
+def docker(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *words], cwd=ROOT, env={**os.environ, **SECRETS}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not shutil.which("docker") or docker("compose", "version").returncode != 0, reason="no docker compose")
+def test_compose_understands() -> None:
+    done = docker("compose", "--file", str(COMPOSE), "config", "--quiet")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not shutil.which("docker") or docker("info").returncode != 0, reason="no Docker daemon")
+def test_the_image_is_built_and_starts() -> None:
+    done = docker("build", "--file", str(DOCKERFILE), "--tag", "retemper-test", ".")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "retrain" in docker("run", "--rm", "retemper-test").stdout
