@@ -5,19 +5,20 @@
 A schedule is a function of the seed and its number: where the project starts from, and one to three runs, each with one fault; a later
 one strikes the recovery from the former. `--only N` replays schedule N. After every run that was disturbed:
 
-- every object of the cache and the remote has the content that its name says (after a power cut: at the end, for DVC finds a file that was cut short when it needs it);
+- every object of the cache and the remote has the content that its name says (after a power cut: at the end, for a file that was cut
+  short is found when it is needed);
 - no process is left after GONE_SECONDS, and no traceback was shown;
 - where a write failed (EIO, full disk) and the run with it, one line says so, with status 2 for a full disk.
 
 Then `retemper run` without a fault must succeed, every out of dvc.lock must have the digest of the undisturbed run's, in dvc.lock, in
-the cache and in the folder, no temporary file may lie about, and one more run must find nothing to do (looked at in every third schedule). Linux with a C compiler.
+the cache and in the folder, no temporary file may lie about, and one more run must find nothing to do (looked at in every third
+schedule). Linux with a C compiler.
 """
 
 import argparse
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,8 +30,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[1])]  # tests/forks.py
 
-from faulty_files import ALL, Fault, Faults, Place, build, compiler, draw, power_cut
-from faulty_project import GONE_SECONDS, STARTS, Project, prepared, run, starts
+from faulty_files import ALL, Fault, Faults, Place, build, compiler, draw, power_cut  # noqa: E402
+from faulty_project import GONE_SECONDS, STARTS, Project, prepared, run, starts  # noqa: E402
 
 RUNS, WEIGHTS = (1, 2, 3), (6, 3, 1)  # disturbed runs of a schedule
 DISK = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}
@@ -239,7 +240,9 @@ def simulate(options: argparse.Namespace, folder: Path, environment: Mapping[str
     struck = sum(not hit.startswith(" ") for result in results for hit in result.struck)
     runs = sum(len(result.schedule.faults) for result in results)
     failed = [result.schedule.number for result in results if result.wrong]
-    say(f"{len(results)} schedules of seed {options.seed}, {runs} disturbed runs, {struck} faults struck, {len(failed)} schedules failed {failed}")
+    say(
+        f"{len(results)} schedules of seed {options.seed}, {runs} disturbed runs, {struck} faults struck, {len(failed)} schedules failed {failed}"
+    )
     print(table(results))
     return 1 if failed or not results else 0
 

@@ -1,8 +1,8 @@
 """A project for faults to strike: real git, DVC and flow, four small stages over the product's own file layer.
 
 Its stages write by `new_folder`, `write_table`, `seal`, `fit` with a checkpoint at every step, and the store of shards. Three ways
-to start: `new` (nothing was run), `changed` (all was run, then the training's parameter changed), `cloned` (a colleague has run it: the results
-are at a remote). Runs are forks of one prepared Python, which has the library of faulty_files.py in front of its C library.
+to start: `new` (nothing was run), `changed` (all was run, then the training's parameter changed; a remote takes the results), `cloned`
+(a colleague has run it: the results are at a remote). Runs are forks of one prepared Python, which has the library of faulty_files.py in front of its C library.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ruamel.yaml import YAML
+from workspace import OBJECT, ROOT, start_server
 
 from flows.process import fork_server
 from flows.process.prepared import DVC, FORKS, MODELS, TABLES
 from tests.conftest import COMMAND
 from tests.forks import retemper
-from workspace import OBJECT, ROOT, start_server
 
 ENTRIES = {
     "prepare": """
@@ -169,7 +169,9 @@ def prepared(folder: Path, library: Path) -> Iterator[dict[str, str]]:
     name = f"retemper-faults-{secrets.token_hex(8)}"
     modules = [*DVC, *TABLES, *COMMAND, *MODELS]
     prefect = start_server(folder / "server")
-    server = subprocess.Popen([sys.executable, fork_server.__file__, name, *modules], env=environment | {"LD_PRELOAD": str(library)}, cwd=folder)
+    server = subprocess.Popen(
+        [sys.executable, fork_server.__file__, name, *modules], env=environment | {"LD_PRELOAD": str(library)}, cwd=folder
+    )
     try:
         assert prefect.stdout
         url = prefect.stdout.readline().strip()
@@ -190,7 +192,12 @@ class Project:
     def lay_out(self) -> None:
         """Write the project and commit it; nothing is run."""
         before_ours = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"  # the rest is the product's
-        files = {"tasks/__init__.py": before_ours, "dvc.yaml": GRAPH, "data/.gitignore": "/*\n!/.gitignore\n", ".gitignore": ".retemper/\nremote/\n"}
+        files = {
+            "tasks/__init__.py": before_ours,
+            "dvc.yaml": GRAPH,
+            "data/.gitignore": "/*\n!/.gitignore\n",
+            ".gitignore": ".retemper/\nremote/\n",
+        }
         for name, text in ENTRIES.items():
             files |= {f"tasks/{name}/__init__.py": before_ours, f"tasks/{name}/__main__.py": text}
         for name, text in files.items():
@@ -275,9 +282,9 @@ class Project:
         return wrong
 
     def half_written(self) -> list[str]:
-        """Temporary files, outside the caches that are made to be cleaned, and what is no object in the cache."""
-        names = [p.relative_to(self.folder).as_posix() for p in self.folder.rglob("*") if p.name.endswith(HALF_WRITTEN) or p.name == ".tmp"]
-        return sorted(name for name in names if not name.startswith(".git/"))
+        """Temporary files. Those that a killed DVC leaves in the cache are for `retemper gc`, those at the remote for whoever owns it."""
+        names = [path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.name.endswith(HALF_WRITTEN)]
+        return sorted(name for name in names if not name.startswith((".git/", ".dvc/cache/", "remote/")))
 
 
 def md5(path: Path) -> str:
