@@ -240,9 +240,7 @@ def simulate(options: argparse.Namespace, folder: Path, environment: Mapping[str
     struck = sum(not hit.startswith(" ") for result in results for hit in result.struck)
     runs = sum(len(result.schedule.faults) for result in results)
     failed = [result.schedule.number for result in results if result.wrong]
-    say(
-        f"{len(results)} schedules of seed {options.seed}, {runs} disturbed runs, {struck} faults struck, {len(failed)} schedules failed {failed}"
-    )
+    say(f"{len(results)} schedules of seed {options.seed}, {runs} disturbed runs, {struck} faults struck; failed: {failed or 'none'}")
     print(table(results))
     return 1 if failed or not results else 0
 

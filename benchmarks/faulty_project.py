@@ -2,7 +2,8 @@
 
 Its stages write by `new_folder`, `write_table`, `seal`, `fit` with a checkpoint at every step, and the store of shards. Three ways
 to start: `new` (nothing was run), `changed` (all was run, then the training's parameter changed; a remote takes the results), `cloned`
-(a colleague has run it: the results are at a remote). Runs are forks of one prepared Python, which has the library of faulty_files.py in front of its C library.
+(a colleague has run it: the results are at a remote). Runs are forks of one prepared Python, which has the library of faulty_files.py
+in front of its C library.
 """
 
 import hashlib
@@ -140,6 +141,7 @@ stages:
 """
 STARTS = ("new", "changed", "cloned")
 HALF_WRITTEN = (".partial", ".tmp")
+PASSING = (".git/", ".dvc/cache/", "remote/", ".retemper/logs/", ".retemper/environments/", ".retemper/shards/")  # overwritten, or for gc
 LONGEST = 300.0
 GONE_SECONDS = 5.0
 
@@ -284,7 +286,7 @@ class Project:
     def half_written(self) -> list[str]:
         """Temporary files. Those that a killed DVC leaves in the cache are for `retemper gc`, those at the remote for whoever owns it."""
         names = [path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.name.endswith(HALF_WRITTEN)]
-        return sorted(name for name in names if not name.startswith((".git/", ".dvc/cache/", "remote/")))
+        return sorted(name for name in names if not name.startswith(PASSING))
 
 
 def md5(path: Path) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from tasks.core.stage.files import partial, write_json
 from tasks.core.stage.params import read_yaml
 
-MEMORY = Path(".retemper/outs.json")
+RECORDS = Path(".retemper")
+MEMORY = RECORDS / "outs.json"
 LOCK = Path("dvc.lock")
 OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # DVC's temporary files, which a kill leaves behind
 
@@ -42,23 +43,22 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
 
 
 def remove_unfinished(outs: Iterable[Path]) -> None:
-    """Delete what a killed stage left half-written beside `outs`: the next attempt would, but a cached stage is not attempted again."""
+    """Delete what a killed stage left half-written beside `outs`, and a killed run of records: the next attempt would, but a cached stage is not attempted again."""
     places = set()
     for out in outs:
         half = partial(out)
         shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
         places.add(out.parent)
-    for place in places:
-        for path in list(place.glob(".*.tmp")):
-            if OF_DVC.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+    found = [path for place in places for path in place.glob(".*.tmp") if OF_DVC.fullmatch(path.name)]
+    for path in [*found, *RECORDS.glob(".*.partial")]:
+        path.unlink(missing_ok=True)
 
 
 def unfinished_copies(cache: Path) -> list[Path]:
     """What killed processes left half-written in a cache; while a run is in progress, also what it is writing."""
     folders = ("files/md5", "files/md5/*", "runs/*/*", "made/*")
     found = [path for folder in folders for path in cache.glob(f"{folder}/.*") if path.is_file()]
-    return sorted(path for path in found if OF_DVC.fullmatch(path.name) or path.name.endswith(".json.partial"))
+    return sorted(path for path in found if OF_DVC.fullmatch(path.name) or path.name.endswith((".json.partial", ".tmp.partial")))
 
 
 def _remembered(memory: Path) -> set[Path]:

@@ -6,6 +6,7 @@ Each function says what it changes and why; tests/flows/repository/test_patches.
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,8 @@ from typing import Any
 
 from flows.repository.remote import Download, md5
 from tasks.core.stage.files import new_file
+
+RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
 
 
 @cache
@@ -52,7 +55,9 @@ def durably() -> None:
 
     DVC writes dvc.lock in place, so a kill or a full disk truncates it: it is now replaced by one rename, like the run cache's entries.
     An object is flushed before it becomes read-only, which is how DVC marks what it need not read again. Cost: one fsync per new object.
+    Of the run cache, only whole entries are read: DVC fails on an empty folder, and takes a killed process's half of an entry for one.
     """
+    from dvc.stage.cache import StageCache, _get_stage_hash
     from dvc.utils.serialize import _common, _yaml
     from dvc_data.hashfile.db.local import LocalHashFileDB
 
@@ -73,7 +78,14 @@ def durably() -> None:
                     os.fsync(handle.fileno())
             protect(self, path)
 
-    setattr(_common, "_dump_data", dump)  # noqa: B010 - mypy forbids the plain form
+    def load(self: Any, stage: Any) -> Any:
+        key = _get_stage_hash(stage)
+        entries = [path for path in Path(self._get_cache_dir(key)).glob("*") if RUN.fullmatch(path.name)]
+        newest = max(entries, key=lambda path: path.stat().st_mtime, default=None)
+        return (self._load_cache(key, newest.name) or None) if newest else None
+
+    setattr(StageCache, "_load", load)  # noqa: B010 - mypy forbids the plain form
+    setattr(_common, "_dump_data", dump)  # noqa: B010
     setattr(_yaml, "_dump_data", dump)  # noqa: B010
     setattr(LocalHashFileDB, "protect", flush_and_protect)  # noqa: B010
 

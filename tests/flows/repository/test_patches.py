@@ -15,9 +15,12 @@ REPLACED = {
     "dvc_data.hashfile.transfer:_do_transfer": ["src", "dest", "obj_ids", "missing_ids", "src_index", "dest_index", "cache_odb", "kwargs"],
     "dvc.data_cloud:DataCloud.get_remote": ["self", "name", "command"],
     "dvc.stage.cache:StageCache.restore": ["self", "stage", "run_cache", "pull", "dry"],
+    "dvc.stage.cache:StageCache._load": ["self", "stage"],
     "dvc.stage.cache:StageCache.pull": ["self", "remote", "odb"],
     "dvc.repo.stage:StageLoad.collect": ["self", "target", "with_deps", "recursive", "graph", "glob"],
     # read, not replaced
+    "dvc.stage.cache:StageCache._load_cache": ["self", "key", "value"],
+    "dvc.stage.cache:StageCache._get_cache_dir": ["self", "key"],
     "dvc.stage.cache:_can_hash": ["stage"],
     "dvc.stage.cache:_get_stage_hash": ["stage"],
     "dvc.stage.decorators:unlocked_repo": ["f"],
@@ -90,6 +93,22 @@ try:
     odb.check(oid)
 except FileNotFoundError:
     found["missing"] = not place.exists()
+
+import dvc.stage.cache as runs
+runs._get_stage_hash = lambda stage: "ab" * 32
+import flows.repository.patches as patches
+patches.durably.__wrapped__()  # again, with that
+class Kept(runs.StageCache):
+    def __init__(self):
+        self.cache_dir = "runs"
+folder = Path("runs/ab", "ab" * 32)
+found["runs"] = [Kept()._load(None)]
+folder.mkdir(parents=True)
+found["runs"].append(Kept()._load(None))
+(folder / ("cd" * 32)).write_text("cmd: whole")
+(folder / ".LrTaKQChdEFa7HJFF1wOxw.tmp").write_text("cmd: half")
+os.utime(folder / ("cd" * 32), (0, 0))
+found["runs"].append(Kept()._load(None))
 print(json.dumps(found))
 """
 
@@ -105,3 +124,4 @@ def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) ->
     assert found["flushed"][0][1] != 0o444, "not yet marked as intact"
     assert found["mode"] == 0o444
     assert found["missing"], "a corrupt object is removed and counts as missing"
+    assert found["runs"] == [None, None, {"cmd": "whole"}], "schedule 5: an empty folder, and half of an entry"
