@@ -43,7 +43,10 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
 
 
 def remove_unfinished(outs: Iterable[Path]) -> None:
-    """Delete what a killed stage left half-written beside `outs`, and a killed run of records: the next attempt would, but a cached stage is not attempted again."""
+    """Delete what killed processes left half-written beside `outs` and among records.
+
+    The next attempt would, but a cached stage is not attempted again.
+    """
     places = set()
     for out in outs:
         half = partial(out)
