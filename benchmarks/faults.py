@@ -73,7 +73,7 @@ class Result:
 def schedule_of(seed: int, number: int, known: Mapping[str, Undisturbed], kinds: tuple[str, ...] = ALL) -> Schedule:
     """Schedule `number` of a seed."""
     chance = random.Random(f"{seed} {number}")
-    start = chance.choice(sorted(known))
+    start = chance.choices(list(known), [STARTS[name] for name in known])[0]
     count = chance.choices(RUNS, WEIGHTS)[0]
     return Schedule(number, start, tuple(draw(known[start].census, chance, kinds) for _ in range(count)))
 

@@ -2,8 +2,8 @@
 
 Its stages write by `new_folder`, `write_table`, `seal`, `fit` with a checkpoint at every step, and the store of shards. Three ways
 to start: `new` (nothing was run), `changed` (all was run, then the training's parameter changed; a remote takes the results), `cloned`
-(a colleague has run it: the results are at a remote). Runs are forks of one prepared Python, which has the library of faulty_files.py
-in front of its C library.
+(a colleague has run it: the results are at a remote); the first two also up to one stage alone. Runs are forks of one prepared
+Python, which has the library of faulty_files.py in front of its C library.
 """
 
 import hashlib
@@ -139,7 +139,7 @@ stages:
     deps: [data/metrics]
     outs: [data/report]
 """
-STARTS = ("new", "changed", "cloned")
+STARTS = {"prepare": 2, "train": 2, "cloned": 2, "new": 1, "changed": 1}  # and their shares of the schedules
 HALF_WRITTEN = (".partial", ".tmp")
 PASSING = (".git/", ".dvc/cache/", "remote/", ".retemper/logs/", ".retemper/environments/", ".retemper/shards/")  # overwritten, or for gc
 LONGEST = 300.0
@@ -188,8 +188,8 @@ def prepared(folder: Path, library: Path) -> Iterator[dict[str, str]]:
 class Project:
     """A folder in which the toy project is, and `retemper` in it."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self.folder, self.environment = folder.resolve(), dict(environment)
+    def __init__(self, folder: Path, environment: Mapping[str, str], target: str = "report") -> None:
+        self.folder, self.environment, self.target = folder.resolve(), dict(environment), target
 
     def lay_out(self) -> None:
         """Write the project and commit it; nothing is run."""
@@ -224,11 +224,11 @@ class Project:
     def copy_to(self, folder: Path) -> "Project":
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.folder, folder, symlinks=True)
-        return Project(folder, self.environment)
+        return Project(folder, self.environment, self.target)
 
     def run(self, extra: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """`retemper run`."""
-        return retemper(["--toy", "run"], self.folder, self.environment | dict(extra or {}))
+        """`retemper run` of the target."""
+        return retemper(["--toy", "run", self.target], self.folder, self.environment | dict(extra or {}))
 
     def processes(self) -> dict[int, str]:
         """Live processes in the folder: their commands by number."""
@@ -294,7 +294,10 @@ def md5(path: Path) -> str:
 
 
 def starts(folder: Path, environment: Mapping[str, str]) -> dict[str, Project]:
-    """A project for each of STARTS, to be copied. The remote lies in the project, so that faults strike it too."""
+    """A project for each of STARTS, to be copied; `prepare` is `new` up to that stage, `train` is `changed` up to that.
+
+    The remote lies in the project, so that faults strike it too.
+    """
     new = Project(folder / "new", environment)
     new.lay_out()
     changed = new.copy_to(folder / "changed")
@@ -311,7 +314,8 @@ def starts(folder: Path, environment: Mapping[str, str]) -> dict[str, Project]:
     cloned.command("git", "clean", "-fdxq", "data")
     changed.set(2)
     changed.commit()
-    return {"new": new, "changed": changed, "cloned": cloned}
+    parts = {"prepare": Project(new.folder, environment, "prepare"), "train": Project(changed.folder, environment, "train@a")}
+    return parts | {"cloned": cloned, "new": new, "changed": changed}
 
 
 def run(project: Project) -> None:

@@ -52,7 +52,7 @@ def test_secrets_of_urls_are_redacted(text: str, shown: str) -> None:
     ],
 )
 def test_a_failing_disk_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    """benchmarks/faults.py, seed 1, schedule 17: it was a traceback."""
+    """Found by benchmarks/faults.py: it was a traceback."""
     with pytest.raises(SystemExit) as ended, one_line_errors():
         raise ValueError("a library's own") from error
     assert ended.value.code == 2

@@ -50,7 +50,7 @@ def test_half_written_files_of_a_killed_stage_are_removed() -> None:
 
 
 def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
-    """They would count as part of data/metrics, which the report reads (benchmarks/faults.py, seed 1, schedule 1)."""
+    """They would count as part of data/metrics, which the report reads (found by benchmarks/faults.py)."""
     ours, theirs = Path("data/metrics/.GImkppEpYRhZLT_ACBL1Fg.tmp"), Path("data/metrics/.note.tmp")
     warnings: list[str] = []
     for remove in (lambda made: leftovers.remove(made, warnings.append), leftovers.remove_unfinished):
@@ -59,7 +59,7 @@ def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
         assert not ours.exists()
     assert not warnings
     theirs.touch()
-    page = Path(".retemper/.report.html.partial")  # schedule 14
+    page = Path(".retemper/.report.html.partial")
     page.touch()
     leftovers.remove_unfinished(outs("metrics/a.json"))
     assert theirs.exists()

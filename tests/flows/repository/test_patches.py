@@ -114,7 +114,7 @@ print(json.dumps(found))
 
 
 def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) -> None:
-    """benchmarks/faults.py, seed 1, schedules 15 and 21: a truncated dvc.lock, and a run that failed over a lost object."""
+    """Found by benchmarks/faults.py: a truncated dvc.lock, and a run that failed over a lost object."""
     done = subprocess.run([sys.executable, "-c", DURABLY], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -124,4 +124,4 @@ def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) ->
     assert found["flushed"][0][1] != 0o444, "not yet marked as intact"
     assert found["mode"] == 0o444
     assert found["missing"], "a corrupt object is removed and counts as missing"
-    assert found["runs"] == [None, None, {"cmd": "whole"}], "schedule 5: an empty folder, and half of an entry"
+    assert found["runs"] == [None, None, {"cmd": "whole"}], "an empty folder, and half of an entry"
