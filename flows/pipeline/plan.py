@@ -11,7 +11,7 @@ from flows.process.processes import Processes
 from flows.repository import cache, leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status
 from flows.repository.lock import read_blob
-from flows.repository.patches import by_content
+from flows.repository.patches import by_content, durably
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.team import sync
 from tasks.core.stage.errors import UserError
@@ -59,6 +59,7 @@ def make_plan(
     if not dry and (told := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
         warn(f"{LOCK} {told}")
     by_content()
+    durably()
     with dvc_errors(), repository() as repo:
         if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to
             raise UserError(f"{Path.cwd()}: no commit in its git repository, expected one; run git add . && git commit -m start")

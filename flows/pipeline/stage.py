@@ -18,7 +18,7 @@ from flows.process.problems import Problems
 from flows.process.processes import Processes, Stopped, environment
 from flows.repository.remote import WARNING
 from flows.team.sync import LOST, REMOTE
-from tasks.core.stage.errors import FULL_WORDS, USER_ERROR, DiskError, Invalid, Problem, printable
+from tasks.core.stage.errors import USER_ERROR, DiskError, Invalid, Problem, disk_words, printable
 from tasks.core.stage.files import partial
 from tasks.core.stage.params import read_yaml
 
@@ -170,7 +170,7 @@ def _problem(name: str, transcript: Transcript, status: int, log: Path) -> Probl
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
         return Problem("stage", f"{name}: failed with status {transcript.exited}{killed}; its log: {log}", 1, where=name)
-    if full := next((line for line in transcript.errors if FULL_WORDS.search(line)), ""):
-        return DiskError(f"{name}: {full}; nothing half-written was kept, make room and run again", where=name).problem
+    if told := next((line for line in transcript.errors if disk_words(line)[0]), ""):
+        return DiskError(f"{name}: {told}; nothing half-written was kept, {disk_words(told)[1]} and run again", where=name).problem
     reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
     return Problem("stage", f"{name}: {reason}; its log: {log}", 1, where=name)

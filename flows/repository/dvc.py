@@ -16,7 +16,7 @@ from typing import Any
 from flows.repository import makings
 from flows.repository.cache import listing, object_path
 from flows.repository.lock import read_lock
-from flows.repository.patches import by_content, in_turn, read_once, runs_are_fetched, runs_by_listing, verify_downloads
+from flows.repository.patches import by_content, durably, in_turn, read_once, runs_are_fetched, runs_by_listing, verify_downloads
 from flows.repository.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
 
@@ -121,12 +121,14 @@ def main(arguments: list[str]) -> int:
         try:
             share_with_group()  # before importing DVC's modules, which remember the mask
             by_content()
+            durably()
             runs_by_listing()
             return push() if arguments == ["push"] else fetch_runs()
         except Exception as error:  # from DVC, the disk, or any library that talks to remotes
             print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
             return 1
     by_content()
+    durably()
     command, *stages = arguments
     corrupt: list[Download] = []
     if command in ("pull", "repro-pull"):

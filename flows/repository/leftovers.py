@@ -1,6 +1,7 @@
 """Deletes what an earlier graph made and this one does not: a removed round's metrics would otherwise be in the report."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -9,8 +10,10 @@ from pathlib import Path
 from tasks.core.stage.files import partial, write_json
 from tasks.core.stage.params import read_yaml
 
-MEMORY = Path(".retemper/outs.json")
+RECORDS = Path(".retemper")
+MEMORY = RECORDS / "outs.json"
 LOCK = Path("dvc.lock")
+OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # DVC's temporary files, which a kill leaves behind
 
 
 def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, lock: Path = LOCK) -> list[Path]:
@@ -29,7 +32,7 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
             out = path.with_name(path.name.removeprefix(".").removesuffix(".partial")) if path.name.endswith(".partial") else path
             if path.name == ".gitignore" or any(kept.is_relative_to(out) or out.is_relative_to(kept) for kept in now):
                 continue
-            if out not in remembered and out not in locked():
+            if not OF_DVC.fullmatch(path.name) and out not in remembered and out not in locked():
                 warn(f"{path}: no stage makes it, but it is read as if one did; move it away")
                 continue
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -40,10 +43,25 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
 
 
 def remove_unfinished(outs: Iterable[Path]) -> None:
-    """Delete what a killed stage left half-written beside `outs`: the next attempt would, but a cached stage is not attempted again."""
+    """Delete what killed processes left half-written beside `outs` and among records.
+
+    The next attempt would, but a cached stage is not attempted again.
+    """
+    places = set()
     for out in outs:
         half = partial(out)
         shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
+        places.add(out.parent)
+    found = [path for place in places for path in place.glob(".*.tmp") if OF_DVC.fullmatch(path.name)]
+    for path in [*found, *RECORDS.glob(".*.partial")]:
+        path.unlink(missing_ok=True)
+
+
+def unfinished_copies(cache: Path) -> list[Path]:
+    """What killed processes left half-written in a cache; while a run is in progress, also what it is writing."""
+    folders = ("files/md5", "files/md5/*", "runs/*/*", "made/*")
+    found = [path for folder in folders for path in cache.glob(f"{folder}/.*") if path.is_file()]
+    return sorted(path for path in found if OF_DVC.fullmatch(path.name) or path.name.endswith((".json.partial", ".tmp.partial")))
 
 
 def _remembered(memory: Path) -> set[Path]:

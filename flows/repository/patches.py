@@ -3,8 +3,11 @@
 Each function says what it changes and why; tests/flows/repository/test_patches.py fails where DVC's internals have changed.
 """
 
+import errno
 import fcntl
 import os
+import re
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -13,6 +16,9 @@ from typing import Any
 
 from flows.repository.remote import Download, md5
 from flows.repository.small_files import Place, copy
+from tasks.core.stage.files import new_file
+
+RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
 
 
 @cache
@@ -22,13 +28,17 @@ def by_content() -> None:
     from dvc_data.hashfile.db.local import LocalHashFileDB
     from dvc_data.hashfile.state import StateNoop
     from dvc_data.hashfile.tree import Tree
+    from dvc_objects.errors import ObjectFormatError
 
     trusting, load = LocalHashFileDB.check, vars(Tree)["load"].__func__
 
     def check(self: Any, oid: str, check_hash: bool = True, _info: dict[str, Any] | None = None) -> Any:
         if isinstance(self.state, StateNoop) or not check_hash:  # a folder that serves as a remote
             return trusting(self, oid, check_hash, _info)
-        return HashFileDB.check(self, oid, check_hash, _info)
+        try:
+            return HashFileDB.check(self, oid, check_hash, _info)
+        except ObjectFormatError as error:  # corrupt, and now removed; `repro --pull` only knows what to do with a missing one
+            raise FileNotFoundError(errno.ENOENT, str(error), self.oid_to_path(oid)) from None
 
     def load_checked(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
         if isinstance(odb, LocalHashFileDB) and hash_info.value:  # otherwise a corrupt listing would count as there, and never be replaced
@@ -38,6 +48,47 @@ def by_content() -> None:
 
     setattr(LocalHashFileDB, "check", check)  # noqa: B010 - mypy forbids the plain form
     setattr(Tree, "load", classmethod(load_checked))  # noqa: B010
+
+
+@cache
+def durably() -> None:
+    """From now on, a power cut finds what this process has written whole, or finds it missing.
+
+    DVC writes dvc.lock in place, so a kill or a full disk truncates it: it is now replaced by one rename, like the run cache's entries.
+    An object is flushed before it becomes read-only, which is how DVC marks what it need not read again. Cost: one fsync per new object.
+    Of the run cache, only whole entries are read: DVC fails on an empty folder, and takes a killed process's half of an entry for one.
+    """
+    from dvc.stage.cache import StageCache, _get_stage_hash
+    from dvc.utils.serialize import _common, _yaml
+    from dvc_data.hashfile.db.local import LocalHashFileDB
+
+    protect: Callable[[Any, str], None] = LocalHashFileDB.protect
+
+    def dump(path: Any, data: Any, dumper: Callable[..., Any], fs: Any = None, **named: Any) -> None:  # noqa: ARG001 - always a local one
+        place = Path(path).resolve()
+        with new_file(place) as temporary:
+            with temporary.open("w", encoding="utf-8") as stream:
+                dumper(data, stream, **named)
+            if place.exists():
+                shutil.copymode(place, temporary)
+
+    def flush_and_protect(self: Any, path: str) -> None:
+        with suppress(FileNotFoundError):
+            if not self.is_protected(path):
+                with Path(path).open("rb") as handle:
+                    os.fsync(handle.fileno())
+            protect(self, path)
+
+    def load(self: Any, stage: Any) -> Any:
+        key = _get_stage_hash(stage)
+        entries = [path for path in Path(self._get_cache_dir(key)).glob("*") if RUN.fullmatch(path.name)]
+        newest = max(entries, key=lambda path: path.stat().st_mtime, default=None)
+        return (self._load_cache(key, newest.name) or None) if newest else None
+
+    setattr(StageCache, "_load", load)  # noqa: B010 - mypy forbids the plain form
+    setattr(_common, "_dump_data", dump)  # noqa: B010
+    setattr(_yaml, "_dump_data", dump)  # noqa: B010
+    setattr(LocalHashFileDB, "protect", flush_and_protect)  # noqa: B010
 
 
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:

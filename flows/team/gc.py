@@ -17,6 +17,7 @@ from flows.process import locks
 from flows.process.display import text_table
 from flows.repository.cache import listing, object_id, objects, remote_id
 from flows.repository.git import git
+from flows.repository.leftovers import unfinished_copies
 from flows.repository.lock import Lock, is_of_dvc, locks_of_references, parse_of_dvc, read_lock, worktrees
 from flows.repository.project import lock_is_readable, repository
 from flows.repository.remote import refuse_unmarked
@@ -76,6 +77,8 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
         )
         _tell(f"cache {root}", found, {path: needs.names.get(object_id(path), "") for path in found.objects}, dry, tell)
         if not dry:
+            for path in unfinished_copies(root):  # no run is in progress, so nobody is writing them
+                path.unlink(missing_ok=True)
             for path in [*found.runs, *sorted(found.objects, key=lambda path: path.suffix != ".dir")]:
                 path.unlink(missing_ok=True)
             for folder in {run.parent for run in found.runs}:

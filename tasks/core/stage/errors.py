@@ -10,13 +10,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 FULL = "No space left on device"
+FAILING = "Input/output error"
 REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
+    errno.EIO: "check the disk (dmesg, smartctl)",
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give access"),
     **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "move what is in the way"),
 }
 # Rust (safetensors, tokenizers), faiss, NumPy, and SQLite word it differently; NumPy's `tofile` keeps no errno.
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
+FAILING_WORDS = re.compile(rf"{FAILING}|os error 5\b|disk I/O error", re.IGNORECASE)
 OUT_OF_MEMORY = re.compile(r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?")
 CREDENTIALS = re.compile(  # user:password of a URL, up to the last @: a password may contain / and @
     r"""(?<=://)(?:[^\s/?\#@'"]*:(?:(?!://)[^\s'"])*@|[^\s/?\#'"]+@)"""
@@ -91,7 +94,7 @@ class Unavailable(UserError):
 
 
 class DiskError(UserError):
-    """A disk is full or denies access."""
+    """A disk is full, fails, or denies access."""
 
     kind = "disk"
 
@@ -104,7 +107,7 @@ class MemoryFull(UserError):
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a user error, or a full or forbidden disk, into one line on stderr, a record for the caller, and exit status 2."""
+    """Turn a user error, or a full, failing, or forbidden disk, into one line on stderr, a record for the caller, and exit status 2."""
     try:
         yield
     except UserError as error:
@@ -139,14 +142,19 @@ def disk_fault(error: BaseException | None) -> str:
     """A disk error as one line for the user; empty for any other error. Libraries wrap it, so causes are searched."""
     if error is None:
         return ""
-    place, reason, remedy = "disk", "", ""
+    place, (reason, remedy) = "disk", disk_words(str(error))
     if isinstance(error, OSError) and error.errno in REMEDIES:
         place, reason, remedy = str(error.filename or place), str(error.strerror), REMEDIES[error.errno]
-    elif FULL_WORDS.search(str(error)):
-        reason, remedy = FULL, REMEDIES[errno.ENOSPC]
     if not reason:
         return disk_fault(error.__cause__ or error.__context__)
     return f"{place}: {reason}; nothing half-written was kept, {remedy} and run again"
+
+
+def disk_words(text: str) -> tuple[str, str]:
+    """What a line says of a full or failing disk, and the remedy; empty if it says nothing of that kind."""
+    if FULL_WORDS.search(text):
+        return FULL, REMEDIES[errno.ENOSPC]
+    return (FAILING, REMEDIES[errno.EIO]) if FAILING_WORDS.search(text) else ("", "")
 
 
 def memory_fault(error: BaseException | None) -> str:

@@ -1,5 +1,6 @@
 """No line shown may contain a URL's secrets or terminal control codes."""
 
+import errno
 import io
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from flows.parameters import sources
 from flows.pipeline.stage import Transcript, _reader
 from flows.process.display import Display
 from flows.process.problems import tell
-from tasks.core.stage.errors import Problem, UserError, escaped, one_line_errors, printable, redacted
+from tasks.core.stage.errors import Problem, UserError, disk_fault, escaped, one_line_errors, printable, redacted
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,25 @@ from tasks.core.stage.errors import Problem, UserError, escaped, one_line_errors
 def test_secrets_of_urls_are_redacted(text: str, shown: str) -> None:
     assert redacted(text) == shown
     assert redacted(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "Input/output error", "data/x"),
+        RuntimeError("I/O error (os error 5)"),
+        OSError("disk I/O error"),
+    ],
+)
+def test_a_failing_disk_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """Found by benchmarks/faults.py: it was a traceback."""
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        raise ValueError("a library's own") from error
+    assert ended.value.code == 2
+    place = "data/x" if error.args[0] == errno.EIO else "disk"
+    line = f"retemper: {place}: Input/output error; nothing half-written was kept, check the disk (dmesg, smartctl) and run again\n"
+    assert capsys.readouterr().err == line
+    assert disk_fault(OSError("os error 50")) == ""
 
 
 def test_control_characters_are_escaped() -> None:

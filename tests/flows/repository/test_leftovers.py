@@ -49,6 +49,28 @@ def test_half_written_files_of_a_killed_stage_are_removed() -> None:
     assert files() == before
 
 
+def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
+    """They would count as part of data/metrics, which the report reads (found by benchmarks/faults.py)."""
+    ours, theirs = Path("data/metrics/.GImkppEpYRhZLT_ACBL1Fg.tmp"), Path("data/metrics/.note.tmp")
+    warnings: list[str] = []
+    for remove in (lambda made: leftovers.remove(made, warnings.append), leftovers.remove_unfinished):
+        ours.touch()
+        remove(outs("metrics/a.json", "metrics/b.json", "encoders/a", "encoders/b"))
+        assert not ours.exists()
+    assert not warnings
+    theirs.touch()
+    page = Path(".retemper/.report.html.partial")
+    page.touch()
+    leftovers.remove_unfinished(outs("metrics/a.json"))
+    assert theirs.exists()
+    assert not page.exists()
+    for name in ("files/md5/.duEh8J9R-T9BUlUhGCRYvg.tmp", "files/md5/08/.LrTaKQChdEFa7HJFF1wOxw.tmp", "made/12/.12f6.json.partial"):
+        (tmp_path / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cache" / name).touch()
+    (tmp_path / "cache/files/md5/08/266c998639c9b02a2f95a298abc16").touch()
+    assert len(leftovers.unfinished_copies(tmp_path / "cache")) == 3
+
+
 def test_outs_that_only_dvc_lock_knows_are_removed_too() -> None:
     Path("dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  evaluate@b:\n    cmd: x\n    outs:\n    - path: data/metrics/b.json\n      md5: 0\n"

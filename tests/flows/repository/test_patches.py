@@ -3,18 +3,24 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 REPLACED = {
     "dvc_data.hashfile.db.local:LocalHashFileDB.check": ["self", "oid", "check_hash", "_info"],
+    "dvc_data.hashfile.db.local:LocalHashFileDB.protect": ["self", "path"],
+    "dvc.utils.serialize._common:_dump_data": ["path", "data", "dumper", "fs", "dumper_args"],
     "dvc_data.hashfile.db:HashFileDB.check": ["self", "oid", "check_hash", "_info"],
     "dvc_data.hashfile.db:HashFileDB.add": ["self", "path", "fs", "oid", "hardlink", "callback", "check_exists", "on_error", "kwargs"],
     "dvc_data.hashfile.tree:Tree.load": ["odb", "hash_info", "hash_name"],
     "dvc_data.hashfile.transfer:_do_transfer": ["src", "dest", "obj_ids", "missing_ids", "src_index", "dest_index", "cache_odb", "kwargs"],
     "dvc.data_cloud:DataCloud.get_remote": ["self", "name", "command"],
     "dvc.stage.cache:StageCache.restore": ["self", "stage", "run_cache", "pull", "dry"],
+    "dvc.stage.cache:StageCache._load": ["self", "stage"],
     "dvc.stage.cache:StageCache.pull": ["self", "remote", "odb"],
     "dvc.repo.stage:StageLoad.collect": ["self", "target", "with_deps", "recursive", "graph", "glob"],
     # read, not replaced
+    "dvc.stage.cache:StageCache._load_cache": ["self", "key", "value"],
+    "dvc.stage.cache:StageCache._get_cache_dir": ["self", "key"],
     "dvc.stage.cache:_can_hash": ["stage"],
     "dvc.stage.cache:_get_stage_hash": ["stage"],
     "dvc.stage.decorators:unlocked_repo": ["f"],
@@ -34,3 +40,88 @@ def test_replaced_functions_have_their_known_signatures() -> None:
     """In a process of its own: this one may have replaced them already."""
     done = subprocess.run([sys.executable, "-c", ASK, *REPLACED], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == REPLACED, "look at flows/repository/patches.py"
+
+
+DURABLY = """
+import hashlib, json, os, stat, sys
+from pathlib import Path
+from flows.repository.patches import by_content, durably
+by_content()
+durably()
+from dvc.utils.serialize import dump_yaml, modify_yaml
+from dvc_data.hashfile.db.local import LocalHashFileDB
+from dvc_data.hashfile.state import State
+from dvc_objects.fs.local import LocalFileSystem
+import dvc.utils.serialize._yaml as yaml
+
+found = {}
+Path("dvc.lock").write_text("stages: {}\\n")
+Path("dvc.lock").chmod(0o640)
+whole = yaml._dump
+def full(data, stream):
+    stream.write("stages:\\n  hal")
+    stream.flush()
+    raise OSError(28, "No space left on device")
+yaml._dump = full
+try:
+    with modify_yaml("dvc.lock") as data:
+        data["stages"]["a"] = 1
+except OSError:
+    found["full"] = [Path("dvc.lock").read_text(), sorted(os.listdir())]
+yaml._dump = whole
+with modify_yaml("dvc.lock") as data:
+    data["stages"]["a"] = 1
+found["written"] = [Path("dvc.lock").read_text(), stat.S_IMODE(Path("dvc.lock").stat().st_mode)]
+
+flushed = []
+fsync = os.fsync
+def watched(file):
+    flushed.append([os.readlink(f"/proc/self/fd/{file}")[-10:], stat.S_IMODE(os.fstat(file).st_mode)])
+    fsync(file)
+os.fsync = watched
+Path("out").write_text("made in an hour")
+oid = hashlib.md5(b"made in an hour").hexdigest()
+odb = LocalHashFileDB(LocalFileSystem(), str(Path("cache").absolute()), state=State(os.getcwd(), str(Path("state").absolute())))
+odb.add(str(Path("out").absolute()), LocalFileSystem(), oid)
+odb.add(str(Path("out").absolute()), LocalFileSystem(), oid)
+place = Path("cache", oid[:2], oid[2:])
+found["flushed"], found["mode"], found["ends"] = flushed, stat.S_IMODE(place.stat().st_mode), oid[-10:]
+place.chmod(0o644)
+place.write_text("made in")
+place.chmod(0o444)
+try:
+    odb.check(oid)
+except FileNotFoundError:
+    found["missing"] = not place.exists()
+
+import dvc.stage.cache as runs
+runs._get_stage_hash = lambda stage: "ab" * 32
+import flows.repository.patches as patches
+patches.durably.__wrapped__()  # again, with that
+class Kept(runs.StageCache):
+    def __init__(self):
+        self.cache_dir = "runs"
+folder = Path("runs/ab", "ab" * 32)
+found["runs"] = [Kept()._load(None)]
+folder.mkdir(parents=True)
+found["runs"].append(Kept()._load(None))
+(folder / ("cd" * 32)).write_text("cmd: whole")
+(folder / ".LrTaKQChdEFa7HJFF1wOxw.tmp").write_text("cmd: half")
+os.utime(folder / ("cd" * 32), (0, 0))
+found["runs"].append(Kept()._load(None))
+print(json.dumps(found))
+"""
+
+
+def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) -> None:
+    """Found by benchmarks/faults.py: a truncated dvc.lock, and a run that failed over a lost object."""
+    done = subprocess.run([sys.executable, "-c", DURABLY], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["full"] == ["stages: {}\n", ["dvc.lock"]], "the former file, and nothing half-written"
+    assert found["written"] == ["stages:\n  a: 1\n", 0o640]
+    assert [name for name, _ in found["flushed"]] == [found["ends"]], "once, as it was added"
+    assert found["flushed"][0][1] != 0o444, "not yet marked as intact"
+    assert found["mode"] == 0o444
+    assert found["missing"], "a corrupt object is removed and counts as missing"
+    assert found["runs"] == [None, None, {"cmd": "whole"}], "an empty folder, and half of an entry"

@@ -56,7 +56,10 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
     assert "no git remote: only this clone's" in told
     assert integrity.object_path(cache, old).exists(), "a dry run removes nothing"
     before = len(list(runs.glob("*/*/*")))
+    torn = cache / ".duEh8J9R-T9BUlUhGCRYvg.tmp"
+    torn.write_text("what a killed DVC was writing")
     gc("--remote", "team", "--days", "0")
+    assert not torn.exists()
     assert finished.call("verify", "--remote", "team").returncode == 0
     assert foreign.exists(), "what is not named like an object is neither garbage nor corrupt"
     for root in (cache, tmp_path / "remote/files/md5"):
