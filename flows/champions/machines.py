@@ -107,7 +107,7 @@ def settle(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> 
     clash = any(here[name] != digest for name, digest in there.items() if name in here and name.startswith(TAGS))
     ours = [one for name, one in champions.items() if there.get(name) != here[name]] if clash else []
     lost = _superseded(ours)
-    numbers = [int(number) for name in there if (number := name.removeprefix(TAGS)).isdigit()]
+    numbers = [int(digits) for name in there if (digits := name.removeprefix(TAGS)).isdigit()]
     latest = max(numbers, default=0)
 
     tip = _replayed(project, here.get(BRANCH), there.get(BRANCH), lost=lost, now=latest or None)
