@@ -52,6 +52,7 @@ WHOLE = {
     "test_bad_input",
     "test_docs",
     "test_checkout",
+    "test_faults",
     "test_full_disk",
     "test_gpu",
     "test_graph",
