@@ -64,7 +64,7 @@ def durably() -> None:
 
     protect: Callable[[Any, str], None] = LocalHashFileDB.protect
 
-    def dump(path: Any, data: Any, dumper: Callable[..., Any], fs: Any = None, **named: Any) -> None:  # noqa: ARG001 - always a local one
+    def dump(path: Any, data: Any, dumper: Callable[..., Any], *, fs: Any = None, **named: Any) -> None:  # noqa: ARG001 - a local one
         place = Path(path).resolve()
         with new_file(place) as temporary:
             with temporary.open("w", encoding="utf-8") as stream:

@@ -59,11 +59,13 @@ def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
         assert not ours.exists()
     assert not warnings
     theirs.touch()
-    page = Path(".retemper/.report.html.partial")
+    page, lock = Path(".retemper/.report.html.partial"), Path(".dvc.lock.partial")
     page.touch()
+    lock.touch()
     leftovers.remove_unfinished(outs("metrics/a.json"))
     assert theirs.exists()
     assert not page.exists()
+    assert not lock.exists()
     for name in ("files/md5/.duEh8J9R-T9BUlUhGCRYvg.tmp", "files/md5/08/.LrTaKQChdEFa7HJFF1wOxw.tmp", "made/12/.12f6.json.partial"):
         (tmp_path / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cache" / name).touch()
