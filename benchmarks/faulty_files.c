@@ -106,7 +106,7 @@ static const char *own_role(void) {
     for (ssize_t i = 0; i < size; i++) if (!words[i]) words[i] = ' ';
     while (size > 0 && words[size - 1] == ' ') size--;
     words[size < 0 ? 0 : size] = 0;
-    const char *stage = getenv("DVC_STAGE"), *of_dvc = strstr(words, "flows.repository.dvc "), *last = strrchr(words, ' ');
+    const char *stage = getenv("DVC_STAGE"), *of_dvc = strstr(words, "flows.storage.dvc "), *last = strrchr(words, ' ');
     if (strstr(words, "fork_client.py") || strstr(words, "fork_server.py") || strstr(words, "tether.py")) strcpy(found, "starter");
     else if (stage && *stage) snprintf(found, sizeof found, "stage:%.90s", stage);
     else if (of_dvc) snprintf(found, sizeof found, "dvc:%.90s", last ? last + 1 : "");

@@ -125,7 +125,7 @@ def records(folder: Path, count: int) -> dict[str, float]:
 
     def seconds(command: str) -> float:
         began = time.monotonic()
-        call(project, sys.executable, "-m", "flows.repository.dvc", command)
+        call(project, sys.executable, "-m", "flows.storage.dvc", command)
         return time.monotonic() - began
 
     found = {"start, fresh clone": seconds("runs"), "start": seconds("runs"), "push": seconds("push")}

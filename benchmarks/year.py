@@ -48,7 +48,8 @@ RECIPE = {
     "report.baselines": ["bm25"],
 }
 PATIENCE = 1800.0  # seconds that a retraining may take
-LATEST = {"good": {"Promoted", "Refused"}, "poisoned": {"Refused"}}  # how the run of such a week may end; others change nothing
+ENDS = {"good": {"Promoted", "Refused"}, "poisoned": {"Refused"}}  # how the run of such a week may end; others change nothing
+AFTER = {"poisoned": {"Refused"}, "rollback": {"Refused", "Promoted"}}  # or compare the last candidate again
 AUTHOR = {f"GIT_{role}_{what}": "year@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
@@ -199,7 +200,7 @@ def weeks(year: Year, world: World, kinds: list[str], draw: random.Random, *, un
     kills = set(draw.sample(range(1, len(kinds)), max(1, len(kinds) // 7)))
     rollbacks = {len(kinds) * 2 // 5, len(kinds) * 4 // 5}
     kept_out: set[str] = set()
-    after = ""  # what a week without a batch may meet besides nothing new
+    after = ""  # what makes a week without new data compare all the same
     with_server: Any = None
     week = 0
     for week, kind in enumerate(kinds):
@@ -224,7 +225,7 @@ def weeks(year: Year, world: World, kinds: list[str], draw: random.Random, *, un
         now = year.champions()
         outcomes[kind, state] += 1
         print(f"week {week:2} {kind:10} {state}{note}: champion/{now[-1] if now else 0}; {message[:150]}", flush=True)
-        allowed = {"Promoted"} if week == 0 else LATEST.get(kind, {"Unchanged"} | ({"Refused"} if after else set()))
+        allowed = {"Promoted"} if week == 0 else ENDS.get(kind, {"Unchanged"} | AFTER.get(after, set()))
         year.must(state in allowed, f"week {week}: {kind} ended as {state}, not as {' or '.join(sorted(allowed))}: {message}")
         year.must(len(now) - len(before) == (state == "Promoted"), f"week {week}: {state}, yet champions went from {before} to {now}")
         kept_out |= {name} if kind in KEPT_OUT else set()

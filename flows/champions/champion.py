@@ -19,10 +19,10 @@ from flows.champions.parts import Parts, is_same_model, parts_of
 from flows.champions.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.process.display import text_table
 from flows.process.processes import environment
-from flows.repository.cache import copy_cached
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import Lock, of_graph, parse_lock
 from flows.results import generations
+from flows.storage.cache import copy_cached
 from flows.team.sync import DVC
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json

@@ -15,8 +15,8 @@ class MergeCommand(ProjectCommand):
 def merge() -> int:
     """Resolve git's conflicts in params.yaml and dvc.lock by keeping both sides' changes."""
     from flows.process import locks
-    from flows.repository.cache import cache_folder
     from flows.repository.merge import merge
+    from flows.storage.cache import cache_folder
 
     with locks.only_run():
         print("\n".join(merge(cache_folder())))

@@ -8,9 +8,9 @@ from typing import Any
 
 from flows.experiments.store import PARAMS, flat, measured
 from flows.process.display import text_table
-from flows.repository.cache import cache_folder, listing, object_path
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
+from flows.storage.cache import cache_folder, listing, object_path
 from flows.team.lineage import ancestors
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import best_system, least_grade, metric_of

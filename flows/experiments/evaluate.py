@@ -19,11 +19,11 @@ from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
-from flows.repository.remote import WARNING
 from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, passing_tree, read_changes, remove_worktree, run_in
 from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
+from flows.storage.remote import WARNING
 from tasks.core.metrics.mteb import MAIN, task_result
 from tasks.core.sources import forgotten
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder

@@ -16,11 +16,11 @@ from flows.pipeline import server
 from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
-from flows.repository.cache import cache_folder, listing, object_path
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
 from flows.repository.worktree import RUN, equip, link_sources, make_worktree, passing_tree, remove_worktree, run_in
 from flows.results import environments, timing
+from flows.storage.cache import cache_folder, listing, object_path
 from flows.team.lineage import ancestors
 from tasks.core.stage.errors import USER_ERROR, Problem, UserError
 

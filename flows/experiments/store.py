@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.display import text_table
-from flows.repository.cache import cache_folder, object_path
 from flows.repository.git import git
 from flows.repository.lock import Lock, lock_of, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
+from flows.storage.cache import cache_folder, object_path
 from tasks.core.stage.errors import printable
 from tasks.core.stage.safe_yaml import parse_yaml
 

@@ -22,9 +22,9 @@ from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import tell
 from flows.process.processes import Processes, Stopped, stopping_on_signals
-from flows.repository.dvc import TURNS
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.worktree import RUN, Changes, carry_changes, code_files, equip, link_sources, make_worktree, read_changes, run_in
+from flows.storage.dvc import TURNS
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import file_digest, write_text

@@ -8,10 +8,10 @@ from flows.explaining.runs import TRAININGS
 from flows.explaining.shapley import Coalition
 from flows.explaining.sides import DATA, Factor, Side
 from flows.process.display import clock
-from flows.repository import makings
-from flows.repository.cache import cache_folder
 from flows.repository.lock import Lock, entry_digest, parameters
 from flows.repository.worktree import SOURCE
+from flows.storage import makings
+from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
 from tasks.core.stage.frozen import CODE
 

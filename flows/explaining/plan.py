@@ -9,8 +9,8 @@ from flows.explaining.data import Data, Inbox
 from flows.explaining.runs import Configuration, is_direct
 from flows.explaining.shapley import Coalition
 from flows.explaining.sides import Factor, Side, factors, joined
-from flows.repository.cache import cache_folder, object_path
 from flows.repository.worktree import SOURCE
+from flows.storage.cache import cache_folder, object_path
 from tasks.core.stage.errors import UserError
 
 SEEDED = ("pretrain", "rounds", "adore", "rerankers", "mix")  # sections whose entries have a seed of a training

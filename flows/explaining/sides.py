@@ -9,10 +9,10 @@ from typing import Any
 from flows.champions.champion import read_champions
 from flows.experiments.store import measured
 from flows.parameters.checks import NEGATIVES, SYSTEMS
-from flows.repository.cache import cache_folder
 from flows.repository.lock import Lock, commit_of, lock_of, parameters, read_blob
 from flows.repository.worktree import SOURCE
 from flows.results.generations import outdated
+from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
 from tasks.core.metrics.selection import best_system, metric_of
 from tasks.core.stage.errors import UserError

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.repository import makings
 from flows.repository.git import git
 from flows.results import generations, metrics
 from flows.results.pages import SIGNIFICANCE
+from flows.storage import makings
 from tasks.core.charts.curves import read_tsv
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import file_digest, read_json

@@ -8,11 +8,12 @@ from pathlib import Path
 from flows.pipeline.reasons import reasons
 from flows.process import locks
 from flows.process.processes import Processes
-from flows.repository import cache, leftovers
+from flows.repository import leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status
 from flows.repository.lock import read_blob
-from flows.repository.patches import by_content, durably
 from flows.repository.project import dvc_errors, lock_is_readable, repository
+from flows.storage import cache
+from flows.storage.patches import by_content, durably
 from flows.team import sync
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze

@@ -13,9 +13,9 @@ from flows.process.display import Display, Outcome, summary, text_table
 from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython, python
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository import leftovers
-from flows.repository.cache import cache_folder
 from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
+from flows.storage.cache import cache_folder
 from flows.team import remotes, sync
 from tasks.core.stage.errors import FULL, USER_ERROR, DiskError, Problem
 from tasks.core.stage.files import write_text

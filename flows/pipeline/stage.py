@@ -16,7 +16,7 @@ from flows.process.display import Outcome
 from flows.process.prepared import python
 from flows.process.problems import Problems
 from flows.process.processes import Processes, Stopped, environment
-from flows.repository.remote import WARNING
+from flows.storage.remote import WARNING
 from flows.team.sync import LOST, REMOTE
 from tasks.core.stage.errors import USER_ERROR, DiskError, Invalid, Problem, disk_words, printable
 from tasks.core.stage.files import partial

@@ -131,7 +131,7 @@ def _dvc_at_work(root: Path) -> bool:
 
     for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
         command, folder = process.info["cmdline"] or [], process.info["cwd"]
-        dvc = any(Path(word).name == "dvc" or word == "flows.repository.dvc" for word in command[:6])
+        dvc = any(Path(word).name == "dvc" or word == "flows.storage.dvc" for word in command[:6])
         if dvc and folder and _project_of(Path(folder)) == root:
             return True
     return False

@@ -1,1 +1,1 @@
-"""The project as git and DVC keep it: graph, lock file, cache, worktrees."""
+"""The project as git and DVC describe it: graph, lock file, worktrees."""

@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
 
-from flows.repository import makings
 from flows.repository.lock import Lock, entry_digest
 from flows.results.timing import LOG, read
+from flows.storage import makings
 from tasks.core.stage.entry import SECONDS
 from tasks.core.stage.params import FROZEN
 from tasks.params import Parameters

@@ -9,10 +9,10 @@ from typing import Any
 from markupsafe import Markup
 
 from flows.process.display import clock
-from flows.repository import makings
 from flows.repository.graph import Graph
 from flows.repository.lock import Lock
 from flows.results.timing import Measured, Span
+from flows.storage import makings
 from tasks.core.charts.page import Cell, table
 from tasks.core.charts.vega import Node, arcs, figure
 from tasks.core.stage.frozen import CODE
@@ -25,7 +25,7 @@ DIGEST = 10  # characters of a digest
 def body(
     graph: Graph, lock: Lock, spans: Sequence[Span], *, took: Mapping[str, Measured], records: Mapping[str, Mapping[str, Any]]
 ) -> Markup:
-    """The graph, the stages, and what they ran with. `records`: how each was made (flows.repository.makings), here or elsewhere."""
+    """The graph, the stages, and what they ran with. `records`: how each was made (flows.storage.makings), here or elsewhere."""
     states = {span.stage: span.state for span in spans}
     order = [name for name in ordered(graph) if name in lock]
     seconds = {name: float(record["seconds"]) for name, record in records.items() if "seconds" in record}

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from flows.process.display import clock
-from flows.repository import makings
-from flows.repository.cache import cache_folder
 from flows.repository.graph import Graph
 from flows.repository.lock import entry_digest, read_lock
 from flows.results import analyses, costs, environments, metrics, origins, quality, timing
+from flows.storage import makings
+from flows.storage.cache import cache_folder
 from tasks.core.charts.curves import load_curves
 from tasks.core.charts.page import Cell, page, table
 from tasks.core.charts.vega import Line, Point, curve_lines, figure, legend, lines

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.repository import makings
 from flows.repository.lock import Lock, entry_digest, read_lock
+from flows.storage import makings
 from tasks.core.stage.errors import UserError
 
 LOG = Path(".retemper/times.jsonl")

@@ -13,9 +13,9 @@ from typing import Any
 
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.repository import makings
-from flows.repository.cache import cache_of
 from flows.repository.lock import Lock, entry_digest, parameters
+from flows.storage import makings
+from flows.storage.cache import cache_of
 from flows.team.lineage import ancestors
 from tasks.core.models.export import Export, read_record
 from tasks.core.stage.errors import UserError, escaped

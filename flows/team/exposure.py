@@ -18,9 +18,9 @@ from typing import Any
 
 from flows.process.display import text_table
 from flows.process.processes import environment
-from flows.repository.cache import cache_folder, listing, object_path
 from flows.repository.git import git
 from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, of_graph, parameters, read_lock
+from flows.storage.cache import cache_folder, listing, object_path
 from flows.team.lineage import GRAPH, ancestors, folder_digest
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import USER_ERROR, UserError

@@ -21,12 +21,12 @@ from typing import Any
 from flows.process import locks
 from flows.process.display import text_table
 from flows.process.processes import environment
-from flows.repository.cache import file_md5, object_id, object_path, objects
-from flows.repository.dvc import PUSHED, UNPUSHED
 from flows.repository.git import git
 from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
 from flows.repository.project import repository
-from flows.repository.remote import refuse_unmarked
+from flows.storage.cache import file_md5, object_id, object_path, objects
+from flows.storage.dvc import PUSHED, UNPUSHED
+from flows.storage.remote import refuse_unmarked
 from flows.team import exposure, gc, sweep
 from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, remote_places
 from flows.team.sync import reason

@@ -15,12 +15,12 @@ from ruamel.yaml.error import YAMLError
 
 from flows.process import locks
 from flows.process.display import text_table
-from flows.repository.cache import listing, object_id, objects, remote_id
 from flows.repository.git import git
 from flows.repository.leftovers import unfinished_copies
 from flows.repository.lock import Lock, is_of_dvc, locks_of_references, parse_of_dvc, read_lock, worktrees
 from flows.repository.project import lock_is_readable, repository
-from flows.repository.remote import refuse_unmarked
+from flows.storage.cache import listing, object_id, objects, remote_id
+from flows.storage.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.sync import reason
 from tasks.core.stage.errors import UserError

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.repository.cache import listing, object_path, remote_id
+from flows.storage.cache import listing, object_path, remote_id
 from flows.team.lineage import folder_digest
 from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.tables.parquet import BATCH_ROWS

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flows.repository import makings
-from flows.repository.cache import cache_folder, file_md5, listing, object_path
 from flows.repository.git import git
 from flows.repository.lock import (
     LOCK,
@@ -27,6 +25,8 @@ from flows.repository.lock import (
     read_blob,
     read_lock,
 )
+from flows.storage import makings
+from flows.storage.cache import cache_folder, file_md5, listing, object_path
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import write_text
@@ -61,7 +61,7 @@ class Step:
     code: tuple[File, ...]
     outs: tuple[File, ...]
     cached: str = ""
-    making: Mapping[str, Any] = field(default_factory=dict)  # who made it, when and with what (flows.repository.makings)
+    making: Mapping[str, Any] = field(default_factory=dict)  # who made it, when and with what (flows.storage.makings)
 
 
 @dataclass(frozen=True)

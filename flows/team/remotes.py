@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.repository.cache import objects
-from flows.repository.dvc import PUSHED
 from flows.repository.lock import worktrees
 from flows.repository.project import repository
-from flows.repository.remote import write_mark
+from flows.storage.cache import objects
+from flows.storage.dvc import PUSHED
+from flows.storage.remote import write_mark
 from flows.team.sync import remedy
 from tasks.core.sources.datasets import local_path
 from tasks.core.stage.errors import UserError
@@ -34,7 +34,7 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     """Check that `url` can be written and read, and make it this project's remote `name`; returns what was done, in a line.
 
     `options` are DVC's remote options, `key=value`. Secrets go to .dvc/config.local, which git ignores; the value `-` is
-    asked for. The remote gets its mark (`flows.repository.remote`); without one, runs treat it as unavailable.
+    asked for. The remote gets its mark (`flows.storage.remote`); without one, runs treat it as unavailable.
     UserError, with nothing changed, where the remote is unavailable or refuses.
     """
     name = name.lower()  # as DVC reads the names of remotes

@@ -11,14 +11,14 @@ from typing import Any
 
 from flows.process.prepared import python
 from flows.process.processes import Processes, environment
-from flows.repository.cache import cache_folder
-from flows.repository.dvc import PUSHED, UNPUSHED
-from flows.repository.remote import WARNING
+from flows.storage.cache import cache_folder
+from flows.storage.dvc import PUSHED, UNPUSHED
+from flows.storage.remote import WARNING
 from tasks.core.stage.errors import redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
-REMOTE = [sys.executable, "-m", "flows.repository.dvc"]
+REMOTE = [sys.executable, "-m", "flows.storage.dvc"]
 LOCK = Path("dvc.lock")
 LOST = "failed to transfer"  # to the cache or the remote: DVC says so, but exits with status 0
 # What S3, ssh and others call a refusal, however DVC wraps it.

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from flows.process import locks
-from flows.repository import cache
-from flows.repository.dvc import PUSHED
 from flows.repository.project import repository
-from flows.repository.remote import refuse_unmarked
+from flows.storage import cache
+from flows.storage.dvc import PUSHED
+from flows.storage.remote import refuse_unmarked
 from flows.team.sync import reason
 from tasks.core.stage.errors import UserError
 

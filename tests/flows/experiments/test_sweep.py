@@ -14,8 +14,8 @@ from ruamel.yaml import YAML
 from flows.experiments import store
 from flows.experiments.sweep import Point, inputs, read_points, sweep
 from flows.repository import lock, worktree
-from flows.repository.cache import object_path
 from flows.repository.git import git
+from flows.storage.cache import object_path
 from tasks.core.stage.errors import UserError
 
 SWEEP = """

@@ -157,7 +157,7 @@ def test_a_killed_dvc_process_takes_its_stage_with_it(served: Any, read_states: 
     run = served.start("run", "train@a")
     stage = served.at_work("encoders/a")
     parents = [stage]
-    while "flows.repository.dvc" not in Path(f"/proc/{parents[-1]}/cmdline").read_text():
+    while "flows.storage.dvc" not in Path(f"/proc/{parents[-1]}/cmdline").read_text():
         parents.append(int(Path(f"/proc/{parents[-1]}/stat").read_text().rpartition(")")[2].split()[1]))
     os.kill(parents[-1], signal.SIGKILL)
     output, errors = run.communicate(timeout=60)

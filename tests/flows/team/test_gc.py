@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.process import locks
-from flows.repository import cache as integrity
+from flows.storage import cache as integrity
 from flows.team import gc
 from tasks.core.stage.errors import UserError
 

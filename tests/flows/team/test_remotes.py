@@ -18,7 +18,7 @@ import pytest
 from flows.cli import main
 from flows.process import locks
 from flows.process.processes import ending_signals
-from flows.repository import cache as integrity
+from flows.storage import cache as integrity
 from flows.team import remotes, sync
 from flows.team.verify import verify_remote
 from tasks.core.stage.errors import UserError
@@ -276,7 +276,7 @@ def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, t
     shutil.rmtree(here / "data")
 
     def call(command: str) -> None:
-        script = f"import os, sys; os.umask(0o027); from flows.repository.dvc import main; sys.exit(main(['{command}']))"
+        script = f"import os, sys; os.umask(0o027); from flows.storage.dvc import main; sys.exit(main(['{command}']))"
         done = toy.call(script=script)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "failed to transfer" not in done.stderr
@@ -304,7 +304,7 @@ def test_what_is_corrupt_on_a_remote_is_pushed_again(
     subprocess.run([*DVC, "add", "--quiet", "folder"], check=True, env=os.environ | {"DVC_NO_ANALYTICS": "1"})
 
     def push() -> dict[str, bytes]:
-        subprocess.run([sys.executable, "-m", "flows.repository.dvc", "push"], check=True)
+        subprocess.run([sys.executable, "-m", "flows.storage.dvc", "push"], check=True)
         return {integrity.object_id(path): path.read_bytes() for path in integrity.objects(remote / "files/md5")}
 
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
@@ -342,7 +342,7 @@ def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     subprocess.run([*DVC, "add", "--quiet", "folder", "whole"], check=True, env=environment)
 
     def call(*words: str) -> list[str]:
-        done = subprocess.run([sys.executable, "-m", "flows.repository.dvc", *words], env=environment, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", "flows.storage.dvc", *words], env=environment, capture_output=True, text=True)
         assert "Traceback" not in done.stderr
         return [line for line in done.stdout.splitlines() if line.startswith("retemper: ")]
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from flows.pipeline.stage import Processes
-from flows.repository import cache, dvc
-from flows.repository.cache import object_path, objects
-from flows.repository.remote import SEEN
+from flows.storage import cache, dvc
+from flows.storage.cache import object_path, objects
+from flows.storage.remote import SEEN
 from flows.team import remotes, sync
 from flows.team.sync import is_pushed, push, restorable
 from tasks.core.stage.errors import UserError
@@ -85,7 +85,7 @@ import sys
 from dvc.dvcfile import Lockfile
 loads, load = [], Lockfile._load
 Lockfile._load = lambda self, **named: (loads.append(1), load(self, **named))[1]
-from flows.repository.dvc import main
+from flows.storage.dvc import main
 status = main(["checkout", *sys.argv[1:]])
 print(len(loads))
 sys.exit(status)

@@ -11,8 +11,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from flows.repository.cache import listing, objects, remote_id
 from flows.repository.lock import Lock, read_lock
+from flows.storage.cache import listing, objects, remote_id
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json, write_json
 

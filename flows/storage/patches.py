@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flows.repository.remote import Download, md5
-from flows.repository.small_files import Place, copy
+from flows.storage.remote import Download, md5
+from flows.storage.small_files import Place, copy
 from tasks.core.stage.files import new_file
 
 RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
@@ -23,7 +23,7 @@ RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
 
 @cache
 def by_content() -> None:
-    """From now on, this process checks the local cache by content (see flows.repository.cache). Cost: a stat and a lookup per object."""
+    """From now on, this process checks the local cache by content (see flows.storage.cache). Cost: a stat and a lookup per object."""
     from dvc_data.hashfile.db import HashFileDB
     from dvc_data.hashfile.db.local import LocalHashFileDB
     from dvc_data.hashfile.state import StateNoop

@@ -1,4 +1,4 @@
-"""What flows/repository/patches.py replaces in DVC is what it expects: another version of DVC fails here first."""
+"""What flows/storage/patches.py replaces in DVC is what it expects: another version of DVC fails here first."""
 
 import json
 import subprocess
@@ -39,13 +39,13 @@ print(json.dumps({place: taken(place) for place in sys.argv[1:]}))
 def test_replaced_functions_have_their_known_signatures() -> None:
     """In a process of its own: this one may have replaced them already."""
     done = subprocess.run([sys.executable, "-c", ASK, *REPLACED], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == REPLACED, "look at flows/repository/patches.py"
+    assert json.loads(done.stdout) == REPLACED, "look at flows/storage/patches.py"
 
 
 DURABLY = """
 import hashlib, json, os, stat, sys
 from pathlib import Path
-from flows.repository.patches import by_content, durably
+from flows.storage.patches import by_content, durably
 by_content()
 durably()
 from dvc.utils.serialize import dump_yaml, modify_yaml
@@ -96,7 +96,7 @@ except FileNotFoundError:
 
 import dvc.stage.cache as runs
 runs._get_stage_hash = lambda stage: "ab" * 32
-import flows.repository.patches as patches
+import flows.storage.patches as patches
 patches.durably.__wrapped__()  # again, with that
 class Kept(runs.StageCache):
     def __init__(self):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.repository.git import git
-from flows.repository.small_files import Place, copy
+from flows.storage.small_files import Place, copy
 from tasks.core.stage.files import write_text
 
 FOLDER = "made"  # of a cache or a remote

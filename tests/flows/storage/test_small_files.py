@@ -11,8 +11,8 @@ import pytest
 from dvc.fs import LocalFileSystem, MemoryFileSystem
 from dvc.stage.cache import StageCache
 
-from flows.repository import makings, patches
-from flows.repository.small_files import Place, copy
+from flows.storage import makings, patches
+from flows.storage.small_files import Place, copy
 
 
 class Counted:

@@ -1,8 +1,8 @@
 """DVC commands that its command line lacks.
 
-`python -m flows.repository.dvc runs | push | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
+`python -m flows.storage.dvc runs | push | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
 
-They check what they take from the cache by content (`flows.repository.cache`). `dvc repro --pull` fetches the remote's
+They check what they take from the cache by content (`flows.storage.cache`). `dvc repro --pull` fetches the remote's
 whole run cache, every entry again, for every stage. Here, new entries are fetched once, and a stage then pulls only what
 its own restored run needs.
 """
@@ -13,11 +13,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flows.repository import makings
-from flows.repository.cache import listing, object_path
 from flows.repository.lock import read_lock
-from flows.repository.patches import by_content, durably, in_turn, read_once, runs_are_fetched, runs_by_listing, verify_downloads
-from flows.repository.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
+from flows.storage import makings
+from flows.storage.cache import listing, object_path
+from flows.storage.patches import by_content, durably, in_turn, read_once, runs_are_fetched, runs_by_listing, verify_downloads
+from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
 
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from flows.repository.dvc import TURNS
+from flows.storage.dvc import TURNS
 from tasks.core.stage.frozen import freeze_parameters
 
 Executed = Callable[[dict[str, str]], set[str]]
@@ -47,7 +47,7 @@ def test_one_of_two_runs_computes_a_stage_and_the_other_takes_its_outs(toy: Any,
     trees = [shutil.copytree(toy.folder, tmp_path / name) for name in ("one", "other")]
     for tree in trees:
         freeze_parameters(tree)
-    command = [sys.executable, "-m", "flows.repository.dvc", "repro", "prepare"]
+    command = [sys.executable, "-m", "flows.storage.dvc", "repro", "prepare"]
     environment = toy.environment | {TURNS: str(tmp_path / "turns")}
     at_work = [subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True) for tree in trees]
     said = "".join(process.communicate(timeout=300)[0] for process in at_work)

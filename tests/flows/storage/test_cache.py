@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.repository import cache
+from flows.storage import cache
 
 
 def damage(path: Path, keep_size: bool = True) -> None:

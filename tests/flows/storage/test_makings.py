@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from dvc.fs import LocalFileSystem
 
-from flows.repository import makings
 from flows.repository.git import git
+from flows.storage import makings
 
 DIGEST, OTHER = "ab" * 32, "cd" * 32
 RECORD = {
