@@ -178,7 +178,7 @@ def main() -> int:
     world.first().write(folder / "source")
     (folder / "inbox").mkdir()
     edit.apply([f"{key}={json.dumps(value)}" for key, value in RECIPE.items()], year.project.folder / "params.yaml", lambda _: None)
-    (year.project.folder / "retraining.yaml").write_text(json.dumps({"intake": {"inbox": "../inbox"}}))
+    (year.project.folder / "retraining.yaml").write_text(json.dumps({"intake": {"inbox": "../inbox", "gate": {"shift": 0.75}}}))
     year.git("add", "--all")
     year.git("commit", "--quiet", "--message", "The project of a year")
     with year.started("schedule.log", "schedule", "--cron", "0 3 1 1 *", "--name", NAME) as log:
