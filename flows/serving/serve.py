@@ -24,6 +24,7 @@ LOG = Path(".retemper/queries.jsonl")
 POLL_SECONDS = 1.0  # between two looks at the champion
 GRACE_SECONDS = 15  # from a signal until the server is killed; it gives its requests 10
 KEY = "RETEMPER_API_KEY"
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")  # names of this machine, always answered to
 
 
 class Stop(BaseException):
@@ -62,7 +63,7 @@ def _served(settings: Settings, listener: socket.socket, folder: Path, *, local:
     """Answer queries with what `folder` holds meanwhile."""
     place, follower = _prepared(settings, folder)
     command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
-    names = ["127.0.0.1", "localhost", "::1", "[::1]", *settings.hosts] if local else settings.hosts
+    names = [*LOOPBACK, *settings.hosts] if local or settings.hosts else []  # none: any
     command += [word for name in names for word in ("--host", name)]
     if settings.log_queries:
         command += ["--log-queries", settings.log_queries, "--log", str(settings.log)]

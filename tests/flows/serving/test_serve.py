@@ -166,6 +166,8 @@ def test_other_machines_without_a_key_are_warned_of(monkeypatch: pytest.MonkeyPa
     assert serve.serve(Settings(host=every, port=0, model="warmup")) == 0
     assert "may be reached from other machines, and RETEMPER_API_KEY is not set" in capsys.readouterr().err
     assert "--host" not in commands[1]
+    assert serve.serve(Settings(host=every, port=0, model="warmup", hosts=("search",))) == 0
+    assert {"search", "127.0.0.1"} <= set(commands.pop()), "a health check on the machine itself is answered too"
     served = [Path(command[command.index("--served") + 1]) for command in commands]
     assert [path.name.rpartition("-")[0] for path in served] == ["127.0.0.1", every], "two addresses with one port are two servers"
     assert not any(path.exists() for path in served), "what was served is a copy"
