@@ -85,6 +85,7 @@ class Year:
         self.folder, self.project = folder, Workspace(folder / "project", "beir:../source")
         self.environment = self.project.environment | AUTHOR
         self.problems: list[str] = []
+        self.rolled_back: set[int] = set()  # champions that a person went back to
         self.url = ""
 
     def call(self, *words: str, status: int = 0) -> str:
@@ -243,6 +244,7 @@ def weeks(year: Year, world: World, kinds: list[str], draw: random.Random, *, un
         if week in rollbacks and len(now) > 1:
             year.call("champion", "rollback")
             now = year.champions()
+            year.rolled_back.add(now[-1])
             year.call("champion", "export", str(year.folder / f"export-{now[-1]}"))
             print(
                 f"        rolled back: champion/{now[-1]} is {json.loads(year.call('champion', 'history', '--json'))[-1]['reason']}",
@@ -303,7 +305,9 @@ def check_answers(year: Year, hits: dict[str, Any]) -> None:
 def add_up(year: Year, world: World, outcomes: Counter[tuple[str, str]]) -> None:
     """The champions' true quality, and how the weeks ended."""
     from sentence_transformers import SentenceTransformer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     for (kind, state), count in sorted(outcomes.items()):
         print(f"{kind:10} {state:10} {count}")
     texts = [entry.text for entry in world.known]
@@ -320,7 +324,8 @@ def add_up(year: Year, world: World, outcomes: Counter[tuple[str, str]]) -> None
         first = first or true
         beside = f" ({true - first:+.4f} to the anchor, {true - best:+.4f} to the best before it)" if best else ", the anchor"
         print(f"champion/{number}: true nDCG@10 {true:.4f}{beside}")
-        year.must(true >= best - margin, f"champion/{number} is {best - true:.4f} below the best before it")
+        by_hand = number in year.rolled_back
+        year.must(by_hand or true >= best - margin, f"champion/{number} is {best - true:.4f} below the best before it")
         best = max(best, true)
     lines = json.loads(year.call("champion", "history", "--json"))
     states = year.ask("/flow_runs/filter", {"flows": {"name": {"any_": ["retemper-retraining"]}}, "limit": 200})
