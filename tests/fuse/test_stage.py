@@ -182,7 +182,7 @@ def test_one_query_and_an_empty_run_are_fused(monkeypatch: pytest.MonkeyPatch) -
     write("test", ["p"], first={}, second={}, relevant=[("p", "a", 1)])
     record = run(monkeypatch)
     assert record["weight"] == 0 and {point["nDCG@10"] for point in record["grid"]} == {1.0}
-    assert Path("runs/hybrid/dev.trec").read_text() == "q Q0 a 1 0 hybrid\n"
+    assert Path("runs/hybrid/dev.trec").read_text() == "q Q0 a 1 1 hybrid\n"
     assert Path("runs/hybrid/test.trec").read_text() == ""
 
 

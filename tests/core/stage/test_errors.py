@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.champions import history
+from flows.champions import history, machines
 from flows.cli import champion, main
 from flows.experiments import store
 from flows.parameters import sources
@@ -100,13 +100,13 @@ def test_what_is_printed_without_the_display_is_escaped_too(monkeypatch: pytest.
     store.show(test=False, as_json=False)
     monkeypatch.setattr(history, "read_events", lambda _: [history.Ended("1", "failed", "reason\x1b[2J", "now")])
     champion._show_history(as_json=False)
-    champion._warn("warning\x1b[2J")
+    champion._meet(machines.Met("warning\x1b[2J", "told\x1b[2J"))
     sources._warn("source\x1b[2J")
     tell([Problem("user", "problem\x1b[2J of http://a:b@h")])
     with pytest.raises(SystemExit):
         main.main(["gc", "http://a:b@argument\x1b[2J"])
     said = "".join(capsys.readouterr())
-    for word in ("subject", "name", "reason", "warning", "source", "problem", "argument"):
+    for word in ("subject", "name", "reason", "warning", "told", "source", "problem", "argument"):
         assert rf"{word}\x1b[2J" in said
     assert "\x1b" not in said
     assert "a:b" not in said

@@ -46,6 +46,7 @@ def git(folder: Path, *words: str) -> str:
 
 def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Path, tmp_path: Path, checkout: Path) -> None:
     flags = ["--data", "beir", "--queries", "corpus", "--encoder", TINY, "--share", "remote", "--document-length", "auto"]
+    flags += ["--like", "beir"]  # no project, and so no times: this checkout may have some
     done = call(
         "new", "mine", *flags, "--set", "rounds.star=", "--set", "mine=", "--set", "mine={}", "--set", "adore={}", "--set", "fuse={}"
     )
