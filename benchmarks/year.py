@@ -122,7 +122,11 @@ class Year:
         return sorted(int(tag.rpartition("/")[2]) for tag in self.git("tag", "--list", "champion/*").split())
 
     def ask(self, path: str, body: Any = None) -> Any:
-        answer = httpx.request("GET" if body is None else "POST", f"{self.url}{path}", json=body, timeout=120)
+        """An answer of Prefect's API; asked again while the server is busy, as Prefect's own client does."""
+        for _ in wait(60):
+            answer = httpx.request("GET" if body is None else "POST", f"{self.url}{path}", json=body, timeout=120)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
         answer.raise_for_status()
         return answer.json()
 
