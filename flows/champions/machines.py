@@ -69,7 +69,9 @@ def _met(project: Path, where_parted: Callable[[Mapping[str, str], Mapping[str, 
 def push(project: Path) -> Met:
     """Push branch and tags to the git remote, all or none. Where another machine was first, settle, and push what that gives."""
     remote, met = _remote(project), Met()
-    for last in [*[False] * TRIES, True] if remote and _refs(project) else []:
+    if not (remote and _refs(project)):
+        return met
+    for left in reversed(range(TRIES)):
         there: dict[str, str] = {}
         try:
             here, there = _refs(project), _received(project, remote)
@@ -83,7 +85,7 @@ def push(project: Path) -> Met:
                 _send(project, remote, ahead)
             return met
         except GitFailed as error:
-            if last or not _moved(project, remote, there):
+            if not left or not _moved(project, remote, there):
                 problem = f"git remote {remote}: branch and tags are not pushed, the next run tries again: {_without_address(error)}"
                 return replace(met, problem=problem)
     return met

@@ -66,7 +66,9 @@ def work(stage: str, size: Size, parameters: Parameters) -> float | None:
     if kind == "index":
         return size.documents
     if kind == "train":
-        entry = parameters.rounds[name]
+        entry = parameters.rounds.get(name)
+        if entry is None:  # a removed round
+            return None
         queries = entry.steps * entry.batch_queries if entry.steps is not None else (entry.epochs or 0) * size.train
         return queries * size.tokens
     if kind in ("mine", "adore"):
@@ -103,27 +105,20 @@ def scaled(stages: list[str], size: Size, parameters: Parameters, *, like: Known
     """The seconds that `stages` take, from those that stages of their kind took in `like`."""
     spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
     for stage, seconds in like.seconds.items():
-        kind, amount = stage.partition("@")[0], _work(stage, like.size, like.parameters)
+        kind, amount = stage.partition("@")[0], work(stage, like.size, like.parameters)
         if amount is not None:
             spent[kind] = spent.get(kind, 0) + seconds
             done[kind] = done.get(kind, 0) + amount
             most[kind] = max(most.get(kind, 0), amount)
     total, unknown, factor = 0.0, list[str](), 0.0
     for stage in stages:
-        kind, amount = stage.partition("@")[0], _work(stage, size, parameters)
+        kind, amount = stage.partition("@")[0], work(stage, size, parameters)
         if amount is None or not done.get(kind):
             unknown.append(stage)
         else:
             total += spent[kind] * amount / done[kind]
             factor = max(factor, amount / most[kind])
     return Scaled(total, unknown, factor)
-
-
-def _work(stage: str, size: Size, parameters: Parameters) -> float | None:
-    try:
-        return work(stage, size, parameters)
-    except KeyError:  # a removed round
-        return None
 
 
 def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder: str, like: Known | None, place: Path) -> str:
