@@ -200,7 +200,8 @@ def test_secrets_stay_where_their_owner_put_them(small: Any, monkeypatch: pytest
     small.write(".dvc/config.local", config)
     said: list[str] = []
     with chdir(small.folder):
-        assert run_stage("prepare", Processes(), said.append).state == "Ran"
+        outcome = run_stage("prepare", Processes(), said.append)
+        assert outcome.state == "Ran", outcome.problem
         assert not sync.push(Processes(), "team", said.append)
         assert not sync.pull(Processes(), "team", ["prepare"], said.append)
         monkeypatch.setattr(sync, "REMOTE", ["true"])
