@@ -4,7 +4,7 @@ import ctypes
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -41,6 +41,12 @@ class Runtime(Params):
         8.0, ge=0, description="disk for finished embedding shards, GiB; the least recently used are removed first"
     )
     shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode has used for this many days are removed")
+    engine: Literal["local", "ray"] = Field("local", description="who runs the workers of a stage: this machine, or a Ray cluster")
+    workers: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        1, description="workers of a stage: processes with a GPU or a share of the CPU threads each; all: one per GPU"
+    )
+    address: str = Field("auto", description="engine ray: address of the cluster's head node; auto: the cluster that this machine is part of")
+    restarts: int = Field(3, ge=0, description="how often a lost worker's work is done again before the stage fails")
 
 
 def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:
