@@ -8,7 +8,7 @@ document is ceil(exp(-(a + u + e))), and the score its nDCG@10: bounded, in step
 the same all year (so is the champion's luck, which got it crowned), or drawn again each week, as the usual arithmetic has it. `follows`:
 candidates inherit the champion's luck and drift all year in one direction, the worst case for reused queries.
 
-`guaranteed` is flows/retraining/betting.py on four fifths of the queries, with the champions of flows/retraining/standing.py; the t-tests
+`guaranteed` is flows/promotion/betting.py on four fifths of the queries, with the champions of flows/promotion/standing.py; the t-tests
 have all queries. tests/flows/retraining/test_years.py holds the years against `decide` itself.
 """
 
@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, stats
 
-from flows.retraining import betting
-from flows.retraining.guaranteed import MOST
-from flows.retraining.promotion import Promotion
-from flows.retraining.vetoes import find_vetoes
+from flows.promotion import betting
+from flows.promotion.guaranteed import MOST
+from flows.promotion.rule import Promotion
+from flows.promotion.vetoes import find_vetoes
 from tasks.core.metrics.confirmation import ONE_IN
 
 Floats = npt.NDArray[np.float64]

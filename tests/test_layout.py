@@ -38,7 +38,7 @@ TAKE_MORE = {
     "flows/results/generations.py": 1,
     "flows/results/quality.py": 3,
     "flows/champions/champion.py": 2,
-    "flows/retraining/promotion.py": 1,
+    "flows/promotion/rule.py": 1,
     "flows/retraining/retrain.py": 1,
     "flows/scheduling/schedule.py": 1,
     "flows/team/gc.py": 3,

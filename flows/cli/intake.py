@@ -60,7 +60,7 @@ def accept(
 
 def rule() -> "tuple[Intake, str]":
     from flows.parameters.checks import PARAMS
-    from flows.retraining.promotion import read_retraining
+    from flows.retraining.settings import read_retraining
     from tasks.core.stage.params import read_yaml
 
     return read_retraining().intake, str((read_yaml(PARAMS).get("dataset") or {}).get("source", "demo"))

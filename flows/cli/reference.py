@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from flows.cli import main as command_line
 from flows.exporting.settings import Export
 from flows.parameters.checks import NAME
-from flows.retraining.promotion import Retraining
+from flows.retraining.settings import Retraining
 from tasks.core.stage.devices import Runtime
 from tasks.core.stage.files import write_text
 from tasks.core.stage.params import Params

@@ -35,13 +35,16 @@ from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import Problems, tell
 from flows.process.processes import Processes, environment, stopping_on_signals
+from flows.promotion import evidence, power
+from flows.promotion.guaranteed import MOST
+from flows.promotion.rule import Evidence, Promotion, Verdict, decide, measure_of
+from flows.promotion.standing import standing
 from flows.repository.git import GitFailed, git
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.results.generations import lock_here
-from flows.retraining import evidence, notify, plan, power, promotion
-from flows.retraining.guaranteed import MOST
-from flows.retraining.standing import standing
+from flows.retraining import notify, plan
+from flows.retraining.settings import read_retraining
 from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import read_yaml
@@ -133,10 +136,10 @@ def _work(
     project: Path, tree: retraining_tree.Tree, begun: Ended, check: Callable[[], None], processes: Processes, display: Display
 ) -> Ended:
     """Everything between the worktree and the champion; the current folder is the worktree's."""
-    rules = promotion.read_retraining()
+    rules = read_retraining()
     begun = replace(begun, intake=_take_in(rules.intake, project, display, processes=processes))
     sections = read_yaml(Path("params.yaml"))
-    measure = promotion.measure_of(rules.promotion, sections)
+    measure = measure_of(rules.promotion, sections)
     champions = champion.read_champions(project)
     now = champions[-1] if champions else None
     planned = plan.make(project, rules.retrain, champions, run=lambda wanted: _run_pipeline(check, processes, display, targets=wanted))
@@ -219,10 +222,10 @@ def _compare(
     made: Parts,
     found: dict[str, dict[str, Any]],
     sections: Mapping[str, Any],
-    rule: promotion.Promotion,
+    rule: Promotion,
     processes: Processes,
     display: Display,
-) -> promotion.Verdict:
+) -> Verdict:
     """The candidate `new` against the champion, and if it passes, each other one that stands; their metrics go to `found`."""
 
     def measured(one: Champion) -> dict[int, dict[str, float]]:
@@ -234,17 +237,17 @@ def _compare(
     others = [one for one in standing(champions, new.measure, rule.anchor) if one.number != now.number] if guaranteed else []
     old = measured(now)
     ours = values(evidence.VALUES / new.model, new.measure, found[new.model])
-    seen = promotion.Evidence(ours, old)
+    seen = Evidence(ours, old)
     if guaranteed:
         fresh = evidence.fresh(project, now, made, queries=ours, warn=display.warn)
         looks, slices = evidence.looks(found, new.measure, sections), evidence.slices(Path(made.paths["corpus"]))
         seen = replace(seen, fresh=fresh, slices=slices, looks=looks)
-    verdict = promotion.decide(seen, new.measure, rule)
+    verdict = decide(seen, new.measure, rule)
     for one in others:
         if not verdict.promoted and (verdict.beaten or len(verdict.against) < MOST):  # of so many, it may beat one that is still to come
             break
         seen = replace(seen, old={**seen.old, **measured(one)})
-        verdict = promotion.decide(seen, new.measure, rule)
+        verdict = decide(seen, new.measure, rule)
     return verdict
 
 

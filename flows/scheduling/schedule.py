@@ -27,7 +27,7 @@ from flows.process import locks
 from flows.process.processes import Processes, ending_signals, environment
 from flows.repository.git import GitFailed, git
 from flows.retraining import notify
-from flows.retraining.promotion import read_retraining
+from flows.retraining.settings import read_retraining
 from tasks.core.stage.errors import UserError
 
 LOCK = Path(".retemper/serve.lock")

@@ -1,7 +1,7 @@
 """Rule `guaranteed`: what is promoted is not worse than the best champion so far, whatever else is promoted in a year.
 
 **Claim.** Call a promotion false if the new model's mean is more than `margin` below that of the best champion since the chain began
-(flows/retraining/standing.py), and a "better" false if the new model is no better than a champion that it is said to beat. In any
+(flows/promotion/standing.py), and a "better" false if the new model is no better than a champion that it is said to beat. In any
 `comparisons` comparisons in a row, the chance of any false promotion is at most `alpha`, and so is the chance of any false "better".
 
 **Why.** Each comparison has the level alpha / comparisons, evenly spent (Bonferroni); over any window of that many the levels add up to
@@ -30,9 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flows.retraining import betting
-from flows.retraining.promotion import Evidence, Promotion, Verdict, spread
-from flows.retraining.vetoes import find_vetoes
+from flows.promotion import betting
+from flows.promotion.rule import Evidence, Promotion, Verdict, spread
+from flows.promotion.vetoes import find_vetoes
 from tasks.core.metrics.confirmation import confirming
 from tasks.core.stage.errors import UserError
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flows.champions.champion import Champion
-from flows.retraining.promotion import Evidence, Promotion, decide
-from flows.retraining.standing import standing
+from flows.promotion.rule import Evidence, Promotion, decide
+from flows.promotion.standing import standing
 from tasks.core.metrics.confirmation import chooses, confirming
 
 RULE = Promotion(comparisons=5, veto_rate=0)

@@ -10,10 +10,10 @@ from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.champions.measurement import values
 from flows.champions.parts import Parts
+from flows.promotion.rule import Promotion
+from flows.promotion.vetoes import slices_of
 from flows.results.fusions import fusions, made_from, record_of
 from flows.results.metrics import Metrics, served_models
-from flows.retraining.promotion import Promotion
-from flows.retraining.vetoes import slices_of
 from tasks.core.metrics.confirmation import ONE_IN, chooses
 from tasks.core.metrics.groups import read_columns
 from tasks.core.stage.errors import UserError

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from flows.retraining.promotion import Promotion, Veto
+from flows.promotion.rule import Promotion, Veto
 from tasks.core.metrics.groups import by_column, by_range, by_value, question_word
 
 BINS = 4  # groups by length, as in failures

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flows.retraining.promotion import Promotion, Veto
-from flows.retraining.vetoes import find_vetoes, loses, slices_of
+from flows.promotion.rule import Promotion, Veto
+from flows.promotion.vetoes import find_vetoes, loses, slices_of
 
 RULE = Promotion()
 

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from flows.retraining.betting import log_capital, lower_bound, shows_more
+from flows.promotion.betting import log_capital, lower_bound, shows_more
 
 
 def plain(differences: list[float], c: float, alpha: float) -> float:

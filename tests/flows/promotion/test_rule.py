@@ -1,14 +1,13 @@
 """When a new model is promoted by a t-test: the bound against scipy's paired test, and a case worked out by hand."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from flows.retraining.promotion import Evidence, Promotion, Verdict, decide, lower_bound, measure_of, read_retraining
+from flows.promotion.rule import Evidence, Promotion, Verdict, decide, lower_bound, measure_of
 from tasks.core.stage.errors import UserError
 
 
@@ -54,7 +53,7 @@ def test_the_rules() -> None:
     assert verdict.reason == f"m +0.0333 on dev (3 queries), lower bound {verdict.bound:+.4f} is not >= -0.0100 (not_worse)"
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_refusals() -> None:
     with pytest.raises(UserError, match="measured on different queries"):
         judge(named(1), {"other": 1.0})
     with pytest.raises(UserError, match="found 1 judged queries"):
@@ -66,14 +65,3 @@ def test_refusals(tmp_path: Path) -> None:
         measure_of(Promotion(metric="P@7"), sections)
     with pytest.raises(UserError, match=r"promotion.metric: found 'Hole@10', which counts mistakes"):
         measure_of(Promotion(metric="Hole@10"), {"evaluate": {"measures": ["AP", "Hole@10"]}})
-    file = tmp_path / "retraining.yaml"
-    assert read_retraining(file).promotion == Promotion()
-    for text, key in (
-        ("promotion: {margin: -1}", "promotion.margin"),
-        ("speed: 1", "speed: unknown key"),
-        ("intake: {mode: add}", "intake.mode"),
-    ):
-        file.write_text(text)
-        with pytest.raises(UserError) as refusal:
-            read_retraining(file)
-        assert key in str(refusal.value)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from flows.retraining import betting
-from flows.retraining.promotion import Promotion
+from flows.promotion import betting
+from flows.promotion.rule import Promotion
 from tasks.core.metrics.confirmation import ONE_IN
 from tasks.core.metrics.power import noncentral_t
 
@@ -44,7 +44,7 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
 def chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1) -> float:
     """The chance that a model truly `gain` better than the champion passes the test against it, over `queries` that confirm.
 
-    guaranteed: by PATHS Brownian motions, which the sum of the differences nearly is, under the bets of flows.retraining.betting with a
+    guaranteed: by PATHS Brownian motions, which the sum of the differences nearly is, under the bets of flows.promotion.betting with a
     known spread. not_worse, better: the power of a one-sided t-test, by the noncentral t. `looks`: as in Evidence.
     """
     shift = (gain + (0.0 if rule.rule == "better" else rule.margin)) * math.sqrt(queries) / spread

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.retraining import betting
-from flows.retraining.guaranteed import MOST, in_order
-from flows.retraining.promotion import Evidence, Promotion, Verdict, decide
+from flows.promotion import betting
+from flows.promotion.guaranteed import MOST, in_order
+from flows.promotion.rule import Evidence, Promotion, Verdict, decide
 from tasks.core.metrics.confirmation import chooses, confirming
 from tasks.core.stage.errors import UserError
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flows.retraining.betting import shows_more
-from flows.retraining.power import chance, foresee, least
-from flows.retraining.promotion import Promotion
+from flows.promotion.betting import shows_more
+from flows.promotion.power import chance, foresee, least
+from flows.promotion.rule import Promotion
 
 GUARANTEED, NOT_WORSE = Promotion(), Promotion(rule="not_worse")
 

@@ -1,18 +1,16 @@
-"""Whether a new model takes the champion's place: `decide`, from values by dev query alone. retraining.yaml, as a record."""
+"""Whether a new model takes the champion's place: `decide`, from values by dev query alone."""
 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from flows.intake.settings import FILE, Intake
-from flows.retraining.modes import Retrain
+from flows.intake.settings import FILE
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import Params, read_yaml, validate
+from tasks.core.stage.params import Params
 
 
 class Promotion(Params):
@@ -36,14 +34,6 @@ class Promotion(Params):
     )
     veto_queries: int = Field(30, ge=2, description="guaranteed: dev queries that a group has at least, to veto")
     metric: str | None = Field(None, description="a measure of evaluate.measures; default: report.metric")
-
-
-class Retraining(Params):
-    """The whole file; every key is optional."""
-
-    intake: Intake = Intake()
-    retrain: Retrain = Retrain()
-    promotion: Promotion = Promotion()
 
 
 @dataclass(frozen=True)
@@ -97,11 +87,6 @@ class Evidence:
     looks: int = 1
 
 
-def read_retraining(path: Path = FILE) -> Retraining:
-    """The file's record, or its defaults where it is missing; UserError, one line, for an invalid key or value."""
-    return validate(Retraining, read_yaml(path), str(path)) if path.exists() else Retraining()
-
-
 def lower_bound(differences: list[float], alpha: float) -> float:
     """The one-sided 1 - alpha lower confidence bound of the mean of paired `differences` [Q], by Student's t:
 
@@ -134,7 +119,7 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
         if evidence.new.keys() != other.keys():
             raise UserError(f"dev: the models were measured on different queries ({len(evidence.new)} and {len(other)}), expected the same")
     if rule.rule == "guaranteed":
-        from flows.retraining.guaranteed import guarantee  # numpy: not with every command
+        from flows.promotion.guaranteed import guarantee  # numpy: not with every command
 
         return guarantee(evidence, measure, rule)
     return judge(evidence.new, next(iter(evidence.old.values())), measure, rule)

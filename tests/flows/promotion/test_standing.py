@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows.champions.champion import Champion
-from flows.retraining.standing import standing
+from flows.promotion.standing import standing
 from tasks.core.stage.errors import UserError
 
 

@@ -12,8 +12,9 @@ from flows.champions.champion import Champion
 from flows.champions.parts import Parts
 from flows.process.display import Display
 from flows.process.processes import Processes
-from flows.retraining import evidence, retrain
-from flows.retraining.promotion import Promotion
+from flows.promotion import evidence
+from flows.promotion.rule import Promotion
+from flows.retraining import retrain
 from tasks.core.metrics.confirmation import chooses
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import write_table

@@ -1,0 +1,21 @@
+"""retraining.yaml, as a record."""
+
+from pathlib import Path
+
+from flows.intake.settings import FILE, Intake
+from flows.promotion.rule import Promotion
+from flows.retraining.modes import Retrain
+from tasks.core.stage.params import Params, read_yaml, validate
+
+
+class Retraining(Params):
+    """The whole file; every key is optional."""
+
+    intake: Intake = Intake()
+    retrain: Retrain = Retrain()
+    promotion: Promotion = Promotion()
+
+
+def read_retraining(path: Path = FILE) -> Retraining:
+    """The file's record, or its defaults where it is missing; UserError, one line, for an invalid key or value."""
+    return validate(Retraining, read_yaml(path), str(path)) if path.exists() else Retraining()
