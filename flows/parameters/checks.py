@@ -262,6 +262,15 @@ def check_rounds(parameters: Parameters, where: str) -> None:
             raise UserError(
                 f"{key}.negatives: found {entry.negatives!r}, expected a mine or a teacher ({known}): {wish} needs positives' scores"
             )
+        if entry.positive_ranks is not None:
+            sources = ["bm25", *parameters.mine, *parameters.teacher]
+            if entry.negatives not in sources:
+                raise UserError(
+                    f"{key}.negatives: found {entry.negatives!r}, expected bm25, a mine or a teacher ({', '.join(sources)}), whose "
+                    "ranks positive_ranks makes positives"
+                )
+            if entry.positive_ranks > depth:
+                raise UserError(f"{key}.positive_ranks: found {entry.positive_ranks}, expected at most {keeper}, which is {depth}")
         if entry.optimizer_from == "continue":
             behind = _steps_behind(parameters, entry.init)
             total = None if behind is None or entry.steps is None else behind + entry.steps

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from tasks.bm25.negatives import ROWS, without_positives
+from tasks.bm25.negatives import ROWS, only_positives, without_positives
 from tasks.bm25.params import BM25
 from tasks.bm25.pieces import seal_index, searched, whole_index
 from tasks.core.retrieval.lexical import known, load
@@ -50,7 +50,7 @@ def main() -> None:
         corpus="corpus folder",
         index="index folder to write",
         candidates="folder to write: ranked documents of every split's queries",
-        negatives="folder to write: the training queries' candidates without known positives",
+        negatives="folder to write: the training queries' candidates without known positives, and these beside them",
     ).parse_args()
     bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
     terms = analyzer(bm25.stemmer, bm25.stopwords)
@@ -80,8 +80,9 @@ def main() -> None:
             write_table(folder / f"{split}.parquet", RANKED, searched(asked, built, depth, scratch / split, progress, cores()))
     with new_folder(arguments.negatives) as folder:
         qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
-        candidates = joined(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
-        write_table(folder / "train.parquet", RANKED, without_positives(candidates, qrels))
+        for name, part in (("train", without_positives), ("positives", only_positives)):
+            candidates = joined(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
+            write_table(folder / f"{name}.parquet", RANKED, part(candidates, qrels))
     finish(scratch)
 
 

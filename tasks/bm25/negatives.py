@@ -1,8 +1,9 @@
-"""Training negatives: candidates without any document known to be relevant."""
+"""Training negatives: candidates without any document known to be relevant; and these documents, with their scores."""
 
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,17 @@ def without_positives(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa
 
     A query may continue in the next batch. All of `qrels` is scanned once per batch: use large ones.
     """
+    for negatives, _ in _parted(candidates, qrels):
+        yield negatives
+
+
+def only_positives(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa.Table) -> Iterator[pa.Table]:
+    """What `without_positives` leaves out, ranked among itself from 1 for each query."""
+    for _, positives in _parted(candidates, qrels):
+        yield positives
+
+
+def _parted(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))
     carried = 0  # positives already removed of the query that the next batch begins with
     for batch in candidates:
@@ -33,5 +45,8 @@ def without_positives(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa
         begin = np.maximum.accumulate(np.where(rank == 1, np.arange(len(rank)), -1))  # first row of each row's query; -1: an earlier batch
         above = np.where(begin >= 0, removed[:-1] - removed[begin], removed[:-1] + carried)
         carried = int(above[-1] + positive[-1])
-        columns = [batch["query"], batch["doc"], pa.array(rank - above, pa.int32()), batch["score"]]
-        yield pa.table(columns, schema=RANKED).filter(pa.array(~positive))
+        yield _ranked(batch, rank - above).filter(pa.array(~positive)), _ranked(batch, above + 1).filter(pa.array(positive))
+
+
+def _ranked(batch: pa.RecordBatch | pa.Table, rank: npt.NDArray[np.integer]) -> pa.Table:
+    return pa.table([batch["query"], batch["doc"], pa.array(rank, pa.int32()), batch["score"]], schema=RANKED)

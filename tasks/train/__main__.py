@@ -76,9 +76,8 @@ def main() -> None:
         steps = before = 0
         order: dict[str, int] = {}
         if params.steps != 0:
-            table, only_positives = args.negatives / "train.parquet", params.hard_negatives_from == "positives"
-            everything = read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives)
-            if args.weights:
+            everything = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params, scratch)
+            if args.weights and params.positive_ranks is None:
                 everything = with_weights(everything, queries, documents, qrels, weights=args.weights / "train.parquet")
             queries_N, line = replayed_from(
                 args.init_state,

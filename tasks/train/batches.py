@@ -68,27 +68,28 @@ def read_training_set(
     documents: Tokens,
     qrels: Path,
     negatives: Path,
-    window: tuple[int, int],
+    params: Round,
     scratch: Path,
-    *,
-    only_positives: bool = False,
 ) -> TrainingSet:
     """Judgements and negatives of the training queries; UserError if there is nothing to train on.
 
-    `negatives` is a table; positives.parquet beside it has the scores of known positives, if its stage wrote them. `only_positives`:
-    hard negatives are documents that are some query's positive.
+    `negatives` is a table; positives.parquet beside it has the scores of known positives, if its stage wrote them. With positive_ranks,
+    `qrels` are not read.
     """
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
-    q, d = relevant_pairs(qrels, query_ids, document_ids)
+    if params.positive_ranks is not None:
+        q, d, ranked = _top_ranks(negatives, query_ids, document_ids, params.positive_ranks, scratch)
+    else:
+        q, d = relevant_pairs(qrels, query_ids, document_ids)
     if not len(q):
-        raise UserError(
-            f"{qrels}: no training query has a relevant document; add a train split to the data set, or set steps: 0 in every round"
-        )
+        found = "has a relevant document" if params.positive_ranks is None else f"is listed by {params.negatives}"
+        raise UserError(f"{qrels}: no training query {found}; add a train split to the data set, or set steps: 0 in every round")
     total = count_rows(document_ids)
-    scores = _positive_scores(negatives.with_name("positives.parquet"), q, d, query_ids, document_ids, total)
+    beside = negatives.with_name("positives.parquet")
+    scores = _positive_scores(beside, q, d, query_ids, document_ids, total) if params.positive_ranks is None else ranked
     positives = lists_of(q, d, count_rows(query_ids), scores)
-    among = np.bincount(d, minlength=total) > 0 if only_positives else None
-    hard = ranked_lists(negatives, query_ids, document_ids, window, scratch, among)
+    among = np.bincount(d, minlength=total) > 0 if params.hard_negatives_from == "positives" else None
+    hard = ranked_lists(negatives, query_ids, document_ids, params.window, scratch, among)
     known = lists_of(*with_same_texts(q, d, first_of_same(queries), first_of_same(documents)), count_rows(query_ids))
     pool = None if among is None else np.flatnonzero(among)
     return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known, pool)
@@ -128,6 +129,21 @@ def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
     return replace(data, queries=data.queries[np.sort(drawn)])
 
 
+def _top_ranks(negatives: Path, query_ids: Path, document_ids: Path, count: int, scratch: Path) -> tuple[Ints, Ints, Floats]:
+    """Query, document and score of the first `count` ranks of a table of negatives and positives.parquet beside it, as one list."""
+    listed = ranked_lists(negatives, query_ids, document_ids, (1, count), scratch)
+    table = read_table(negatives.with_name("positives.parquet"), RANKED)
+    known_q, known_d, known = known_pairs(table, query_ids, document_ids)
+    assert listed.scores is not None, "a table of negatives has scores"
+    q = np.concatenate([known_q, np.repeat(np.arange(len(listed.counts)), listed.counts)])
+    d = np.concatenate([known_d, listed.values])
+    scores = np.concatenate([table["score"].to_numpy()[known], listed.scores])
+    order = np.lexsort((-scores, q))  # stable: a known positive comes first of equal scores
+    q, d, scores = q[order], d[order], scores[order]
+    top = np.arange(len(q)) - np.searchsorted(q, q) < count
+    return q[top], d[top], scores[top]
+
+
 def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path, document_ids: Path, total: int) -> Floats | None:
     """The score of each pair (query, document) in a table of positives, NaN if it is not listed; None without such a table."""
     if not path.exists():
@@ -150,6 +166,8 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     """
     more = len(data.known.values) - len(data.positives.values)
     alike = f"; {more:,} pairs masked for having the texts of known positives" if more else ""
+    if params.positive_ranks is not None:
+        alike += f"; positives: the first {params.positive_ranks} ranks of {params.negatives}"
     if data.weights is not None:
         alike += f"; weights of positives from {data.weights.min():.3g} to {data.weights.max():.3g}"
     if params.hard == 0 or params.negatives == "random":

@@ -41,8 +41,7 @@ def replay(paths: Mapping[str, Path], params: Round, scratch: Path, behind: int 
     if params.steps == 0:
         return Replay(*ids, 0, iter(()))
     qrels, table = paths["corpus"] / "qrels" / "train.parquet", paths["negatives"] / "train.parquet"
-    only_positives = params.hard_negatives_from == "positives"
-    everything = read_training_set(queries, documents, qrels, table, params.window, scratch, only_positives=only_positives)
+    everything = read_training_set(queries, documents, qrels, table, params, scratch)
     share, seed = params.replay, params.split_seed
     queries_N, _ = replayed_from(paths.get("init-state"), everything.queries, ids[1], share=share, seed=seed, key="rounds")
     data = sampled_queries(replace(everything, queries=queries_N), params)

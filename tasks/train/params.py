@@ -70,6 +70,13 @@ class Round(Params):
         description="with tokenize.passages > 1: each step of training encodes every n-th passage of a document, the first one drawn; 2 "
         "halves the cost where passages overlap by half, and still reads all of the text. Retrieval uses all passages",
     )
+    positive_ranks: int | None = Field(
+        None,
+        ge=1,
+        description="positives are the first ranks of `negatives`, known positives among them by their score, in place of what is judged: "
+        "the round imitates bm25, a mine or a teacher, and needs no judgments (SPAR, arXiv:2110.06918: 10 of BM25, window [46, 50]); "
+        "null: positives are what is judged",
+    )
     window: tuple[int, int] = Field((1, 200), description="first and last rank to sample hard negatives from")
     sampling: Literal["uniform", "top", "simans"] = Field(
         "uniform",
@@ -185,6 +192,10 @@ class Round(Params):
             raise ValueError("train_queries and train_share both say how many queries to train on; set one of them")
         if self.steps == 0:
             return self
+        if self.positive_ranks is not None and self.hard and self.window[0] <= self.positive_ranks:
+            raise ValueError(
+                f"window {list(self.window)}: begins among the positive_ranks ({self.positive_ranks}); expected a first rank after them"
+            )
         if self.hard == 0 and not self.in_batch:
             raise ValueError("neither hard_negatives nor in_batch, so there are no negatives; set one of them")
         if self.hard == 0 and 1 in (self.batch_queries, self.train_queries):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.bm25 import negatives
-from tasks.bm25.negatives import without_positives
+from tasks.bm25.negatives import only_positives, without_positives
 from tasks.core.stage.files import folder_digest
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
 
@@ -21,7 +21,7 @@ from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
 def test_equals_a_plain_loop(rows: int) -> None:
     draw = random.Random(rows)
     documents = [f"d{i}" for i in range(12)]
-    candidates, expected = [], []
+    candidates, expected, left_out = [], [], []
     qrels = [(f"q{q}", doc, draw.randint(0, 2)) for q in range(30) for doc in draw.sample(documents, 6)]
     positive = {(query, doc) for query, doc, grade in qrels if grade > 0}
     for q in range(30):
@@ -29,10 +29,13 @@ def test_equals_a_plain_loop(rows: int) -> None:
         candidates += [(f"q{q}", doc, rank, 1 / rank) for rank, doc in enumerate(found, 1)]
         kept = [(doc, rank) for rank, doc in enumerate(found, 1) if (f"q{q}", doc) not in positive]
         expected += [(f"q{q}", doc, new, pytest.approx(1 / old)) for new, (doc, old) in enumerate(kept, 1)]
+        other = [(doc, rank) for rank, doc in enumerate(found, 1) if (f"q{q}", doc) in positive]
+        left_out += [(f"q{q}", doc, new, pytest.approx(1 / old)) for new, (doc, old) in enumerate(other, 1)]
     table = pa.table([list(column) for column in zip(*candidates, strict=True)], schema=RANKED)
     judged = pa.table([list(column) for column in zip(*qrels, strict=True)], schema=QRELS)
-    batches = without_positives(table.to_batches(max_chunksize=rows), judged)
-    assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == expected
+    for part, wanted in ((without_positives, expected), (only_positives, left_out)):
+        batches = part(table.to_batches(max_chunksize=rows), judged)
+        assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == wanted
 
 
 def test_only_positives_of_the_batchs_queries_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_the_gradient_never_pushes_a_copy_of_a_positive_away(tmp_path: Path) -> 
     write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
     mined = [("a", "y", 1, 1.0), ("b", "y", 1, 1.0), ("c", "y", 1, 1.0)]
     write_table(negatives, RANKED, [pa.table([list(c) for c in zip(*mined, strict=True)], schema=RANKED)])
-    data = read_training_set(folders["q"], folders["d"], qrels, negatives, (1, 9), tmp_path)
+    data = read_training_set(folders["q"], folders["d"], qrels, negatives, round_of(window=(1, 9)), tmp_path)
     params = round_of(batch_queries=3, hard_negatives=1)
     batch = draw_batch(data, params, 0)
     scores = torch.zeros(3, len(batch.documents), requires_grad=True)
@@ -208,7 +208,7 @@ def test_read_by_id_within_the_window(tmp_path: Path) -> None:
     write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
     rows = [("b", "x", 3, 1.0), ("b", "y", 4, 0.5), ("gone", "x", 2, 1.0), ("a", "x", 1, 3.0), ("a", "y", 2, 2.0), ("a", "gone", 3, 1.0)]
     write_table(negatives, RANKED, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=RANKED)])
-    data = read_training_set(queries, documents, qrels, negatives, (2, 3), tmp_path)
+    data = read_training_set(queries, documents, qrels, negatives, round_of(window=(2, 3)), tmp_path)
     assert data.queries.tolist() == [0, 1]
     assert (data.positives.offsets.tolist(), data.positives.values.tolist()) == ([0, 1, 3, 3], [3, 2, 3])
     assert (data.negatives.offsets.tolist(), data.negatives.values.tolist()) == ([0, 1, 2, 2], [0, 1])
@@ -222,7 +222,7 @@ def test_hard_negatives_from_positives(tmp_path: Path) -> None:
     write_table(qrels, QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
     mined = [("a", "w", 1, 4.0), ("a", "x", 2, 3.0), ("a", "y", 3, 2.0), ("b", "w", 1, 1.0)]
     write_table(negatives, RANKED, [pa.table([list(c) for c in zip(*mined, strict=True)], schema=RANKED)])
-    data = read_training_set(queries, documents, qrels, negatives, (1, 9), tmp_path, only_positives=True)
+    data = read_training_set(queries, documents, qrels, negatives, round_of(window=(1, 9), hard_negatives_from="positives"), tmp_path)
     assert (data.negatives.offsets.tolist(), data.negatives.values.tolist()) == ([0, 1, 1], [0])
     assert data.negatives.scores is not None and data.negatives.scores.tolist() == [3.0]
     for negative in ("bm25", "random"):
@@ -236,7 +236,7 @@ def test_nothing_to_train_on_is_one_line(tmp_path: Path) -> None:
     for name, schema in (("qrels", QRELS), ("negatives", RANKED)):
         write_table(tmp_path / f"{name}.parquet", schema, [])
     with pytest.raises(UserError, match="no training query has a relevant document"):
-        read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "negatives.parquet", (1, 200), tmp_path)
+        read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "negatives.parquet", round_of(), tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(5))

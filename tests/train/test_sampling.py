@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,20 +120,51 @@ def test_read_with_scores(tmp_path: Path) -> None:
     write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
     ranked(tmp_path / "train.parquet", [("a", "x", 1, 5.0), ("b", "z", 1, 4.0), ("b", "y", 2, 3.0)])
     ranked(tmp_path / "positives.parquet", [("b", "x", 1, 9.0), ("a", "z", 1, 8.0), ("gone", "z", 1, 7.0)])
-    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9), tmp_path)
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(1, 9)), tmp_path)
     assert data.positives.values.tolist() == [1, 2, 0]
     np.testing.assert_array_equal(data.positives.scores, [math.nan, 8.0, 9.0])
     assert (data.negatives.values.tolist(), data.negatives.scores.tolist()) == ([0, 2, 1], [5.0, 4.0, 3.0])
     assert "1.5 a query to draw from; 1 have fewer than 2 (theirs repeat), 0 none" in check_training_set(data, round_of(loss="kl"))
     (tmp_path / "positives.parquet").unlink()
-    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (1, 9), tmp_path)
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(1, 9)), tmp_path)
     for values in ({"loss": "margin_mse"}, {"sampling": "simans"}):
         with pytest.raises(UserError, match="no scores of positives, which"):
             check_training_set(data, round_of(**values))
-    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", (3, 9), tmp_path)
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(3, 9)), tmp_path)
     with pytest.raises(UserError, match="none of 2 queries has one at ranks 3 to 9"):
         check_training_set(data, round_of(window=(3, 9)))
     assert check_training_set(data, round_of(negatives="random", window=(3, 9))) == "2 queries, hard negatives: random"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_the_first_ranks_as_positives(ranks: int, tmp_path: Path) -> None:
+    """As in SPAR: the ranking with known positives where their scores place them, against plain sorting; no judgment is read."""
+    draw = random.Random(ranks)
+    names, asked = [f"d{i}" for i in range(30)], [f"q{i}" for i in range(8)]
+    queries, documents = tokens(tmp_path / "q", asked), tokens(tmp_path / "d", names)
+    listed, known, expected = [], [], {}
+    for number, query in enumerate(asked[:-1]):  # the last one finds nothing
+        found = draw.sample(names, 12)
+        scores = sorted((draw.random() for _ in found), reverse=True)
+        judged = set(draw.sample(found, number % 4))
+        expected[query] = found[:ranks]
+        for table, rows in ((listed, [pair for pair in zip(found, scores, strict=True) if pair[0] not in judged]),
+                            (known, [pair for pair in zip(found, scores, strict=True) if pair[0] in judged])):  # fmt: skip
+            table += [(query, doc, rank, score) for rank, (doc, score) in enumerate(rows, 1)]
+    ranked(tmp_path / "train.parquet", listed)
+    ranked(tmp_path / "positives.parquet", known)
+    params = round_of(positive_ranks=ranks, window=(8, 12), hard_negatives=1)
+    data = read_training_set(queries, documents, tmp_path / "missing.parquet", tmp_path / "train.parquet", params, tmp_path)
+    assert {asked[q]: {names[d] for d in data.positives.of(q)} for q in data.queries} == {q: set(docs) for q, docs in expected.items()}
+    for query, doc, rank, score in listed:
+        if rank <= ranks and doc in expected[query]:
+            place = data.positives.of(asked.index(query)).tolist().index(names.index(doc))
+            assert data.positives.scores_of(asked.index(query))[place] == pytest.approx(score)
+    assert f"positives: the first {ranks} ranks of m" in check_training_set(data, params)
+    ranked(tmp_path / "train.parquet", [])
+    ranked(tmp_path / "positives.parquet", [])
+    with pytest.raises(UserError, match="no training query is listed by m"):
+        read_training_set(queries, documents, tmp_path / "missing.parquet", tmp_path / "train.parquet", params, tmp_path)
 
 
 def test_the_schedule_of_a_chain() -> None:

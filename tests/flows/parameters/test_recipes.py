@@ -44,7 +44,7 @@ def test_the_command_in_a_recipe_of_ance_writes_its_rounds(project: Path, name: 
     assert {entry["optimizer_from"] for entry in chain[1:]} == {"continue"}
 
 
-@pytest.mark.parametrize("name", ["simlm", "nv_retriever", "gist"])
+@pytest.mark.parametrize("name", ["simlm", "nv_retriever", "gist", "spar"])
 def test_recipes_for_clean_supervision_are_valid(name: str, checkout: Path) -> None:
     check(read_yaml(checkout / "params.yaml") | read_yaml(ROOT / f"docs/recipes/{name}.yaml"))
 

@@ -26,7 +26,7 @@ def test_parts_are_those_of_every_training_and_models_follow(cached: Any) -> Non
         open_tokens(tokens / "documents"),
         data / "corpus/qrels/train.parquet",
         data / "negatives/bm25/train.parquet",
-        params.window,
+        params,
         cached.folder,
     )
     batches = [draw_batch(set_, params, step) for step in range(2)]
