@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from flows.process import locks
 from flows.process.processes import Processes, environment
 from tasks.core.stage.errors import UserError
 
@@ -41,11 +42,12 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
     )
     folder = FOLDER.absolute() / hashlib.sha256(content).hexdigest()[:16]
     python = folder / "bin" / "python"
-    if not (folder / MADE).exists():
-        show(f"the revision has other versions ({told}{', ...' if len(other) > 3 else ''}); installing them in {folder}, some minutes")
-        shutil.rmtree(folder, ignore_errors=True)
-        _build(folder, tree, processes)
-        (folder / MADE).touch()
+    with locks.in_turn(folder.with_suffix(".lock")):  # another reproduction may be building it
+        if not (folder / MADE).exists():
+            show(f"the revision has other versions ({told}{', ...' if len(other) > 3 else ''}); installing them in {folder}, some minutes")
+            shutil.rmtree(folder, ignore_errors=True)
+            _build(folder, tree, processes)
+            (folder / MADE).touch()
     return str(python)
 
 

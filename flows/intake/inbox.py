@@ -1,7 +1,7 @@
 """The inbox: every batch is checked once; a good one is merged with the data set, a bad one stays out, and the others go on.
 
 What was found is kept in the project, a JSON file for each batch: in .retemper/accepted, or in .retemper/quarantine with the reasons. It
-counts as long as the batch's files, the name of the source, and all batches of the last merge are the same. A quarantined batch is looked
+counts as long as the batch's files, the source, and all batches of the last merge are the same. A quarantined batch is looked
 at again by every run: what it lacked may have come.
 """
 
@@ -38,7 +38,8 @@ class Batch:
 
     name: str
     state: State
-    stamp: str = ""  # of its files, and the source: another one is another batch
+    stamp: str = ""  # of its files, and the source's name: another one is another batch
+    beside: str = ""  # the stamp of the source's files that it was checked against
     wrong: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()  # each wrong line, the first gate.MOST
@@ -65,7 +66,7 @@ class Batch:
     @property
     def record(self) -> dict[str, Any]:
         """For retraining.json and the report: without what only this machine can use."""
-        return {name: value for name, value in asdict(self).items() if name not in ("stamp", "lines", "when")}
+        return {name: value for name, value in asdict(self).items() if name not in ("stamp", "beside", "lines", "when")}
 
     @property
     def figures(self) -> str:
@@ -169,7 +170,7 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
         raise UserError(
             f"batch {name}: cannot be merged: {batch.wrong[0]}; fix the batch, or see prepare in params.yaml for what it may drop"
         )
-    batch = replace(batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path))
+    batch = replace(batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path), beside=inbox.beside())
     _keep(project, batch)
     return batch
 
@@ -230,10 +231,13 @@ class Inbox:
     def stamp(self, path: Path) -> str:
         """Names, sizes and times of a batch's files, and the source: the same as long as it is the same batch."""
         try:
-            stats = [(file.relative_to(path).as_posix(), file.stat()) for file in sorted(path.rglob("*")) if file.is_file()]
+            return " ".join([self.spec, self.intake.mode, _stats_of(path)])
         except FileNotFoundError:
             return ""
-        return " ".join([self.spec, self.intake.mode, *(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in stats)])
+
+    def beside(self) -> str:
+        """Names, sizes and times of the source's files: a batch may need a document that the source has lost."""
+        return " ".join(_stats_of(folder) for folder in self.sources)
 
     def remembered(self, path: Path) -> Batch | None:
         """What is on record of the batch as it is now."""
@@ -275,15 +279,16 @@ class Inbox:
         return [result[path] for path in found]
 
     def trusted(self, found: Sequence[Path]) -> dict[Path, Batch]:
-        """The batches that were accepted as they are; none where one of the last merge has changed or is missing: others may need it."""
-        accepted = {path: one for path in found if (one := self.remembered(path)) and one.state == "accepted"}
+        """The batches that were accepted as they are; none where the source or one of the last merge has changed: they may need it."""
+        beside = self.beside()
+        accepted = {path: one for path in found if (one := self.remembered(path)) and (one.state, one.beside) == ("accepted", beside)}
         merged = {one["name"] for one in read_json(INTAKE) if one["state"] == "accepted"} if INTAKE.exists() else set()
         return accepted if merged <= {path.name for path in accepted} else {}
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
         """One batch against what is `known`. `reference`: empty, or the one to compare texts with, once it has been needed."""
         rules, stamp = self.intake.gate, self.stamp(path)
-        begun = Batch(path.name, "quarantined", stamp, when=datetime.now(UTC).isoformat(timespec="seconds"))
+        begun = Batch(path.name, "quarantined", stamp, self.beside(), when=datetime.now(UTC).isoformat(timespec="seconds"))
         try:
             if not files_of(path).all():
                 raise UserError(
@@ -325,6 +330,11 @@ def _duplicates(checked: Checked, rules: Gate) -> list[str]:
     return [
         f"{checked.duplicates:,} of {checked.new:,} new documents have the text of another one, expected at most {rules.duplicates:.0%}"
     ]
+
+
+def _stats_of(folder: Path) -> str:
+    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file()]
+    return " ".join(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in stats)
 
 
 def _paired(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:

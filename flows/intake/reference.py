@@ -18,6 +18,7 @@ from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.intake.gate import Known, Sample
 from flows.intake.shift import Shift, vector_shift, word_shift
+from flows.process import locks
 from flows.process.processes import Processes, environment
 from tasks.core.stage.errors import PROBLEM, UserError
 from tasks.core.stage.files import new_folder, read_json, write_json
@@ -69,15 +70,16 @@ def reference_of(project: Path, known: Known, size: int, *, warn: Warn, processe
 def _of_champion(project: Path, now: Champion, size: int, *, processes: Processes) -> Reference:
     folder, name = project / FOLDER, f"champion/{now.number}"
     about = {"champion": now.number, "commit": now.commit, "size": size}
-    if not (folder / "reference.json").exists() or read_json(folder / "reference.json")["of"] != about:
-        with new_folder(folder) as made:
-            texts = _texts(project, now, size, folder=made / "tables")
-            shutil.rmtree(made / "tables")
-            paths = champion.parts_at(project, now).paths
-            champion.get_out(project, now.commit, paths["encoder"], made / "encoder")
-            np.savez(made / "vectors.npz", **_encode(made, texts, processes))  # type: ignore[arg-type]
-            write_json(made / "reference.json", {"of": about, "texts": texts})
-    return Reference(read_json(folder / "reference.json")["texts"], name, folder, processes)
+    with locks.in_turn(folder.with_suffix(".lock")):  # a check by hand may run beside a retraining
+        if not (folder / "reference.json").exists() or read_json(folder / "reference.json")["of"] != about:
+            with new_folder(folder) as made:
+                texts = _texts(project, now, size, folder=made / "tables")
+                shutil.rmtree(made / "tables")
+                paths = champion.parts_at(project, now).paths
+                champion.get_out(project, now.commit, paths["encoder"], made / "encoder")
+                np.savez(made / "vectors.npz", **_encode(made, texts, processes))  # type: ignore[arg-type]
+                write_json(made / "reference.json", {"of": about, "texts": texts})
+        return Reference(read_json(folder / "reference.json")["texts"], name, folder, processes)
 
 
 def _texts(project: Path, now: Champion, size: int, *, folder: Path) -> dict[str, list[str]]:

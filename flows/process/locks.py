@@ -37,6 +37,15 @@ def only_run(path: Path = RUN_LOCK) -> Iterator[None]:
 
 
 @contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Hold the lock `path`, once whoever holds it has let go. The kernel releases it when we die."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def only_run_in(folders: Iterable[Path]) -> Iterator[None]:
     """Hold several projects' folders; UserError where another run holds one, or its owner does not let us."""
     with ExitStack() as held:

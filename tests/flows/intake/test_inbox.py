@@ -203,3 +203,16 @@ def test_a_batch_that_needs_another_is_checked_again_when_that_one_changes(proje
     assert [one.state for one in take().values()] == ["accepted"] * 3
     (there / "1").rename(there / ".1")
     assert [one.state for one in take().values()] == ["quarantined", "accepted"]
+
+
+def test_accepted_batches_are_checked_again_when_the_source_changes(project: Path, take: Any) -> None:
+    there = project / "inbox"
+    put(there / "judged", None, {"q3": "what is three"}, train={("q3", "d2"): 1})
+    put(there / "odd", {f"c{number}": "one and the same" for number in range(300)})
+    assert take()["judged"].state == "accepted"
+    accept(RULE, SOURCE, project, name="odd")
+    assert {batch.state for batch in take().values()} == {"accepted"}
+    put(project / "base", {"d1": "one", "d3": "three"}, {"q1": "What is one?", "q2": "what is  TWO"}, dev={("q2", "d3"): 1})
+    found = take()
+    assert found["judged"].state == "quarantined" and UNKNOWN in found["judged"].reason
+    assert (found["odd"].state, found["odd"].by) == ("accepted", "hand"), "a person's word outlives the source's change"

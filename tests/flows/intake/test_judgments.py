@@ -9,7 +9,7 @@ import pytest
 from flows.intake.batches import unite
 from flows.intake.inbox import take_in as take_batches
 from flows.intake.judgments import take_in
-from flows.promotion.rule import Intake
+from flows.intake.settings import Intake
 from tasks.core.stage.errors import UserError
 from tasks.failures.suspects import Suspect, write_suspects
 from tasks.prepare.beir import qrels
