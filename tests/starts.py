@@ -29,16 +29,20 @@ def byte_tokenizer(side: str, *, ends: bool) -> Any:
 
 def drawn(kind: str) -> Any:
     """A transformer of two layers, its weights large enough that every part moves its vectors."""
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoConfig
+
+    from tasks.core.models.limits import model_class
 
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
     more = {"gemma3_text": {"use_bidirectional_attention": True, "sliding_window": 512}, "gpt2": {"n_positions": 128}}.get(kind, {})
     sizes |= {"head_dim": 8} if kind in ("qwen3", "gemma3_text") else {}
     if kind == "gpt2":
         sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": 4}
+    if kind == "t5":
+        sizes = {"d_model": WIDTH, "num_layers": 2, "num_heads": 4, "d_kv": 8, "d_ff": 48, "feed_forward_proj": "gated-gelu"}
     config = AutoConfig.for_model(kind, vocab_size=258, pad_token_id=257, bos_token_id=None, eos_token_id=256, **sizes, **more)
     torch.manual_seed(0)
-    transformer = AutoModel.from_config(config, dtype=torch.float32)
+    transformer = model_class(config).from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for weight in transformer.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
@@ -51,6 +55,7 @@ STARTS: dict[str, tuple[str, str, bool, str, list[tuple[int, int, bool, str]], b
     "llama": ("llama", "right", False, "mean", [(WIDTH, 20, True, "Tanh")], False),
     "gpt2": ("gpt2", "left", True, "lasttoken", [(WIDTH, 48, True, "ReLU")], True),
     "gemma": ("gemma3_text", "right", True, "mean", [(WIDTH, 96, False, "Identity"), (96, 24, False, "GELU")], True),
+    "t5": ("t5", "right", True, "mean", [(WIDTH, 40, False, "Identity")], True),  # as GTR
     "bert_max": ("tiny", "right", True, "max", [(128, 128, False, "Identity")], True),
     "bert_sqrt": ("tiny", "right", True, "mean_sqrt_len_tokens", [(128, 40, True, "SiLU")], False),
     "bert_weighted": ("tiny", "right", True, "weightedmean", [], False),

@@ -27,7 +27,7 @@ from tests.starts import WIDTH
 
 CPU = torch.device("cpu")
 PAIRS = 6  # queries; document n is the only positive of query n
-SCALE = {"qwen3": 0.1, "llama": 5.0, "gpt2": 0.1, "gemma": 0.1}  # temperatures that leave gradients of a size
+SCALE = {"qwen3": 0.1, "llama": 5.0, "gpt2": 0.1, "gemma": 0.1, "t5": 0.1}  # temperatures that leave gradients of a size
 Start = Callable[[str], Path]
 
 
@@ -69,6 +69,8 @@ def by_hand(name: str, tower: Encoder, tokens: Tokens) -> torch.Tensor:
         if name in ("llama", "gpt2"):
             vector = weights["linear.weight"] @ vector + weights["linear.bias"]
             vector = vector.tanh() if name == "llama" else vector.clamp(min=0)
+        if name == "t5":
+            vector = weights["linear.weight"] @ vector
         if name == "gemma":
             vector = F.gelu(weights["linear_2.weight"] @ (weights["linear.weight"] @ vector))
         vectors.append(vector)

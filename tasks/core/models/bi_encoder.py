@@ -16,12 +16,13 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModel
+from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from tasks.core.models.folder import MODULE, OLD_POOLINGS, ROUTER, TOWERS, TRUNCATE, Shape, read_head, read_shape, refuse_adapters
 from tasks.core.models.head import Head, write_module
 from tasks.core.models.layers import Layer, check_widths
+from tasks.core.models.limits import model_class
 from tasks.core.models.pooling import places, pool
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -102,7 +103,8 @@ def load_transformer(folder: Path) -> Any:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            transformer, report = AutoModel.from_pretrained(
+            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            transformer, report = model_class(config).from_pretrained(
                 folder,
                 dtype=torch.float32,
                 local_files_only=True,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
+from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
 from tasks.core.models.bi_encoder import Towers, average_with, load_towers, load_transformer, odd_temperature, save_towers
 from tasks.core.models.folder import TOWERS, Shape, read_shape
@@ -325,7 +325,9 @@ def test_every_form_of_pooling_configuration(mode: dict[str, object], expected: 
 
 
 def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
-    T5Model(T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).save_pretrained(tmp_path)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    BartModel(BartConfig(vocab_size=8, d_model=8, max_position_embeddings=8, **sizes, **heads)).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="found an encoder with a decoder"):
         load_transformer(tmp_path)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import T5Config, T5Model
 
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers, truncate
 from tasks.core.models.folder import Shape, read_prompts, read_shape
@@ -26,7 +27,7 @@ from tests.starts import DECODERS, EOS, LENGTH, PROMPTS, STARTS, Start
 
 CPU = torch.device("cpu")
 TEXTS = ["a", "Chancellor of West Germany", "ünïcödé 東京 \U0001f642", "word " * 50, "the cat sat on the mat", "x y"]
-WIDTHS = {"qwen3": 32, "llama": 20, "gpt2": 48, "gemma": 24, "bert_max": 128, "bert_sqrt": 40, "bert_weighted": 128}
+WIDTHS = {"qwen3": 32, "llama": 20, "gpt2": 48, "gemma": 24, "t5": 40, "bert_max": 128, "bert_sqrt": 40, "bert_weighted": 128}
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,18 @@ def test_vectors_are_those_of_sentence_transformers(name: str, start: Start, tmp
         np.testing.assert_allclose(found, theirs(again, batch=len(TEXTS)), atol=1e-5)
     assert read_shape(again) == replace(read_shape(folder), max_length=LENGTH)
     assert folder_digest(saved(load_towers(again), again, tmp_path / "third")) == folder_digest(again)
+
+
+def test_of_a_model_with_a_decoder_the_encoder_is_read(tmp_path: Path) -> None:
+    """As T5 itself is published."""
+    whole = T5Model(T5Config(vocab_size=258, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, pad_token_id=257, eos_token_id=256))
+    whole.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["is_encoder_decoder"]
+    ids = torch.randint(0, 256, (3, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found = load_towers(tmp_path).document(ids, torch.ones_like(ids))
+        hidden = whole.eval().encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    torch.testing.assert_close(found, hidden.mean(1))
 
 
 @pytest.mark.parametrize("name", STARTS)
