@@ -68,7 +68,9 @@ def main() -> None:
         held = torch.from_numpy(faiss.rev_swig_ptr(index.get_xb(), args.rows * args.width).reshape(args.rows, args.width)).to(device)
 
         def mapped() -> tuple[np.ndarray, np.ndarray]:
-            return exact_search(queries, ((first, np.load(path, mmap_mode="r")) for first, path in shards), args.depth, device)
+            return exact_search(
+                queries, ((first, np.load(path, mmap_mode="r", allow_pickle=False)) for first, path in shards), args.depth, device
+            )
 
         def resident(few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return exact_search(few, ((first, held[first : first + SHARD]) for first, _ in shards), args.depth, device)

@@ -181,17 +181,6 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ),
         ("rounds.star.window", [1, 3], "rounds.star: found {"),
         ("rounds.warmup.window", [100, 140], "rounds.warmup.hard_negatives: found 2, expected at most 1: bm25.depth keeps ranks 1 to 100"),
-        ("rounds.warmup.positive_ranks", 3, "rounds.warmup: found {"),
-        (
-            "rounds.warmup",
-            TRAINED | {"negatives": "random", "positive_ranks": 3, "window": [4, 9]},
-            "rounds.warmup.negatives: found 'random', expected bm25, a mine or a teacher (bm25, warmup), whose ranks positive_ranks makes",
-        ),
-        (
-            "rounds.warmup",
-            TRAINED | {"negatives": "bm25", "hard_negatives": 0, "positive_ranks": 101},
-            "rounds.warmup.positive_ranks: found 101, expected at most bm25.depth, which is 100",
-        ),
         ("rounds.warmup.loss", "kl", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): loss kl needs"),
         ("rounds.warmup.sampling", "simans", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): sampling"),
         (

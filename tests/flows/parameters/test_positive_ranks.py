@@ -1,0 +1,39 @@
+"""A round that imitates a ranking: what it needs of its negatives."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.parameters.checks import check
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
+
+LONE = {"init": "base", "negatives": "bm25"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        ({"positive_ranks": 3}, "value error, window [1, 200]: begins among the positive_ranks (3); expected a first rank after them"),
+        (
+            {"negatives": "random", "positive_ranks": 3, "window": [4, 9]},
+            "rounds.warmup.negatives: found 'random', expected bm25, a mine or a teacher (bm25, warmup), whose ranks positive_ranks makes",
+        ),
+        (
+            {"hard_negatives": 0, "positive_ranks": 101},
+            "rounds.warmup.positive_ranks: found 101, expected at most bm25.depth, which is 100",
+        ),
+        ({"hard_negatives": 0, "positive_ranks": 100}, ""),
+        ({"positive_ranks": 10, "window": [46, 50]}, ""),
+    ],
+)
+def test_what_a_round_that_imitates_needs(checkout: Path, entry: dict[str, Any], line: str) -> None:
+    sections = read_yaml(checkout / "params.yaml")
+    sections["rounds"]["warmup"] = LONE | entry
+    if not line:
+        check(sections)
+        return
+    with pytest.raises(UserError) as refusal:
+        check(sections)
+    assert line in str(refusal.value)
