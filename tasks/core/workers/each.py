@@ -8,16 +8,19 @@ With one worker of engine local, the pieces are computed here, one after another
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
-from tasks.core.stage.devices import RUNTIME_FILE, Runtime
+from tasks.core.stage.devices import RUNTIME_FILE, Precision, Runtime, choose_device, compute_dtype, hardware
 from tasks.core.stage.errors import Invalid
 from tasks.core.stage.processes import cores
+from tasks.core.stage.scratch import ROOT
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -29,6 +32,10 @@ class Workers(Protocol):
     @property
     def runtime(self) -> Runtime:
         """The settings of each worker: its device and threads."""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
 
     @property
     def alone(self) -> bool:
@@ -49,6 +56,7 @@ class Alone:
     """This process as the only worker."""
 
     runtime: Runtime
+    count: int = 1
     alone: bool = True
 
     def agreed(self, function: Callable[[], Result]) -> Result:
@@ -124,3 +132,29 @@ def threads_each(runtime: Runtime, available: int, count: int) -> int:
     On a CPU the last bits of a result may depend on this number, so only a fixed `threads` gives the same bits for any `count`.
     """
     return runtime.threads or max(1, available // count)
+
+
+class Machine(NamedTuple):
+    """What the bits that a worker computes depend on."""
+
+    device: str  # cpu or cuda
+    hardware: str
+    dtype: str  # of the computation that a stage's `precision` gives there
+
+
+def machine(runtime: Runtime, precision: Precision) -> Machine:
+    """This process, as a worker."""
+    device = choose_device(runtime)
+    return Machine(device.type, hardware(device), str(compute_dtype(device, precision)))
+
+
+@contextmanager
+def worker_files(kind: str) -> Iterator[Path]:
+    """An empty folder for what workers write, below the project's scratch; removed at the end, and by the next of its kind."""
+    folder = ROOT / "scratch" / kind / "now"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

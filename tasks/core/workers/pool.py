@@ -58,13 +58,12 @@ class Pool:
     alone = False
 
     def __init__(self, runtime: "Runtime", environments: Sequence[dict[str, str]]) -> None:
-        self.runtime = runtime
+        self.runtime, self.count = runtime, len(environments)
         self._environments = list(environments)
         self._workers: list[Worker | None] = [None] * len(self._environments)  # started when they are needed
 
     def agreed(self, function: Callable[[], Result]) -> Result:
-        count = len(self._workers)
-        found = list(self.each(_Called(function), range(count)))  # one for each worker
+        found: list[Result] = list(self.each(_Called(function), range(self.count)))  # one for each worker
         if any(one != found[0] for one in found[1:]):
             different = sorted({str(one) for one in found})
             raise UserError(
@@ -74,7 +73,7 @@ class Pool:
         return found[0]
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
-        run = _Run(function, iter(pieces), AHEAD * len(self._workers))
+        run = _Run(function, iter(pieces), AHEAD * self.count)
         for worker in self._workers:
             if worker:
                 with suppress(OSError):  # dead: that shows when it is given a piece

@@ -1,7 +1,6 @@
 """Workers of this machine: order, restarts, errors as without workers, and no orphans."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
