@@ -1,11 +1,11 @@
 """Runs one stage in a DVC process of its own, and reads its output as it comes."""
 
 import os
-import queue
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,21 +32,42 @@ EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exite
 
 
 class Slots:
-    """What a stage may keep busy: each GPU by its number, or the one CPU. Each serves one stage at a time."""
+    """What stages may keep busy: each GPU by its number, or the one CPU. Each serves one stage at a time."""
 
     def __init__(self, devices: list[str]) -> None:
-        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for device in devices:
-            self._free.put(device)
+        self._free, self._count = list(devices), len(devices)
+        self._changed, self._turn = threading.Condition(), threading.Lock()
 
     @contextmanager
-    def take(self) -> Iterator[dict[str, str]]:
-        """Wait for a free device; yields the environment that hides all others from the stage."""
-        device = self._free.get()
+    def take(self, count: int = 1) -> Iterator[dict[str, str]]:
+        """Wait for `count` free devices, or all if there are fewer; yields the environment that hides all others from the stage.
+
+        All are taken at once, and whoever asks later waits, so that stages of one device do not starve one of several.
+        """
+        count = min(count, self._count)
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: len(self._free) >= count)
+            devices, self._free = self._free[:count], self._free[count:]
         try:
-            yield {"CUDA_VISIBLE_DEVICES": device} if device else {}
+            yield {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if any(devices) else {}
         finally:
-            self._free.put(device)
+            with self._changed:
+                self._free += devices
+                self._changed.notify_all()
+
+
+def devices_needed(devices: list[str]) -> int:
+    """How many of `devices` a stage that can use several workers takes; none with engine ray, which schedules its own.
+
+    `engine` and `workers` of runtime.yaml, which the stages check with the rest of it. On a CPU workers share one slot.
+    """
+    runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
+    if runtime.get("engine") == "ray":
+        return 0
+    workers = runtime.get("workers", 1)
+    if not any(devices):
+        return 1
+    return len(devices) if workers == "all" else max(1, min(workers, len(devices))) if isinstance(workers, int) else 1
 
 
 def find_devices() -> list[str]:

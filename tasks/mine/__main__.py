@@ -1,46 +1,26 @@
 """The top documents of every training query, without known positives and their duplicates: hard negatives for later rounds."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
-from tasks.core.retrieval.ranked import Floats, rows_needed
+from tasks.core.retrieval.ranked import rows_needed
 from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tables.ids import Ints, StoredIds
+from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.judgments import relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.tokens import first_of_same, open_tokens
 from tasks.core.workers.each import machine, open_workers, worker_files
-from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
+from tasks.mine.guard import guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
-
-
-@dataclass(frozen=True)
-class Positives:
-    """Known positives, pairs of a query and a document, and where their scores come from."""
-
-    search: QuerySearch
-    query: Ints
-    document: Ints
-
-    def scores(self) -> Floats:
-        """The score of each, [P], as of a search."""
-        return self.search.parts.array("positives", self._scores)
-
-    def _scores(self) -> Floats:
-        search = self.search
-        if search.index is None:
-            return embedded_scores(search.vectors, search.opened, self.query, self.document)
-        return best_passages(search.opened_index, search.vectors, self.query, self.document, search.owners)
+from tasks.mine.positives import Positives
 
 
 def main() -> None:

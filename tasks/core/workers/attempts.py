@@ -1,13 +1,16 @@
-"""A piece of work as a worker does it: what it returns, or what it raises, as something that passes between processes."""
+"""Pieces of work: which come next, and what a worker returns or raises, as something that passes between processes."""
 
 import os
 import pickle
 import traceback
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.stage.progress import SILENT
+
+AHEAD = 3  # pieces per worker that are given or done before their turn; this bounds memory
 
 
 @dataclass(frozen=True)
@@ -51,3 +54,35 @@ def result_of(outcome: Outcome) -> Any:
 def become_worker() -> None:
     """Set this process up as a worker: only the stage shows progress."""
     os.environ[SILENT] = "1"
+
+
+@dataclass(frozen=True)
+class Called:
+    """A function without arguments, called once for each piece."""
+
+    function: Callable[[], Any]
+
+    def __call__(self, _: int) -> Any:
+        return self.function()
+
+
+class Run:
+    """The pieces of one `each`: which come next, which are done before their turn, and how often each lost its worker."""
+
+    def __init__(self, function: Callable[[Any], Any], rest: Iterator[Any], ahead: int) -> None:
+        self.function, self._rest, self._ahead = function, rest, ahead
+        self._number = self.turn = 0
+        self.done: dict[int, Outcome] = {}
+        self.again: deque[tuple[int, Any]] = deque()
+        self.lost: Counter[int] = Counter()
+
+    def next(self) -> tuple[int, Any] | None:
+        """A piece to give out, and its number; None if there is none, or if too many are ahead."""
+        if self.again:
+            return self.again.popleft()
+        if self._number >= self.turn + self._ahead:
+            return None
+        for piece in self._rest:
+            self._number += 1
+            return self._number - 1, piece
+        return None

@@ -10,7 +10,7 @@ import queue
 import signal
 import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.processes import tie
-from tasks.core.workers.attempts import Outcome, attempt, become_worker, result_of
+from tasks.core.workers.attempts import AHEAD, Called, Run, attempt, become_worker, result_of
 
 if TYPE_CHECKING:  # torch takes a worker seconds to import: only functions that need it do
     from tasks.core.stage.devices import Runtime
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # torch takes a worker seconds to import: only functions that
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 GIVEN = 2  # pieces that a worker has at a time, so that it does not wait for the stage
-AHEAD = 3  # pieces per worker that are given or done before their turn; this bounds memory
 
 
 @dataclass
@@ -63,7 +62,7 @@ class Pool:
         self._workers: list[Worker | None] = [None] * len(self._environments)  # started when they are needed
 
     def agreed(self, function: Callable[[], Result]) -> Result:
-        found: list[Result] = list(self.each(_Called(function), range(self.count)))  # one for each worker
+        found: list[Result] = list(self.each(Called(function), range(self.count)))  # one for each worker
         if any(one != found[0] for one in found[1:]):
             different = sorted({str(one) for one in found})
             raise UserError(
@@ -73,7 +72,7 @@ class Pool:
         return found[0]
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
-        run = _Run(function, iter(pieces), AHEAD * self.count)
+        run = Run(function, iter(pieces), AHEAD * self.count)
         for worker in self._workers:
             if worker:
                 with suppress(OSError):  # dead: that shows when it is given a piece
@@ -104,7 +103,7 @@ class Pool:
                 worker.end()
             self._workers[place] = None
 
-    def _give(self, run: "_Run") -> None:
+    def _give(self, run: Run) -> None:
         """Give out pieces, at first one to each worker."""
         for most in range(1, GIVEN + 1):
             for place in range(len(self._workers)):
@@ -118,7 +117,7 @@ class Pool:
                     worker = self._workers[place] = self._start(place, run.function)
                 worker.give(*found)
 
-    def _hear(self, run: "_Run", worker: Worker) -> None:
+    def _hear(self, run: Run, worker: Worker) -> None:
         """Take in a worker's result, or its death."""
         try:
             number, outcome = worker.pipe.recv()
@@ -128,7 +127,7 @@ class Pool:
         worker.has.popleft()
         run.done[number] = outcome
 
-    def _lost(self, run: "_Run", worker: Worker) -> None:
+    def _lost(self, run: Run, worker: Worker) -> None:
         """Have the pieces of a dead worker done again; UserError if the one that it computed has lost too many."""
         worker.process.join()
         self._workers[self._workers.index(worker)] = None
@@ -156,38 +155,6 @@ class Pool:
         theirs.close()
         ours.send((None, function))
         return Worker(process, ours)
-
-
-class _Run:
-    """The pieces of one `each`: which come next, which are done before their turn, and how often each lost its worker."""
-
-    def __init__(self, function: Callable[[Any], Any], rest: Iterator[Any], ahead: int) -> None:
-        self.function, self._rest, self._ahead = function, rest, ahead
-        self._number = self.turn = 0
-        self.done: dict[int, Outcome] = {}
-        self.again: deque[tuple[int, Any]] = deque()
-        self.lost: Counter[int] = Counter()
-
-    def next(self) -> tuple[int, Any] | None:
-        """A piece to give out, and its number; None if there is none, or if too many are ahead."""
-        if self.again:
-            return self.again.popleft()
-        if self._number >= self.turn + self._ahead:
-            return None
-        for piece in self._rest:
-            self._number += 1
-            return self._number - 1, piece
-        return None
-
-
-@dataclass(frozen=True)
-class _Called:
-    """A function without arguments, called once for each piece."""
-
-    function: Callable[[], Any]
-
-    def __call__(self, _: int) -> Any:
-        return self.function()
 
 
 def serve(pipe: Connection, parent: int, environment: dict[str, str]) -> None:

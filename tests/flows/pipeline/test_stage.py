@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.pipeline import stage as stages
-from flows.pipeline.stage import Slots, Transcript, find_devices, run_stage
+from flows.pipeline.stage import Slots, Transcript, devices_needed, find_devices, run_stage
 from flows.process.processes import Processes
 from tasks.core.stage.errors import PROBLEM, Invalid, Problem, UserError, report
 
@@ -149,6 +150,60 @@ def test_a_device_serves_one_stage_at_a_time() -> None:
         thread.join()
     assert most == 2
     assert not at_work
+
+
+def test_several_devices_are_taken_at_once() -> None:
+    """One that needs two waits until both are free, and then comes before those that asked later."""
+    slots, order = Slots(["0", "1", "2"]), list[str]()
+    release = {name: threading.Event() for name in "abcd"}
+
+    def work(name: str, count: int) -> None:
+        with slots.take(count) as env:
+            order.append(f"{name} {env['CUDA_VISIBLE_DEVICES']}")
+            assert release[name].wait(60)
+
+    threads = []
+    for name, count in (("a", 1), ("b", 1), ("c", 5), ("d", 1)):
+        threads.append(threading.Thread(target=work, args=(name, count)))
+        threads[-1].start()
+        if name in "ab":
+            until(lambda: len(order) == len(threads))
+        elif name == "c":
+            until(slots._turn.locked)  # it waits
+    assert order == ["a 0", "b 1"], "one is free, but c needs all three, and d came after c"
+    release["a"].set()
+    time.sleep(0.2)
+    assert len(order) == 2
+    release["b"].set()
+    until(lambda: len(order) == 3)
+    assert {*order[2].removeprefix("c ").split(",")} == {"0", "1", "2"}, "of five, the three that there are"
+    release["c"].set()
+    until(lambda: len(order) == 4)
+    release["d"].set()
+    for thread in threads:
+        thread.join()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_how_many_devices_a_stage_with_workers_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert devices_needed(["0", "1"]) == 1
+    for text, gpus, cpus in (
+        ("workers: 2", 2, 1),
+        ("workers: 9", 3, 1),
+        ("workers: all", 3, 1),
+        ("workers: none", 1, 1),
+        ("engine: ray", 0, 0),
+    ):
+        Path("runtime.yaml").write_text(f"{text}\n")
+        assert devices_needed(["0", "1", "2"]) == gpus
+        assert devices_needed([""]) == cpus
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
