@@ -24,7 +24,12 @@ class Runtime(Params):
     """Settings that must not change a result: the content of runtime.yaml, which is optional and not tracked by DVC."""
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto uses the first GPU, else the CPU")
-    threads: int | None = Field(None, ge=1, description="CPU threads; none: one per core. Another count may change last bits")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads, of each worker where there are several; none: one per core, shared by the workers. Another count may "
+        "change last bits",
+    )
     slots: int = Field(1, ge=1, description="how many stages that need a device run at once without a GPU; give each its share of threads")
     checkpoint_seconds: float = Field(
         30.0,

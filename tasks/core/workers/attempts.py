@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import SILENT
 
 AHEAD = 3  # pieces per worker that are given or done before their turn; this bounds memory
@@ -36,7 +37,8 @@ def attempt(function: Callable[[Any], Any], piece: Any) -> Outcome:
         return Returned(function(piece))
     except Exception as error:
         text = traceback.format_exc()
-        error.add_note(f"in a worker:\n{text}")  # shown only for an error that no user can fix
+        if not isinstance(error, UserError):
+            error.add_note(f"in a worker:\n{text}")
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, to see whether it passes
         except Exception:

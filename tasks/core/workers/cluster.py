@@ -143,9 +143,9 @@ class Cluster:
 
     def refuse_strangers(self) -> None:
         """UserError if a node does not see the project's folder, or has other code or libraries."""
-        wrong = {host: found for host, found in self._everywhere(_look, {"num_cpus": 0, "num_gpus": 0}, self._session) if found}
+        wrong = [(host, found) for host, found in self._everywhere(_look, {"num_cpus": 0, "num_gpus": 0}, self._session) if found]
         if wrong:
-            host, found = next(iter(wrong.items()))
+            host, found = wrong[0]
             raise UserError(
                 where=f"node {host} of the Ray cluster",
                 found=found,
@@ -155,19 +155,18 @@ class Cluster:
     def agreed(self, function: Callable[[], Result]) -> Result:
         packed = pickle.dumps(Called(function))
         outcomes = self._everywhere(_work, self._settings, self._session, packed, 0)
-        found: dict[str, Result] = {host: result_of(outcome) for host, outcome in outcomes}
-        first, *others = found.values()
-        if any(other != first for other in others):
-            said = "; ".join(f"{host}: {result}" for host, result in found.items())
+        found: list[Result] = [result_of(outcome) for _, outcome in outcomes]
+        if any(other != found[0] for other in found[1:]):
+            said = "; ".join(f"{host}: {result}" for (host, _), result in zip(outcomes, found, strict=True))
             raise UserError(
                 where="the Ray cluster", found=f"nodes that differ ({said})", expected="hardware of one kind", remedy="remove the others"
             )
-        return first
+        return found[0]
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
         run = Run(function, iter(pieces), AHEAD * self.count)
         packed = self._ray.put(pickle.dumps(function))
-        work = self._ray.remote(_work).options(**self._settings)
+        work = self._ray.remote(**self._settings)(_work)
         running: dict[Any, int] = {}
         try:
             while True:
@@ -190,9 +189,7 @@ class Cluster:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         asked = [
-            self._ray.remote(function)
-            .options(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))
-            .remote(*given)
+            self._ray.remote(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))(function).remote(*given)
             for node in self._nodes
         ]
         return [

@@ -18,6 +18,11 @@ STAGES = ["encode@warmup", "mine@warmup", "retrieve@warmup", "teacher@ce", "rera
 
 @pytest.fixture
 def project(small: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    small_pieces(small, monkeypatch)
+    return small
+
+
+def small_pieces(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work of a few rows each, so that there is some for everyone."""
     monkeypatch.setattr(import_module("tasks.encode.__main__"), "boundaries", partial(boundaries, mean_rows=5))
     monkeypatch.setattr(core_queries, "HELD", 1)
@@ -25,7 +30,6 @@ def project(small: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(pieces, "PIECE", 9)
     monkeypatch.setattr(rerank, "QUERIES", 2)
     small.set("mine.warmup.search", "embeddings")
-    return small
 
 
 def made(project: Any, stage: str, runtime: str) -> dict[str, str]:
