@@ -28,6 +28,7 @@ from tasks.core.workers.attempts import AHEAD, Called, Outcome, Raised, Run, att
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 CONNECT_SECONDS = 10.0
+ADDRESS = "RAY_ADDRESS"  # environment: what `auto` stands for
 PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_")  # environment of the stage that its workers get
 LIBRARIES = ("numpy", "torch", "transformers", "faiss")
 
@@ -76,15 +77,23 @@ def _connected(address: str) -> Any:
             found="ray, which is not installed",
             remedy="pip install -c constraints.txt 'retemper[ray]', or set engine: local",
         ) from None
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
     remedy = "start one (ray start --head; docs/cluster.md), or set engine: local"
-    if address != "auto":
-        refuse_unreachable(address, remedy)
+    try:
+        if address == "auto":  # Ray would try for minutes to reach a cluster that is gone
+            address = canonicalize_bootstrap_address_or_die(os.environ.get(ADDRESS) or address)
+    except ConnectionError as error:
+        found = f"no Ray cluster that this machine is part of ({str(error).splitlines()[0]})"
+        raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
+    refuse_unreachable(address, remedy)
+    os.environ[ADDRESS] = address  # which Ray prefers to what it is called with
     passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED) or name == RECORD}
     passed |= {"PYTHONPATH": str(Path(tasks.__file__).parents[1])}
     try:
         ray.init(address=address, runtime_env={"env_vars": passed}, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        found = f"no Ray cluster at {address} ({str(error).splitlines()[0]})"
+        found = f"no Ray cluster of this version at {address} ({str(error).splitlines()[0]})"
         raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
     return ray
 

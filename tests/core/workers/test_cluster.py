@@ -25,6 +25,7 @@ def start(monkeypatch: pytest.MonkeyPatch, nodes: int) -> tuple[Any, list[Any]]:
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_ADDRESS", "")  # set by the code under test
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     return started, [started.add_node(num_cpus=1) for _ in range(nodes)]
 
@@ -124,9 +125,18 @@ def test_addresses_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(UserError, match=r"^runtime.yaml: address: found "):
             refuse_unreachable(wrong, "do that")
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    monkeypatch.setenv("RAY_TMPDIR", "/nonexistent")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(UserError, match=r"^runtime.yaml: address: found no Ray cluster at auto \(.*\); start one \(ray start"):
+    monkeypatch.setenv("RAY_ADDRESS", free)
+    with pytest.raises(
+        UserError, match=rf"^runtime.yaml: address: found nothing that answers at .*:{free.split(':')[1]} \(.*; start one \(ray start"
+    ):
+        cluster._connected("auto")
+    monkeypatch.delenv("RAY_ADDRESS")
+
+    def nobody(_: str) -> str:
+        raise ConnectionError("Could not find any running Ray instance.\nMore.")
+
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address_or_die", nobody)
+    with pytest.raises(UserError, match=r"^runtime.yaml: address: found no Ray cluster that this machine is part of \(Could not find any"):
         cluster._connected("auto")
 
 
