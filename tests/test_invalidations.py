@@ -376,6 +376,9 @@ ALTERED = {
     "tasks.core.stage.entry": "def stamps(words):\n    return {}\n",
     "tasks.core.stage.errors": "FULL = 'other words'\n",
     "tasks.core.stage.progress": "Progress.advance = Progress.close = lambda *_, **__: None\n",
+    "tasks.core.workers.attempts": "AHEAD = 1\n",
+    "tasks.core.workers.cluster": "CONNECT_SECONDS = 1.0\n",
+    "tasks.core.workers.pool": "GIVEN = 1\n",
 }
 
 

@@ -41,10 +41,9 @@ def open_each(processes: int) -> Iterator[Each]:
     if not (runtime.exists() and read_yaml(runtime).get("engine") == "ray"):
         yield partial(in_order, processes=processes)
         return
-    from tasks.core.stage.devices import read_runtime  # imports torch, which nothing else here needs
-    from tasks.core.workers.each import open_workers
+    from tasks.core.workers.cluster import open_cpus  # imports torch, which nothing else here needs
 
-    with open_workers(read_runtime().model_copy(update={"device": "cpu", "threads": 1, "workers": "all"})) as workers:
+    with open_cpus() as workers:
         yield workers.each
 
 

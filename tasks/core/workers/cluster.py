@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import tasks
 from tasks.core.stage.code import Reader
-from tasks.core.stage.devices import RECORD, RUNTIME_FILE, Runtime
+from tasks.core.stage.devices import RECORD, RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.stage.errors import Invalid, Unavailable, UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.scratch import ROOT, work_digest
@@ -65,6 +65,13 @@ def open_cluster(runtime: Runtime) -> Iterator["Cluster"]:
     finally:
         mark.unlink(missing_ok=True)
         ray.shutdown()
+
+
+@contextmanager
+def open_cpus() -> Iterator["Cluster"]:
+    """All CPUs of the cluster of runtime.yaml, one thread for each worker."""
+    with open_cluster(read_runtime().model_copy(update={"device": "cpu", "threads": 1, "workers": "all"})) as cluster:
+        yield cluster
 
 
 def _connected(address: str) -> Any:
