@@ -376,10 +376,7 @@ ALTERED = {
     "tasks.core.stage.entry": "def stamps(words):\n    return {}\n",
     "tasks.core.stage.errors": "FULL = 'other words'\n",
     "tasks.core.stage.progress": "Progress.advance = Progress.close = lambda *_, **__: None\n",
-    "tasks.core.workers.attempts": "AHEAD = 1\n",
-    "tasks.core.workers.cluster": "CONNECT_SECONDS = 1.0\n",
-    "tasks.core.workers.pool": "GIVEN = 1\n",
-}
+} | {f"tasks.core.workers.{name}": "AHEAD = GIVEN = 1\n" for name in ("attempts", "cluster", "pool")}
 
 
 def test_neutral_modules_change_no_artifact(small: Any, tmp_path: Path) -> None:

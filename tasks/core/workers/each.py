@@ -151,10 +151,10 @@ def machine(runtime: Runtime, precision: Precision) -> Machine:
 @contextmanager
 def worker_files(kind: str) -> Iterator[Path]:
     """An empty folder for what workers write, below the project's scratch; removed at the end, and by the next of its kind."""
-    folder = ROOT / "scratch" / kind / "now"
+    folder = ROOT / "scratch" / f"{kind}-workers" / "now"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder.parent, ignore_errors=True)
