@@ -1,7 +1,6 @@
 """Pieces of work: which come next, and what a worker returns or raises, as something that passes between processes."""
 
 import os
-import pickle
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -36,13 +35,12 @@ def attempt(function: Callable[[Any], Any], piece: Any) -> Outcome:
     try:
         return Returned(function(piece))
     except Exception as error:
+        if isinstance(error, UserError):
+            return Raised(error)
         text = traceback.format_exc()
-        if not isinstance(error, UserError):
-            error.add_note(f"in a worker:\n{text}")
-        try:
-            pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, to see whether it passes
-        except Exception:
+        if type(error).__module__ != "builtins":  # a library's: it may not survive the way
             return Raised(RuntimeError(text))
+        error.add_note(f"in a worker:\n{text}")
         return Raised(error)
 
 

@@ -7,7 +7,6 @@ same code and libraries; the stage then compares their hardware (`agreed`).
 
 import logging
 import os
-import pickle
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -169,8 +168,8 @@ class Cluster:
             )
 
     def agreed(self, function: Callable[[], Result]) -> Result:
-        packed = pickle.dumps(Called(function))
-        outcomes = self._everywhere(_work, self._settings, self._session, packed, 0)
+        put = [self._ray.put(Called(function))]
+        outcomes = self._everywhere(_work, self._settings, self._session, put, 0)
         found: list[Result] = [result_of(outcome) for _, outcome in outcomes]
         if any(other != found[0] for other in found[1:]):
             said = "; ".join(f"{host}: {result}" for (host, _), result in zip(outcomes, found, strict=True))
@@ -181,7 +180,7 @@ class Cluster:
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
         run = Run(function, iter(pieces), AHEAD * self.count)
-        packed = self._ray.put(pickle.dumps(function))
+        put = [self._ray.put(function)]  # in a list: else Ray would load it anew for each piece
         work = self._ray.remote(**self._settings)(_work)
         running: dict[Any, int] = {}
         try:
@@ -191,7 +190,7 @@ class Cluster:
                     run.turn += 1
                     yield result_of(outcome)
                 while len(running) < self.count and (found := run.next()):
-                    running[work.remote(self._session, packed, found[1])] = found[0]
+                    running[work.remote(self._session, put, found[1])] = found[0]
                 if not running:
                     return
                 for done in self._ray.wait(list(running), num_returns=1)[0]:
@@ -275,14 +274,16 @@ def _enter(session: Session) -> str:
 
 
 @lru_cache(maxsize=1)
-def _function(packed: bytes) -> Callable[[Any], Any]:
+def _function(reference: Any) -> Callable[[Any], Any]:
     """The function of the pieces that this process computes: what it has loaded stays."""
-    function: Callable[[Any], Any] = pickle.loads(packed)  # noqa: S301 - of our own stage
+    import ray
+
+    function: Callable[[Any], Any] = ray.get(reference)
     return function
 
 
-def _work(session: Session, packed: bytes, piece: Any) -> Outcome:
+def _work(session: Session, put: list[Any], piece: Any) -> Outcome:
     """Compute a piece in a worker."""
     if wrong := _enter(session):
         return Raised(UserError(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong))
-    return attempt(_function(packed), piece)
+    return attempt(_function(put[0]), piece)

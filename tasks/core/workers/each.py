@@ -4,7 +4,7 @@ A piece must be idempotent: a lost worker's pieces in flight are done again, per
 to files that are renamed when they are complete; what passes between processes is small. Workers never write outs, call DVC, or hold
 locks. Results have the same bits for any number of workers with the same threads and hardware each: see `threads_each`.
 
-With one worker of engine local, the pieces are computed here, one after another, and neither module beside this one is imported.
+With one worker of engine local, the pieces are computed here, one after another, and none of the modules beside this one is imported.
 """
 
 import os
