@@ -28,6 +28,7 @@ from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
 from flows.repository.project import dvc_errors, repository
+from flows.results.sizes import size_of
 from flows.team import remotes
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.stage.errors import UserError
@@ -171,7 +172,7 @@ def _check_data(processes: Processes, display: Display, tell: Tell) -> tuple[lis
 
 def _estimates(stages: list[str], stats: Mapping[str, Any], like: Path | None) -> list[str]:
     parameters = check(read_yaml(Path("params.yaml")))
-    size, digest = estimate.size_of(stats, parameters), str(read_json(estimate.SOURCE)["encoder"]["digest"])
+    size, digest = size_of(stats, parameters.tokenize), str(read_json(estimate.SOURCE)["encoder"]["digest"])
     place = like or CHECKOUT
     todo = [stage for stage in stages if stage != splits.STAGE]  # it has run
     return [

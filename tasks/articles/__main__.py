@@ -27,8 +27,7 @@ def main() -> None:
     arguments = parser(__doc__ or "", out="folder of articles to write").parse_args()
     params = load(Articles, "articles")
     spec = parse_articles(params.source)
-    files = article_files(spec)
-    files, scratch = list(files), None
+    files, scratch = article_files(spec), None
     if sum(file.stat().st_size for file in files) > LARGE:
         read = [[str(file), *file_stamp(file)] for file in files]  # its bytes would take minutes
         scratch = scratch_folder("articles", work_digest(params.model_dump(), code_digest("articles"), version("mwparserfromhell"), read))

@@ -44,9 +44,10 @@ def keep_batch(job: Job, batch: Batch, path: Path) -> None:
     """Write the chunks of one piece to a file."""
     part = chunk_batch(job, batch)
     _, offsets, text = pa.array(part.ids, pa.large_string()).buffers()
-    ids = {"id_offsets": np.frombuffer(offsets, np.int64)[: len(part.ids) + 1], "ids": np.frombuffer(text or b"", np.uint8)}
+    arrays: dict[str, Any] = {name: getattr(part, name) for name in ARRAYS}
+    arrays |= {"id_offsets": np.frombuffer(offsets, np.int64)[: len(part.ids) + 1], "ids": np.frombuffer(text or b"", np.uint8)}
     with path.open("wb") as out:
-        np.savez(out, **ids, **{name: getattr(part, name) for name in ARRAYS})
+        np.savez(out, **arrays)
 
 
 def load_part(path: Path) -> Part:
