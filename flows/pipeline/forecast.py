@@ -15,13 +15,12 @@ from typing import Any
 from flows.process.display import clock
 from flows.repository.lock import entry_digest, read_lock
 from flows.results.sizes import Size, current_size, outs, work
-from flows.storage import makings
+from flows.storage import links, makings
 from flows.storage.cache import cache_folder
 from tasks.core.stage.errors import DiskError, UserError
 from tasks.core.stage.params import FROZEN, read_parameters
 
 PREPARE = "prepare"
-LINKED = ("reflink", "hardlink", "symlink")  # DVC's cache.type: data/ and the cache share one copy
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> Non
         return
     sizes = {stage: sum(int(out.get("size") or 0) for out in entry.get("outs") or []) for stage, entry in lock.items()}
     new = sum(one.bytes or 0 for one in found)
-    grown = 0 if _links(project) else sum(max(0, (one.bytes or 0) - sizes.get(one.stage, 0)) for one in found)
+    grown = 0 if links.kind(project) != links.COPY else sum(max(0, (one.bytes or 0) - sizes.get(one.stage, 0)) for one in found)
     needed: dict[int, tuple[Path, int]] = {}
     for place, amount in ((_existing(cache), new), (project, grown)):
         device = place.stat().st_dev
@@ -142,15 +141,6 @@ def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> Non
                 expected=f"about {amount / 2**30:,.1f} GiB for the new files of {names} (retemper run --dry-run lists them)",
                 remedy="make room (retemper gc), share one cache with links (retemper cache share), or run with --ignore-disk",
             )
-
-
-def _links(project: Path) -> bool:
-    """Whether DVC is told to link data/ to the cache, by a type that needs no room."""
-    from dvc.config import Config
-
-    kinds = Config(dvc_dir=str(project / ".dvc"))["cache"].get("type") or []
-    kinds = kinds.split(",") if isinstance(kinds, str) else kinds
-    return bool(kinds) and kinds[0].strip() in LINKED
 
 
 def _existing(path: Path) -> Path:

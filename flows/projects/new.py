@@ -29,6 +29,7 @@ from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
 from flows.repository.project import dvc_errors, repository
 from flows.results.sizes import size_of
+from flows.storage import links
 from flows.team import remotes
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.stage.errors import UserError
@@ -84,6 +85,8 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
         with chdir(project):
             if wanted.share != NONE and not wanted.share.startswith(CACHE):
                 tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(_from(folder.parent, wanted.share)), []))
+            if not wanted.share.startswith(CACHE):
+                tell(links.choose(project))
             stages, stats = _check_data(processes, display, tell)
             length = wanted.length(stats, suggested_length(stats))
             tokens = suggested_length(stats) if length == AUTO else int(length)

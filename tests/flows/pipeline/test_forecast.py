@@ -79,13 +79,12 @@ def test_the_record_of_the_lock_counts_before_later_ones(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "room", "fits"), [("", 4.1, False), ("", 6.1, True), ("hardlink,copy", 2.9, False), ("reflink", 3.1, True)]
+    ("kind", "room", "fits"), [("copy", 4.1, False), ("copy", 6.1, True), ("hardlink", 2.9, False), ("reflink", 3.1, True)]
 )
 def test_a_disk_that_is_too_small_is_refused(kind: str, room: float, fits: bool, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """3 GiB in the cache, and as much in data/, unless it has links."""
     made("encode@a", "0a" * 32)
-    if kind:
-        (project / ".dvc" / "config").write_text(f"[cache]\n    type = {kind}\n")
+    monkeypatch.setattr(forecast.links, "kind", lambda _: kind)
     usage = shutil.disk_usage(project)
     monkeypatch.setattr(forecast.shutil, "disk_usage", lambda _: usage._replace(free=int(room * 2**30)))
     refuse_small_disk(["train@b"])  # no record, no refusal
