@@ -55,10 +55,10 @@ def forecasts(stages: Sequence[str], cache: Path | None = None) -> list[Forecast
     records |= makings.latest(cache, set(stages) - records.keys())
     sections = read_parameters(FROZEN) if FROZEN.exists() else {}
     size = None if PREPARE in stages else current_size(sections)  # prepare may find other data
-    return [_forecast(stage, records.get(stage), size, sections.get("rounds") or {}) for stage in stages]
+    return [_forecast(stage, records.get(stage), size=size, rounds=sections.get("rounds") or {}) for stage in stages]
 
 
-def _forecast(stage: str, record: Mapping[str, Any] | None, size: Size | None, rounds: Mapping[str, Any]) -> Forecast:
+def _forecast(stage: str, record: Mapping[str, Any] | None, *, size: Size | None, rounds: Mapping[str, Any]) -> Forecast:
     if record is None:
         return Forecast(stage)
     since = f"made {datetime.fromtimestamp(record['at'], UTC):%Y-%m-%d}" if "at" in record else "made before"
