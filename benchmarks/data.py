@@ -5,8 +5,8 @@
 
 The passages are runs of 20 to 110 words of the demo's leads, in BEIR's corpus.jsonl. Ours reads them, with all checks of prepare, writes
 documents.parquet, and tokenizes it. Theirs loads the JSON and maps the tokenizer over it in batches, writing Arrow. Each run is a process
-of its own with an empty cache; the two alternate, and the tokens are compared. `--memory` prints the highest sum of the memory of all processes
-of prepare, tokenize, and chunk (of the same passages), without mapped files; from 200,000 on each uses several.
+of its own with an empty cache; the two alternate, and the tokens are compared. `--memory` prints the highest sum of the memory of all
+processes of prepare, tokenize, and chunk (of the same passages), without mapped files; from 200,000 on, each stage uses several.
 """
 
 import argparse
