@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
@@ -97,11 +98,11 @@ class ToCpu(torch.autograd.Function):
     """torch believes that a FakeCuda is on the CPU already, so moving one there is done here."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: FakeCuda) -> torch.Tensor:  # type: ignore[override]
+    def forward(_: Any, tensor: FakeCuda) -> torch.Tensor:  # type: ignore[override]
         return aten._to_copy.default(tensor, device=torch.device("cpu"))
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(_: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         return gradient.to(GPU)
 
 
@@ -113,7 +114,13 @@ def _moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
     if device is not None and torch.device(device).type != tensor.device.type:
         tensor = tensor.cpu() if isinstance(tensor, FakeCuda) else tensor.to(GPU)
-    return tensor if dtype is None or tensor.dtype == dtype else tensor.to(dtype=dtype) if not isinstance(tensor, FakeCuda) else tensor.type(dtype)
+    return (
+        tensor
+        if dtype is None or tensor.dtype == dtype
+        else tensor.to(dtype=dtype)
+        if not isinstance(tensor, FakeCuda)
+        else tensor.type(dtype)
+    )
 
 
 def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) -> Any:
@@ -196,13 +203,23 @@ def fake_gpu() -> Iterator[FakeGpu]:
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
         "device_count": lambda: 1,
-        "is_bf16_supported": lambda including_emulation=True: True,
-        "get_device_name": lambda device=None: "a GPU that is not there",
-        "get_device_capability": lambda device=None: (8, 0),
-        "mem_get_info": lambda device=None: (FREE, 2 * FREE),
-        "set_device": lambda device: None,
-        "synchronize": lambda device=None: None,
+        "is_bf16_supported": lambda **_: True,
+        "get_device_name": lambda *_: "a GPU that is not there",
+        "get_device_capability": lambda *_: (8, 0),
+        "mem_get_info": lambda *_: (FREE, 2 * FREE),
+        "set_device": lambda *_: None,
+        "synchronize": lambda *_: None,
     }
-    with mock.patch.multiple(torch.cuda, **patches), mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad):
-        with FakeGpu() as mode:  # inference_mode cannot view wrapped tensors
-            yield mode
+    grouped = clip_grad._group_tensors_by_device_and_dtype
+
+    def by_device(tensors: Any, *more: Any) -> Any:  # torch itself takes them to be on the CPU
+        found = grouped(tensors, *more)
+        return {(GPU if isinstance(held[0][0][0], FakeCuda) else key[0], key[1]): held for key, held in found.items()}
+
+    with (
+        mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", by_device),
+        mock.patch.multiple(torch.cuda, **patches),
+        mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad),  # inference tensors cannot be wrapped
+        FakeGpu() as mode,
+    ):
+        yield mode

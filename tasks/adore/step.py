@@ -22,8 +22,8 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.figures import Figures, Metrics
 from tasks.core.training.gradient_cache import Side, cached_backward
-from tasks.core.training.loop import Metrics
 
 UNRANKED = ("refreshed", "random", "given")
 
@@ -73,12 +73,12 @@ def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK:
     """The loss of one batch of lists; `grades_BK` are those of known positives (0: fewer than K), for the ideal DCG."""
     device = queries_BD.device
     scores_BL = corpus.documents.scores(queries_BD, lists.rows) / params.temperature
-    grades_BL, valid_BL = torch.from_numpy(lists.grades).to(device), torch.from_numpy(lists.valid).to(device)
+    grades_BL, valid_BL = torch.from_numpy(lists.grades), torch.from_numpy(lists.valid)
     if params.loss == "ranknet":
         return pairwise(scores_BL, grades_BL, valid_BL)
     cut = params.depth if params.cut is None else params.cut
     gains_L = gains(scores_BL.shape[1], params.metric, cut, device)
-    ideal_B = ideal(torch.from_numpy(grades_BK).to(device), cut) if params.metric == "ndcg" else None
+    ideal_B = ideal(torch.from_numpy(grades_BK), cut) if params.metric == "ndcg" else None
     return pairwise(scores_BL, grades_BL, valid_BL, gains_L, ideal_B)
 
 
@@ -93,7 +93,7 @@ def make_step(
     graph_tokens: int,
     device: torch.device,
     dtype: torch.dtype,
-) -> Callable[[int], Metrics]:
+) -> Callable[[int], Figures]:
     """The function that leaves the gradients of step n in the tower (and in the centroids, if they are trained).
 
     `plotted` says which steps' metrics are kept; only at those are lists that are not retrieved compared with a full search.
@@ -133,7 +133,7 @@ def make_step(
         assert data.negatives is not None, "given negatives were not read"
         return [data.negatives.of(query) for query in batch.tolist()]
 
-    def backward(step: int) -> Metrics:
+    def backward(step: int) -> Figures:
         batch = batch_of(data, params, step)
         positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
         labels = [data.known.scores_of(query) for query in batch.tolist()]

@@ -16,7 +16,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokens import cut_by_budget
-from tasks.core.training.loop import Metrics
+from tasks.core.training.figures import Figures
 from tasks.pretrain.batches import Batch, draw_batch
 from tasks.pretrain.decoder import streams
 from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
@@ -66,7 +66,7 @@ def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
     return losses.sum() if how == "sum" else losses.sum() / max(1, losses.numel())
 
 
-def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, Metrics]:
+def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The contrastive loss of a step, reduced but not weighted, and metrics of the vectors."""
     if vectors.spans is not None:
         text_NH, own_NSH = similar(module.projected(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
@@ -76,12 +76,12 @@ def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple
         text_NH, own_NSH = queries_NH, passages_NH.unsqueeze(1)
         losses_N = inverse_cloze(queries_NH, passages_NH, params.tau)
     with torch.no_grad():
-        accuracy = float(first_own(text_NH, own_NSH))
+        accuracy = first_own(text_NH, own_NSH)
     loss = reduced(losses_N, params.contrastive_reduction)
-    return loss, {"contrastive_loss": float(loss.detach()), "accuracy": accuracy}
+    return loss, {"contrastive_loss": loss.detach(), "accuracy": accuracy}
 
 
-def geometry(vectors: Vectors, params: Pretrain) -> Metrics:
+def geometry(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
     """Alignment and uniformity of the vectors before the projector and before encoder.head, the transformer's own.
 
     Of texts and their spans; of queries and their passages, and of passages alone, in the inverse cloze task, so that its curves
@@ -89,9 +89,9 @@ def geometry(vectors: Vectors, params: Pretrain) -> Metrics:
     """
     if params.objective == "ict":
         queries, passages = vectors.text.chunk(2)
-        return {"alignment": float(alignment(queries, passages.unsqueeze(1))), "uniformity": float(uniformity(passages))}
-    paired = {} if vectors.spans is None else {"alignment": float(alignment(vectors.text, vectors.spans))}
-    return {**paired, "uniformity": float(uniformity(vectors.text))}
+        return {"alignment": alignment(queries, passages.unsqueeze(1)), "uniformity": uniformity(passages)}
+    paired = {} if vectors.spans is None else {"alignment": alignment(vectors.text, vectors.spans)}
+    return {**paired, "uniformity": uniformity(vectors.text)}
 
 
 class Step:
@@ -119,7 +119,7 @@ class Step:
             spans = span_means(hidden_BLH, torch.from_numpy(self.batch.spans[self.cuts[number]]).to(hidden_BLH.device))
         return Vectors(self.module.pool(hidden_BLH, mask_BL), spans)
 
-    def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cut `number`'s share of the step's MLM loss, not weighted, and how many masked tokens were found."""
         assert self.module.head is not None
         picked = [(b, k) for b, k in enumerate(self.cuts[number].tolist())]
@@ -127,12 +127,12 @@ class Step:
         places = np.concatenate([np.flatnonzero(self.batch.hidden[k]) for _, k in picked])
         truth = np.concatenate([self.batch.clean[k][self.batch.hidden[k]] for _, k in picked])
         truth_M = torch.from_numpy(truth).to(hidden_BLH.device)
-        hidden_MH = hidden_BLH[torch.from_numpy(rows), torch.from_numpy(places)]
+        hidden_MH = hidden_BLH[torch.from_numpy(rows).to(hidden_BLH.device), torch.from_numpy(places).to(hidden_BLH.device)]
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
             logits_MV = self.module.head(hidden_MH, self.module.embeddings()).float()
         losses_M = masked_tokens(logits_MV, truth_M)
         share = losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, self.masked_count)
-        return share, int((logits_MV.detach().argmax(1) == truth_M).sum())
+        return share, (logits_MV.detach().argmax(1) == truth_M).sum()
 
     def decode(self, number: int, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Cut `number`'s share of the decoder's loss: every token from the text's vector and what each position sees (RetroMAE, Eq. 9)."""
@@ -147,7 +147,7 @@ class Step:
             size = len(self.batch.clean[text])
             visible_BLL[place, :size, :size], told_BL[place, :size] = self.batch.visible[text], self.batch.told[text]
         ids_BL = padded([self.batch.clean[text] for text in cut], self.work.pad)[0].to(self.work.device)
-        told = torch.from_numpy(told_BL).to(self.work.device)
+        told = tuple(torch.from_numpy(places).to(self.work.device) for places in told_BL.nonzero())
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
             asking_BLH, context_BLH = streams(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
             decoded_BLH = module.decoder(asking_BLH, context_BLH, torch.from_numpy(visible_BLL).to(self.work.device))
@@ -162,7 +162,7 @@ class Step:
         spans = None if parts[0].spans is None else torch.cat([p.spans for p in parts if p.spans is not None])[order]
         return Vectors(torch.cat([p.text for p in parts])[order], spans)
 
-    def contrast(self, kept: list[bool]) -> tuple[Vectors, dict[int, Encoded], Metrics]:
+    def contrast(self, kept: list[bool]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
         """All vectors of the step as leaves that hold the contrastive loss's gradient, the graphs of the kept cuts, and figures."""
         graphs: dict[int, Encoded] = {}
         parts = []
@@ -186,14 +186,14 @@ class Step:
         pairs = zip(self.vectors(number, *encoded).tensors(), leaves.tensors(), strict=True)
         return torch.stack([(vectors * leaf.grad[cut]).sum() for vectors, leaf in pairs if leaf.grad is not None]).sum()
 
-    def backward(self) -> Metrics:
+    def backward(self) -> Figures:
         """Leave the step's gradients in the module; the metrics to plot."""
         params = self.params
         sizes = [len(cut) * int(self.batch.lengths[cut].max()) for cut in self.cuts]
         kept = [params.contrastive and sum(sizes[number:]) <= self.work.graph_tokens for number in range(len(self.cuts))]
-        leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, Metrics())
+        leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, dict[str, torch.Tensor]())
         parts: list[Vectors] = []
-        mlm, decoded, found = 0.0, 0.0, 0
+        mlm, decoded, found = torch.zeros(3, dtype=torch.float64, device=self.work.device).unbind()
         for number in reversed(range(len(self.cuts))):  # the kept graphs first, to free them
             terms: list[torch.Tensor] = []
             encoded: Encoded | None = None
@@ -207,10 +207,10 @@ class Step:
                 encoded = encoded or self.encode(number, True)
                 share, right = self.predict(number, encoded[0])
                 terms.append(params.mlm_weight * share)
-                mlm, found = mlm + float(share.detach()), found + right
+                mlm, found = mlm + share.detach(), found + right
                 if params.objective == "retromae":
                     terms.append(self.decode(number, *encoded))
-                    decoded += float(terms[-1].detach())
+                    decoded = decoded + terms[-1].detach()
             if leaves is None and encoded is not None:
                 parts.append(self.vectors(number, *encoded).detached())
             torch.autograd.backward(torch.stack(terms).sum())
@@ -218,7 +218,8 @@ class Step:
             metrics |= {"mlm_loss": mlm, "token_accuracy": found / max(1, self.masked_count)}
         if params.objective == "retromae":
             metrics |= {"decoder_loss": decoded}
-        loss = params.contrastive_weight * metrics.get("contrastive_loss", 0.0) + params.mlm_weight * mlm + decoded
+        contrasted = metrics["contrastive_loss"].double() if params.contrastive else 0.0
+        loss = params.contrastive_weight * contrasted + params.mlm_weight * mlm + decoded
         with torch.no_grad():
             shown = self.gathered(parts[::-1]) if leaves is None else leaves.detached()
             return {"loss": loss, **metrics, **geometry(shown, params)}
@@ -226,10 +227,10 @@ class Step:
 
 def make_step(
     module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work
-) -> Callable[[int], Metrics]:
+) -> Callable[[int], Figures]:
     """The function that leaves the gradients of step n in the module."""
 
-    def backward(step: int) -> Metrics:
+    def backward(step: int) -> Figures:
         batch = draw_batch(chunks, rows, vocabulary, params, step)
         return Step(module, batch, params, work, (params.seed, DROPOUT, step)).backward()
 

@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from tasks.core.models.folder import MODULE, OLD_POOLINGS, ROUTER, TOWERS, TRUNCATE, Shape, read_head, read_shape, refuse_adapters
 from tasks.core.models.head import Head, write_module
 from tasks.core.models.layers import Layer, check_widths
+from tasks.core.models.masks import attention_mask
 from tasks.core.models.pooling import places, pool
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -67,7 +68,8 @@ class Encoder(nn.Module):
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         more = {"position_ids": places(mask_BL), "use_cache": False} if self.causal else {}
-        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL, **more).last_hidden_state
+        attended = attention_mask(mask_BL, self.transformer.config)
+        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=attended, **more).last_hidden_state
         return self.finish(pool(hidden_BLH, mask_BL, self.shape.pooling))
 
     def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:

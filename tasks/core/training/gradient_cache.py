@@ -16,8 +16,9 @@ from tasks.core.models.bi_encoder import Encoder
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens, cut_by_budget
+from tasks.core.training.figures import Figures
 
-Loss = Callable[..., tuple[torch.Tensor, dict[str, float]]]
+Loss = Callable[..., tuple[torch.Tensor, Figures]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Side:
 
 def cached_backward(
     sides: Sequence[Side], loss: Loss, batch_tokens: int, graph_tokens: int, device: torch.device, dtype: torch.dtype, key: tuple[int, ...]
-) -> dict[str, float]:
+) -> Figures:
     """Accumulate the gradients of `loss(*vectors)` in the towers; returns the loss's value and metrics.
 
     `loss` gets one float32 [N, D] per side. Chunks are cut from length-sorted texts so that none is larger than
@@ -71,7 +72,7 @@ def cached_backward(
         for word_VH in (each.weight for each in words):  # dense from the first chunk on, so that later ones are added in place
             if word_VH.grad is not None and word_VH.grad.is_sparse:
                 word_VH.grad = word_VH.grad.to_dense()
-    return {"loss": float(value.detach()), **metrics}
+    return {"loss": value.detach(), **metrics}
 
 
 @contextmanager

@@ -23,9 +23,9 @@ from tasks.core.stage.errors import Corrupt, UserError
 from tasks.core.stage.files import new_file, read_json, write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.training.cpu_dropout import CheapDropout
+from tasks.core.training.figures import Figures, Metrics, read
 from tasks.core.training.optimizers import linear_schedule
 
-Metrics = dict[str, float]
 POINTS = 500  # points per curve at most
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
@@ -79,7 +79,7 @@ class Validation:
 def fit(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    backward: Callable[[int], Metrics],
+    backward: Callable[[int], Figures],
     schedule: Schedule,
     scratch: Path,
     curves: Path,
@@ -117,8 +117,10 @@ def fit(
                 group["lr"] = peak * factor(schedule.first + step)
             optimizer.zero_grad(set_to_none=True)
             with dropout:
-                metrics = backward(step)
-            norm = float(nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip))
+                figures = backward(step)
+            gradient_norm = nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip)
+            metrics = read({**figures, "gradient_norm": gradient_norm})
+            norm = metrics["gradient_norm"]
             if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
                 if all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # unchanged since the previous step
                     save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
@@ -128,7 +130,7 @@ def fit(
                 )
             optimizer.step()
             if plotted(step, schedule.steps):
-                history.append({"step": step, **metrics, "gradient_norm": norm, "lr": optimizer.param_groups[0]["lr"]})
+                history.append({"step": step, **metrics, "lr": optimizer.param_groups[0]["lr"]})
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
             began = time.monotonic()
