@@ -8,7 +8,7 @@ wait for a GPU (a value or a size read from it) is counted.
 import functools
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -61,6 +61,9 @@ class FakeCuda(torch.Tensor):
 
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def record_stream(self, _: Any) -> None:
+        pass
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -157,13 +160,18 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
         if func in SIZES or (func in EITHER and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])):
             waited.append(f"size {_place()}")
     inner_args, inner_kwargs = tree_map(lambda leaf: leaf.held if isinstance(leaf, FakeCuda) else leaf, (args, kwargs))
-    out = func(*inner_args, **inner_kwargs)
+    out = _multiplied(*inner_args) if func is aten.mm.dtype else func(*inner_args, **inner_kwargs)
     if not on_gpu:
         return out
     same = {id(leaf.held): leaf for leaf in ours}  # in-place operations return their argument
     leaves, form = tree_flatten(out)
     wrapped = [same.get(id(leaf)) if id(leaf) in same else _wrapped(leaf) for leaf in leaves]
     return tree_unflatten(wrapped, form)
+
+
+def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A product with sums of another type, which a CPU has not."""
+    return left.to(dtype) @ right.to(dtype)
 
 
 def _place() -> str:
@@ -199,6 +207,10 @@ def fake_gpu() -> Iterator[FakeGpu]:
     def autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
         return real("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
 
+    def empty(*size: Any, **kwargs: Any) -> torch.Tensor:  # ordinary memory, in other threads too
+        return unpinned(*size, **kwargs | {"pin_memory": False})
+
+    unpinned = torch.empty
     patches = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -208,6 +220,9 @@ def fake_gpu() -> Iterator[FakeGpu]:
         "get_device_capability": lambda *_: (8, 0),
         "mem_get_info": lambda *_: (FREE, 2 * FREE),
         "set_device": lambda *_: None,
+        "Stream": mock.MagicMock(),
+        "stream": lambda _: nullcontext(),
+        "current_stream": mock.MagicMock(),
         "synchronize": lambda *_: None,
     }
     grouped = clip_grad._group_tensors_by_device_and_dtype
@@ -219,7 +234,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
     with (
         mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", by_device),
         mock.patch.multiple(torch.cuda, **patches),
-        mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad),  # inference tensors cannot be wrapped
+        mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad, empty=empty),  # inference tensors cannot be wrapped
         FakeGpu() as mode,
     ):
         yield mode

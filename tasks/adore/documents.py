@@ -4,7 +4,6 @@ B queries, L positions of a list, R rows, D width, M sub-vectors of a product qu
 """
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Protocol
 
 import faiss
@@ -16,14 +15,15 @@ from torch.nn import functional as F
 
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.exact import exact_search, finite_block
+from tasks.core.retrieval.exact import Reread, exact_search, finite_block
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
-from tasks.core.retrieval.ranked import Floats
+from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
+from tasks.core.retrieval.ranked import MARGIN, Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 RESIDENT = 2 << 30  # bytes of vectors kept in memory on a CPU; a GPU keeps as many as fill half of its free memory
-GPU_SHARDS = 64  # at a time: for a GPU, launching a product of 4,096 rows costs more than computing it
+GPU_SHARDS = 128  # of 4,096 rows at a time: what a GPU searches at once
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 
@@ -38,36 +38,50 @@ class Documents(Protocol):
 
 
 class Exact:
-    """The vectors themselves: on the device if they fit, otherwise mapped from disk and moved a block at a time."""
+    """The vectors themselves: on the device if they fit, otherwise mapped from disk and moved a block at a time.
+
+    A CPU holds them in float32, a GPU in the type that they are stored in: from float16 every score is exact, too.
+    """
 
     def __init__(self, embeddings: Embeddings, device: torch.device) -> None:
         self.device = device
         self.embeddings = embeddings
-        self.shards_at_once = GPU_SHARDS if device.type == "cuda" else 1
         self.resident: torch.Tensor | None = None  # [R, D]
-        size = len(embeddings) * embeddings.manifest.width * 4
-        room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else RESIDENT
-        if size <= room:
-            self.resident = torch.empty(len(embeddings), embeddings.manifest.width, device=device)
+        self.halved: dict[int, Halved] = {}  # a GPU's, of the resident vectors
+        gpu, width = device.type == "cuda", embeddings.manifest.width
+        dtype = torch.float16 if gpu and embeddings.manifest.dtype == "float16" else torch.float32
+        each = (2 if dtype == torch.float16 else 6 if gpu else 4) * width  # a GPU searches with a copy in float16
+        room = torch.cuda.mem_get_info(device)[0] // 2 if gpu else RESIDENT
+        if len(embeddings) * each <= room:
+            self.resident = torch.empty(len(embeddings), width, device=device, dtype=dtype)
             for first, block in embeddings.blocks():
-                self.resident[first : first + len(block)] = finite_block(first, block, device)
+                here = torch.from_numpy(np.array(block)).to(device) if gpu else finite_block(first, block, device)
+                self.resident[first : first + len(block)] = here  # what is not finite is refused by a GPU's search
+        elif gpu:
+            found = f"vectors of {len(embeddings) * each / 2**30:,.1f} GiB, half of the GPU's free memory is {room / 2**30:,.1f} GiB"
+            remedy = "" if dtype == torch.float16 else "; encode.dtype: float16 takes a third"
+            print(f"{embeddings.folder}: {found}: every step reads them from disk, which takes seconds{remedy}")
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
-        """(first row, vectors) of a shard, on a GPU of many shards, whether resident or mapped: the same products, so the same bits."""
-        sizes, at_once = self.embeddings.manifest.shards, self.shards_at_once
-        mapped = (block for _, block in self.embeddings.blocks()) if self.resident is None else iter(())
+        """(first row, vectors) of a shard, of many where they are on a GPU."""
+        if self.resident is None:
+            yield from self.embeddings.blocks()
+            return
+        sizes, at_once = self.embeddings.manifest.shards, GPU_SHARDS if self.device.type == "cuda" else 1
         first = 0
         for shard in range(0, len(sizes), at_once):
             rows = sum(sizes[shard : shard + at_once])
-            if self.resident is not None:
-                yield first, self.resident[first : first + rows]
-            else:
-                blocks = list(islice(mapped, at_once))
-                yield first, np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
+            yield first, self.resident[first : first + rows]
             first += rows
 
-    def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
-        return exact_search(queries_BD, self.blocks(), min(depth, len(self.embeddings)), self.device)
+    def search(self, queries_BD: Vectors | torch.Tensor, depth: int) -> tuple[Floats, Ints]:
+        depth = min(depth, len(self.embeddings))
+        if self.device.type == "cuda":
+            held = self.resident is not None
+            rows = 1 if held else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: as `blocks` gives them
+            known = self.halved if held else None
+            return search(queries_BD, Reread(self.blocks), depth + MARGIN, self.device, rows=rows, known=known)
+        return exact_search(np.asarray(queries_BD), self.blocks(), depth, self.device)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         rows = np.maximum(rows_BL, 0).ravel()
@@ -80,7 +94,7 @@ class Exact:
                 if len(here):
                     gathered[here] = block[rows[here] - first]
             vectors = torch.from_numpy(gathered).to(self.device)
-        return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
+        return torch.einsum("bd,bld->bl", queries_BD, vectors.float().view(*rows_BL.shape, -1))
 
 
 class Compressed:
@@ -186,4 +200,7 @@ def _quantizer(index: Any, key: str) -> tuple[Any, npt.NDArray[np.uint8]]:
 
 def searched(documents: Documents, queries_BD: torch.Tensor, depth: int) -> tuple[Floats, Ints]:
     """Search with detached vectors from the tower; their graph is unaffected."""
-    return documents.search(queries_BD.detach().cpu().numpy().astype(np.float32), depth)
+    vectors = queries_BD.detach()
+    if isinstance(documents, Exact) and vectors.device.type == "cuda":
+        return documents.search(vectors, depth)
+    return documents.search(vectors.cpu().numpy().astype(np.float32), depth)

@@ -1,5 +1,7 @@
 """Scores with a gradient are the index's own; centroids written back are what faiss searches with."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from tasks.core.retrieval.faiss_build import build
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
+from tests.fake_gpu import GPU, fake_gpu
 
 ROWS, WIDTH = 300, 8
 CPU = torch.device("cpu")
@@ -60,18 +63,35 @@ def built(embeddings: Embeddings, factory: str) -> faiss.Index:
 
 
 @pytest.mark.parametrize("room", [2**30, 0])
-def test_shards_together_give_what_they_give_alone(
-    embeddings: Embeddings, queries: np.ndarray, room: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_gpu_finds_what_a_cpu_finds(
+    embeddings: Embeddings,
+    queries: np.ndarray,
+    room: int,
+    dtype: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(module, "RESIDENT", room)
-    documents = Exact(embeddings, CPU)
-    assert (documents.resident is None) == (room == 0)
-    alone = documents.search(queries, 20)
-    documents.shards_at_once = 2
-    assert [(first, len(block)) for first, block in documents.blocks()] == [(0, 151), (151, 149)]
-    together = documents.search(queries, 20)
-    np.testing.assert_array_equal(together[1], alone[1])
-    np.testing.assert_allclose(together[0], alone[0], rtol=1e-6)
+    shutil.copytree(embeddings.folder, tmp_path / "of")
+    for shard in (tmp_path / "of").glob("[0-9]*.npy"):
+        np.save(shard, np.load(shard).astype(dtype))
+    write_manifest(tmp_path / "of", replace(embeddings.manifest, dtype=dtype), embeddings.folder / "tokens")
+    here = Exact(open_embeddings(tmp_path / "of"), CPU)
+    scores, rows = here.search(queries, 20)
+    with fake_gpu():
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (room or 100, 2**30))
+        documents = Exact(open_embeddings(tmp_path / "of"), GPU)
+        assert (documents.resident is None) == (room == 0)
+        for _ in range(2):  # the second time with what is known of the vectors
+            found = module.searched(documents, torch.from_numpy(queries).to(GPU), 20)
+            np.testing.assert_array_equal(found[1], rows)
+            np.testing.assert_allclose(found[0], scores, rtol=1e-5, atol=1e-6)
+        again = documents.scores(torch.from_numpy(queries).to(GPU), rows).cpu().numpy()
+        np.testing.assert_allclose(again, scores, rtol=1e-5, atol=1e-6)
+    said = capsys.readouterr().out
+    assert ("every step reads them from disk" in said) == (room == 0)
+    assert ("encode.dtype: float16" in said) == (room == 0 and dtype == "float32")
 
 
 def agree(documents: module.Documents, queries: np.ndarray) -> None:

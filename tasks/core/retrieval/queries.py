@@ -11,7 +11,7 @@ import torch
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors, encode
-from tasks.core.retrieval.exact import exact_search
+from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats, Ids, ranked_tables, rows_needed
 from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
 from tasks.core.stage.errors import UserError
@@ -58,7 +58,7 @@ def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, d
     embeddings.refuse_other_width(queries_QD.shape[1])
     progress = Progress("search", len(embeddings), "passages")
     found = exact_search(
-        queries_QD, embeddings.blocks(), min(rows_needed(depth, embeddings.owners()), len(embeddings)), device, progress.advance
+        queries_QD, Reread(embeddings.blocks), min(rows_needed(depth, embeddings.owners()), len(embeddings)), device, progress.advance
     )
     progress.close()
     return found
