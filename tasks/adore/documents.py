@@ -18,6 +18,7 @@ from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.exact import Reread, exact_search, finite_block
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
+from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.ranked import MARGIN, Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
@@ -103,13 +104,14 @@ class Compressed:
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
         self.index, self.device = index, device
         refuse_other_scores(index, f"params.yaml: {key}")
+        self.searched = on_device(index, device)
 
     def _decoded(self, rows: Ints) -> Vectors:
         decoded: Vectors = self.index.reconstruct_batch(rows)
         return decoded
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
-        return search_index(self.index, queries_BD, depth)
+        return search_index(self.searched, queries_BD, depth)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         vectors = torch.from_numpy(self._decoded(np.maximum(rows_BL, 0).ravel())).to(self.device)
@@ -123,10 +125,10 @@ class Rescored:
     """
 
     def __init__(self, index: Any, vectors: Exact) -> None:
-        self.index, self.vectors = index, vectors
+        self.searched, self.vectors = on_device(index, vectors.device), vectors
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
-        return search_index(self.index, queries_BD, depth)
+        return search_index(self.searched, queries_BD, depth)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         return self.vectors.scores(queries_BD, rows_BL)
@@ -136,7 +138,7 @@ class Centroids(nn.Module):
     """A PQ index whose centroids are trained: s = q R^T . concat(centroid[m, code_m]) (JPQ, run_train.py).
 
     Rotation and codes are fixed. The one coarse centroid of an IVF1 index is first added to the PQ centroids and made 0,
-    which changes no score. `search` first writes the current centroids into the index.
+    which changes no score. `search` first writes the current centroids into the index, and so stays on the CPU.
     """
 
     def __init__(self, index: Any, device: torch.device, key: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_indexed
+from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats, rows_needed
@@ -75,7 +76,7 @@ def main() -> None:
     else:
         index = open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1], threads=torch.get_num_threads())
         refuse_other_scores(index, f"params.yaml: mine.{args.name}.search: indexes")
-        search = partial(search_indexed, index=index, depth=needed)
+        search = partial(search_indexed, index=on_device(index, device), depth=needed)
         own = pieces.array("positives", lambda: best_passages(index, vectors, query, document, documents.owners))
     bound = thresholds(query, own, len(queries), params.relative_margin, params.absolute_margin)
     with new_folder(args.out) as out:

@@ -10,6 +10,7 @@ import torch
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.faiss_search import open_index, search_indexed
+from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats, rows_needed
 from tasks.core.stage.devices import choose_device, read_runtime
@@ -37,11 +38,8 @@ def dense_run(
     size = part_size(rows, device)
     search: Callable[[Vectors], tuple[Floats, Ints]] = partial(search_embeddings, embeddings=corpus, depth=params.depth, device=device)
     if index and (index / "index.faiss").exists():
-        search = partial(
-            search_indexed,
-            index=open_index(index / "index.faiss", len(corpus), corpus.manifest.width, threads=torch.get_num_threads()),
-            depth=rows,
-        )
+        opened = open_index(index / "index.faiss", len(corpus), corpus.manifest.width, threads=torch.get_num_threads())
+        search = partial(search_indexed, index=on_device(opened, device), depth=rows)
     tables = ranked_queries(
         vectors,
         search,
