@@ -17,7 +17,7 @@ from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.faiss_build import Recipe, build
 from tasks.core.retrieval.faiss_search import open_index, save_index
 from tasks.core.retrieval.ranked import id_order
-from tasks.core.stage.devices import Runtime
+from tasks.core.stage.devices import Runtime, kept_tokens
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.text.tokens import Tokens
@@ -93,7 +93,7 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
         params,
         lambda step: plotted(step, steps),
         scratch,
-        setting.runtime.graph_tokens,
+        kept_tokens(setting.runtime, setting.device, tower, tower.transformer.config),
         setting.device,
         setting.dtype,
     )

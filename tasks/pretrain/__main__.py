@@ -3,7 +3,7 @@
 from tasks.core.models.bi_encoder import save_towers
 from tasks.core.models.mlm_head import find_head, save_head
 from tasks.core.models.projector import save_projector
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, kept_tokens, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
@@ -51,7 +51,7 @@ def main() -> None:
     steps = steps_of(rows, params)
     what = f"pretrain {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
     with new_folder(args.curves) as curves, new_folder(args.encoder) as encoder:
-        work = Work(device, dtype, runtime.graph_tokens, chunks.tokens.pad)
+        work = Work(device, dtype, kept_tokens(runtime, device, module, transformer.config), chunks.tokens.pad)
         backward = make_step(module, chunks, rows, vocabulary, params, work)
         fit(module, optimizer, backward, Schedule(steps, params.warmup, params.clip), scratch, curves, runtime.checkpoint_seconds, what)
         write_json(curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": new})

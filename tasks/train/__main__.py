@@ -8,7 +8,7 @@ from torch import nn
 
 from tasks.core.models.bi_encoder import average_with, load_towers, odd_temperature, save_towers, truncate
 from tasks.core.models.projector import add_projector
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, kept_tokens, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, read_json, write_json
 from tasks.core.stage.params import load
@@ -112,7 +112,8 @@ def main() -> None:
             guide = None
             if params.guide == "init":
                 guide = make_guide(Frozen.of(load_towers(args.init), queries, documents, device, dtype), params.guide_margin)
-            backward = make_step(towers, queries, documents, data, params, runtime.graph_tokens, device, dtype, before, guide)
+            kept = kept_tokens(runtime, device, module, towers.document.transformer.config)
+            backward = make_step(towers, queries, documents, data, params, kept, device, dtype, before, guide)
             checkpoints = runtime.checkpoint_seconds
             steps = fit(module, optimizer, backward, schedule, scratch, curves, checkpoints, what, validation=validation)
             order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
