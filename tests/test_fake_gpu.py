@@ -10,7 +10,7 @@ from tasks.core.stage.progress import Progress
 from tests.fake_gpu import GPU, FakeCuda, fake_gpu
 
 TRAININGS = {"train@warmup": 1, "train@taught": 1, "adore@tower": 2, "study@indexes": 2, "reranker@small": 1, "pretrain@costa": 1}
-BATCHES = ["encode@warmup", "index@warmup", "mine@warmup", "teacher@ce", "rerank@crossed", "rescore@again"]
+BATCHES = ["encode@warmup", "mine@warmup", "teacher@ce", "rerank@crossed", "rescore@again"]
 Waits = list[tuple[str, list[str]]]  # between two signs of progress, for what the program waited
 
 

@@ -25,7 +25,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.parameters.sources import watch
 from flows.pipeline import splits
 from flows.pipeline.plan import Plan
-from flows.pipeline.stage import Slots, find_devices, run_stage
+from flows.pipeline.stage import Slots, find_devices, run_stage, spares_gpus
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
@@ -61,7 +61,7 @@ def execute(
     @contextmanager
     def take_slot(name: str) -> Iterator[dict[str, str]]:
         slot = stages[name].slot
-        if slot is None:
+        if slot is None or spares_gpus(name):
             yield {}
             return
         with slots[slot].take() as env, shared_slot():

@@ -20,7 +20,7 @@ from flows.storage.remote import WARNING
 from flows.team.sync import LOST, REMOTE
 from tasks.core.stage.errors import USER_ERROR, DiskError, Invalid, Problem, disk_words, printable
 from tasks.core.stage.files import partial
-from tasks.core.stage.params import read_yaml
+from tasks.core.stage.params import FROZEN, read_yaml
 
 LOGS = Path(".retemper/logs")
 RUNTIME = Path("runtime.yaml")
@@ -55,19 +55,29 @@ def find_devices() -> list[str]:
     `device` of runtime.yaml says where stages compute: `cpu` uses no GPU, `cuda:N` only that one.
     """
     runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
+    found = _gpus(runtime)
+    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots(runtime))
+
+
+def spares_gpus(name: str) -> bool:
+    """Whether stage `name` computes on the CPU where others have GPUs: an index that is built there would hold one for hours."""
+    if not name.startswith("index@") or not _gpus(read_yaml(RUNTIME) if RUNTIME.exists() else {}):
+        return False
+    return bool((read_yaml(FROZEN).get("index") or {}).get("build", "cpu") != "gpu")
+
+
+def _gpus(runtime: dict[str, Any]) -> list[str]:
+    """The GPUs that we may use; the one that `device` of runtime.yaml names has no number here, for the stage finds it by itself."""
     device = str(runtime.get("device", "auto"))
     if device == "cpu":
-        return [""] * _cpu_slots(runtime)
+        return []
     if ":" in device:
         return [""]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        found = [device.strip() for device in visible.split(",") if device.strip()]
-    elif tool := shutil.which("nvidia-smi"):
-        found = _numbers([tool, "--query-gpu=index", "--format=csv,noheader"])
-    else:
-        found = []
-    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots(runtime))
+        return [device.strip() for device in visible.split(",") if device.strip()]
+    tool = shutil.which("nvidia-smi")
+    return _numbers([tool, "--query-gpu=index", "--format=csv,noheader"]) if tool else []
 
 
 def _numbers(command: list[str]) -> list[str]:

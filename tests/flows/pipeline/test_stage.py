@@ -1,5 +1,6 @@
 """DVC's output as recorded (3.67), and which stage has the device."""
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.pipeline import stage as stages
-from flows.pipeline.stage import Slots, Transcript, find_devices, run_stage
+from flows.pipeline.stage import Slots, Transcript, find_devices, run_stage, spares_gpus
 from flows.process.processes import Processes
 from tasks.core.stage.errors import PROBLEM, Invalid, Problem, UserError, report
 
@@ -172,6 +173,18 @@ def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("runtime.yaml").write_text("slots: many\n")
     with pytest.raises(UserError, match=r"^runtime.yaml: slots: found 'many', expected 1 or more$"):
         find_devices()
+
+
+def test_an_index_that_is_built_on_the_cpu_waits_for_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    for params, spared in (({}, True), ({"index": None}, True), ({"index": {"build": "cpu"}}, True), ({"index": {"build": "gpu"}}, False)):
+        Path("data/params.json").write_text(json.dumps(params))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+        assert spares_gpus("index@warmup") == spared
+        assert not spares_gpus("train@index")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert not spares_gpus("index@warmup"), "on a machine without GPUs it takes its turn"
 
 
 def test_a_driver_that_hangs_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
