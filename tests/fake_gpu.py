@@ -9,10 +9,12 @@ import functools
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.attention.varlen
 from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -85,6 +87,8 @@ class FakeCuda(torch.Tensor):
             return ToCpu.apply(args[0])
         if func is torch.Tensor.to:
             return _moved(*args, **kwargs)
+        if func is torch.Tensor.type_as:
+            return _moved(args[0], args[1].device, args[1].dtype)
         if func in (torch.Tensor.untyped_storage, torch.Tensor.storage, torch.Tensor.data_ptr):
             return func(args[0].held)
         if func is torch.nn.functional.one_hot:  # on a CPU it reads values first
@@ -160,7 +164,7 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
         if func in SIZES or (func in EITHER and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])):
             waited.append(f"size {_place()}")
     inner_args, inner_kwargs = tree_map(lambda leaf: leaf.held if isinstance(leaf, FakeCuda) else leaf, (args, kwargs))
-    out = _multiplied(*inner_args) if func is aten.mm.dtype else func(*inner_args, **inner_kwargs)
+    out = INSTEAD.get(func, func)(*inner_args, **inner_kwargs)
     if not on_gpu:
         return out
     same = {id(leaf.held): leaf for leaf in ours}  # in-place operations return their argument
@@ -172,6 +176,17 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
 def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A product with sums of another type, which a CPU has not."""
     return left.to(dtype) @ right.to(dtype)
+
+
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *_: Any, **__: Any) -> Any:
+    """Attention of rows of many lengths, row by row."""
+    assert ends.dtype == torch.int32 and ends[-1] == len(q) and q.dtype in (torch.bfloat16, torch.float16)
+    rows = [slice(first, end) for first, end in pairwise(ends.tolist())]
+    parts = [torch.nn.functional.scaled_dot_product_attention(*(x[row].transpose(0, 1) for x in (q, k, v))) for row in rows]
+    return torch.cat([part.transpose(0, 1) for part in parts]), torch.empty(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
+
+
+INSTEAD = {aten.mm.dtype: _multiplied, torch.ops.torch_attn._varlen_attn.default: _attended}  # what a CPU has not
 
 
 def _place() -> str:
