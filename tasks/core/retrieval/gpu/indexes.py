@@ -50,7 +50,8 @@ def demanded_gpu(device: torch.device) -> FaissGpu:
     """What `index.build: gpu` needs; UserError without it."""
     gpu = FaissGpu.of(device)
     if gpu is None:
-        without = "faiss is installed without GPUs" if not hasattr(faiss, "StandardGpuResources") else f"the device is {device}"
+        known = hasattr(faiss, "StandardGpuResources")
+        without = f"faiss finds no GPU (device {device})" if known else "the installed faiss knows no GPUs"
         raise UserError(
             f"params.yaml: index.build: found gpu, but {without}; expected the extra gpu (make run EXTRA=gpu) and a GPU; "
             "set index.build: cpu to build without"
