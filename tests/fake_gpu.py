@@ -54,6 +54,16 @@ class FakeCuda(torch.Tensor):
         return GPU
 
     @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        self.held = value.held if isinstance(value, FakeCuda) else value  # a parameter that a module moves back stays one of these
+
+    @property
     def is_cuda(self) -> bool:  # type: ignore[override]
         return True
 
