@@ -45,7 +45,9 @@ class Runtime(Params):
     workers: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         1, description="workers of a stage: processes with a GPU or a share of the CPU threads each; all: one per GPU"
     )
-    address: str = Field("auto", description="engine ray: address of the cluster's head node; auto: the cluster that this machine is part of")
+    address: str = Field(
+        "auto", description="engine ray: address of the cluster's head node; auto: the cluster that this machine is part of"
+    )
     restarts: int = Field(3, ge=0, description="how often a lost worker's work is done again before the stage fails")
 
 

@@ -38,7 +38,7 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
         yield from map(function, rest)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_tie, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=tie, initargs=(os.getpid(),)) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
             for piece in (part for source in (first, rest) for part in source):
@@ -56,8 +56,8 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _tie(parent: int) -> None:
-    """Make a worker end with its stage, even if the stage is killed."""
+def tie(parent: int) -> None:
+    """Make this process, a worker, end with its stage, even if the stage is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
