@@ -1,6 +1,7 @@
 """One optimizer step of a round: batch, vectors, scores, masks, loss."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.train.batches import Batch, TrainingSet, draw_batch
 from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
 
 
 def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor:
@@ -95,10 +99,11 @@ def make_step(
     dtype: torch.dtype,
     behind: int = 0,
     guide: Callable[[Batch], Batch] | None = None,
+    gang: "Gang | None" = None,
 ) -> Callable[[int], dict[str, float]]:
     """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds come before it.
 
-    `guide` takes likely positives from a batch's negatives (tasks.train.guide).
+    `guide` takes likely positives from a batch's negatives (tasks.train.guide). In a `gang`, a rank's share of the gradients.
     """
 
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
@@ -116,6 +121,6 @@ def make_step(
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
             return batch_loss(best_passage(queries_BD @ documents_RD.T, torch.from_numpy(held_UP).to(device)), masked, params)
 
-        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
+        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step), gang)
 
     return backward

@@ -12,6 +12,8 @@ from tasks.core.models.bi_encoder import Encoder, load_transformer
 from tasks.core.models.folder import Shape
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.workers.gang import Gang
+from tests.gangs import as_ranks
 
 CPU = torch.device("cpu")
 
@@ -85,6 +87,41 @@ def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encode
         for name, gradient in gradients.items():
             assert not found[name].is_sparse
             torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+@pytest.mark.parametrize("graph_tokens", [0, 90])
+def test_ranks_share_the_chunks_and_add_up_to_one(tower: Encoder, graph_tokens: int, ranks: int) -> None:
+    """Two towers; of seven ranks over six chunks, one has none. A weight of the loss itself counts once."""
+    towers = [tower.eval(), deepcopy(tower)]
+    queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22, 5, 17, 40], 2)
+    scale = torch.nn.Parameter(torch.tensor(0.05))
+
+    def step(gang: Gang | None = None) -> tuple[dict[str, float], int, list[torch.Tensor | None]]:
+        module = torch.nn.ModuleList(deepcopy(towers))
+        module.register_parameter("scale", torch.nn.Parameter(scale.detach().clone()))
+        encoded: list[int] = []
+        for each in list(module):
+            each.register_forward_hook(lambda _, __, vectors: encoded.append(len(vectors)))
+
+        def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+            return F.cross_entropy(queries_BD @ documents_RD.T / module.scale, torch.arange(len(queries_BD))), {}
+
+        sides = [Side(module[0], queries, np.arange(4)), Side(module[1], documents, np.arange(7))]
+        metrics = cached_backward(sides, loss, 45, graph_tokens, CPU, torch.float32, (1,), gang)
+        if gang is not None:
+            gang.sum_gradients(module.parameters())
+        return {name: float(value) for name, value in metrics.items()}, sum(encoded), [p.grad for p in module.parameters()]
+
+    metrics, texts, gradients = step()
+    found = as_ranks(ranks, step)
+    assert sum(own for _, own, _ in found) == texts if not graph_tokens else 11 <= sum(own for _, own, _ in found) <= texts
+    for told, _, summed in found:
+        assert told == metrics, "the same vectors, the same loss"
+        for gradient, wanted in zip(summed, gradients, strict=True):
+            assert (gradient is None) == (wanted is None)
+            if gradient is not None and wanted is not None:
+                torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph_tokens", [40, 90, 10_000])
