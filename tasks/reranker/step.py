@@ -1,6 +1,7 @@
 """One optimizer step of a cross-encoder: a softmax over each query's group."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
@@ -11,17 +12,31 @@ from tasks.core.text.mapped import Texts
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
 
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
+
 
 def make_step(
-    encoder: CrossEncoder, queries: list[str], texts: Texts, groups: Groups, params: Reranker, dtype: torch.dtype
+    encoder: CrossEncoder,
+    queries: list[str],
+    texts: Texts,
+    groups: Groups,
+    params: Reranker,
+    dtype: torch.dtype,
+    gang: "Gang | None" = None,
 ) -> Callable[[int], dict[str, float]]:
-    """The function that leaves the gradients of step n in the model; as many groups at once as batch_tokens allows."""
+    """The function that leaves the gradients of step n in the model; as many groups at once as batch_tokens allows.
+
+    In a `gang`, a rank computes its share of the same parts, and leaves its share of the gradients.
+    """
     width = 1 + params.hard_negatives
     at_once = max(1, encoder.batch_tokens // (width * encoder.max_length))
 
     def backward(step: int) -> dict[str, float]:
-        drawn, total, first = draw_groups(groups, params, step), 0.0, 0
-        for start in range(0, len(drawn), at_once):
+        drawn, total, first = draw_groups(groups, params, step), 0.0, 0.0
+        starts = range(0, len(drawn), at_once)
+        own = range(len(starts)) if gang is None else gang.dealt([min(at_once, len(drawn) - start) for start in starts])[gang.rank]
+        for start in (starts[number] for number in own):
             part = drawn[start : start + at_once]
             pairs = [(queries[query], texts[document]) for query, documents in part for document in documents]
             torch.manual_seed(draw_seed(params.seed, 3, step, start))
@@ -35,6 +50,8 @@ def make_step(
             torch.autograd.backward(loss)
             total += float(loss.detach())
             first += int((logits_BG.argmax(1) == 0).sum())
+        if gang is not None:
+            total, first = gang.total({"loss": total, "first": first}).values()
         return {"loss": total, "accuracy": first / len(drawn)}
 
     return backward
