@@ -4,8 +4,9 @@ B queries, L positions of a list, R rows, D width, M sub-vectors of a product qu
 """
 
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 import faiss
 import numpy as np
@@ -18,9 +19,12 @@ from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.exact import exact_search, finite_block
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
-from tasks.core.retrieval.ranked import Floats
+from tasks.core.retrieval.ranked import MARGIN, Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
 
 RESIDENT = 2 << 30  # bytes of vectors kept in memory on a CPU; a GPU keeps as many as fill half of its free memory
 GPU_SHARDS = 64  # at a time: for a GPU, launching a product of 4,096 rows costs more than computing it
@@ -70,17 +74,81 @@ class Exact:
         return exact_search(queries_BD, self.blocks(), min(depth, len(self.embeddings)), self.device)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
-        rows = np.maximum(rows_BL, 0).ravel()
+        return torch.einsum("bd,bld->bl", queries_BD, self.vectors(np.maximum(rows_BL, 0).ravel()).view(*rows_BL.shape, -1))
+
+    def vectors(self, rows: Ints) -> torch.Tensor:
+        """The vectors of some rows [N], on the device, [N, D]."""
         if self.resident is not None:
-            vectors = self.resident[torch.from_numpy(rows).to(self.device)]
-        else:
-            gathered = np.empty((len(rows), self.embeddings.manifest.width), dtype=np.float32)
-            for first, block in self.embeddings.blocks():
-                here = np.flatnonzero((rows >= first) & (rows < first + len(block)))
-                if len(here):
-                    gathered[here] = block[rows[here] - first]
-            vectors = torch.from_numpy(gathered).to(self.device)
-        return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
+            return self.resident[torch.from_numpy(rows).to(self.device)]
+        gathered = np.empty((len(rows), self.embeddings.manifest.width), dtype=np.float32)
+        for first, block in self.embeddings.blocks():
+            here = np.flatnonzero((rows >= first) & (rows < first + len(block)))
+            if len(here):
+                gathered[here] = block[rows[here] - first]
+        return torch.from_numpy(gathered).to(self.device)
+
+
+@dataclass(frozen=True)
+class Part(Embeddings):
+    """The vectors of a run of another folder's shards, from shard `first` on, as if there were no others."""
+
+    whole: Embeddings | None = None
+    first: int = 0
+
+    @classmethod
+    def of(cls, whole: Embeddings, first: int, end: int) -> "Part":
+        """Shards `first` to `end` - 1."""
+        manifest = whole.manifest
+        sizes, others = manifest.shards[first:end], set(range(len(manifest.shards))) - set(range(first, end))
+        own = replace(manifest, rows=sum(sizes), shards=sizes, digests=manifest.digests[first:end])
+        return cls(whole.folder, own, whole=Embeddings(whole.folder, manifest, others), first=first)  # others are not read: not verified
+
+    def blocks(self) -> Iterator[tuple[int, Any]]:
+        assert self.whole is not None
+        before = sum(self.whole.manifest.shards[: self.first])
+        for start, block in islice(self.whole.blocks(), self.first, self.first + len(self.manifest.shards)):
+            yield start - before, block
+
+
+class Shared:
+    """The vectors themselves, in a gang: each rank holds and searches a run of whole groups of shards, so memory and time are shared.
+
+    The ranks must search and score the same, in the same order. Products are those of `Exact`, group by group, and vectors are moved as
+    they are, so the bits are those of one process.
+    """
+
+    def __init__(self, embeddings: Embeddings, device: torch.device, gang: "Gang") -> None:
+        self.device, self.gang, self.rows, self.width = device, gang, len(embeddings), embeddings.manifest.width
+        at_once = GPU_SHARDS if device.type == "cuda" else 1
+        sizes = embeddings.manifest.shards
+        begins = np.cumsum([0, *sizes])
+        ranks = np.array([begins[group] * gang.size // max(1, self.rows) for group in range(0, len(sizes), at_once)], dtype=np.int64)
+        groups = np.searchsorted(ranks, np.arange(gang.size + 1))  # the first group of each rank
+        shards = np.minimum(groups * at_once, len(sizes))
+        self.starts = begins[shards]  # [R + 1]: the first row of each rank
+        self.own = Exact(Part.of(embeddings, *shards[gang.rank : gang.rank + 2].tolist()), device)
+
+    def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
+        kept = min(depth, self.rows) + MARGIN
+        scores_BK = torch.full((len(queries_BD), kept), -torch.inf)
+        rows_BK = torch.full((len(queries_BD), kept), -1, dtype=torch.int64)
+        scores, rows = self.own.search(queries_BD, depth)
+        scores_BK[:, : scores.shape[1]] = torch.from_numpy(scores)
+        rows_BK[:, : rows.shape[1]] = torch.from_numpy(np.where(rows < 0, rows, rows + self.starts[self.gang.rank]))
+        scores_BM, rows_BM = (torch.cat(list(self.gang.all(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
+        best = np.lexsort((rows_BM, -scores_BM))[:, :kept]
+        return np.take_along_axis(scores_BM, best, axis=1), np.take_along_axis(rows_BM, best, axis=1)
+
+    def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
+        rows, places = np.unique(np.maximum(rows_BL, 0).ravel(), return_inverse=True)
+        ends = np.searchsorted(rows, self.starts)
+        parts = [np.arange(first, end) for first, end in pairwise(ends.tolist())]
+        own = parts[self.gang.rank]
+        vectors_ND = torch.empty(len(rows), self.width, device=self.device)
+        vectors_ND[torch.from_numpy(own).to(self.device)] = self.own.vectors(rows[own] - self.starts[self.gang.rank])
+        self.gang.fill(vectors_ND, [[part] for part in parts])
+        wanted = vectors_ND[torch.from_numpy(places.ravel()).to(self.device)]
+        return torch.einsum("bd,bld->bl", queries_BD, wanted.view(*rows_BL.shape, -1))
 
 
 class Compressed:
@@ -108,7 +176,7 @@ class Rescored:
     Source: LTRe, Algorithm 1, steps 5 and 6 (arXiv:2010.10469); DRhard looks vectors up by the retrieved ids in the same way.
     """
 
-    def __init__(self, index: Any, vectors: Exact) -> None:
+    def __init__(self, index: Any, vectors: Exact | Shared) -> None:
         self.index, self.vectors = index, vectors
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Metrics
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
 
 UNRANKED = ("refreshed", "random", "given")
 
@@ -93,10 +97,12 @@ def make_step(
     graph_tokens: int,
     device: torch.device,
     dtype: torch.dtype,
+    gang: "Gang | None" = None,
 ) -> Callable[[int], Metrics]:
     """The function that leaves the gradients of step n in the tower (and in the centroids, if they are trained).
 
-    `plotted` says which steps' metrics are kept; only at those are lists that are not retrieved compared with a full search.
+    `plotted` says which steps' metrics are kept; only at those are lists that are not retrieved compared with a full search. In a `gang`,
+    a rank encodes its share of the queries, and leaves its share of the gradients.
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
@@ -122,7 +128,7 @@ def make_step(
         return documents
 
     refresh = params.refresh if isinstance(params, Adore) and params.refresh else 1
-    refreshed = Refreshed(scratch, refresh, retrieve)
+    refreshed = Refreshed(scratch, refresh, retrieve, gang)
 
     def negatives(step: int, batch: Ints) -> list[Ints]:
         if kind == "refreshed":
@@ -155,6 +161,7 @@ def make_step(
                 metrics["overlap"] = overlap(lists, found, corpus.owners, known)
             return list_loss(queries_BD, lists, corpus, grades_BK, params), metrics
 
-        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
+        key = params.seed, 3, step
+        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, key, gang)
 
     return backward

@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from tasks.adore import documents as module
-from tasks.adore.documents import Centroids, Compressed, Exact, Rescored
+from tasks.adore.documents import Centroids, Compressed, Exact, Rescored, Shared
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.faiss_build import build
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
+from tasks.core.workers.gang import Gang
+from tests.gangs import as_ranks
 
 ROWS, WIDTH = 300, 8
 CPU = torch.device("cpu")
@@ -100,6 +102,36 @@ def test_exact_search_and_scores(
     assert asked.grad is not None
     np.testing.assert_array_equal(asked.grad.numpy(), np.stack([vectors[299], np.zeros(WIDTH, np.float32)]))
     assert exact.search(queries, 10**6)[1].max() == ROWS - 1  # more than there are is all there are
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("room", [0, 1 << 30])
+def test_ranks_share_the_vectors_and_find_what_one_finds(
+    ranks: int, room: int, embeddings: Embeddings, queries: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bits and all; of four ranks over three shards one has nothing."""
+    monkeypatch.setattr(module, "RESIDENT", room)
+    exact = Exact(embeddings, CPU)
+    wanted, rows = exact.search(queries, 20), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
+    asked = torch.from_numpy(queries[:2]).requires_grad_()
+    scores = exact.scores(asked, rows)
+    scores.square().sum().backward()
+
+    def rank(gang: Gang) -> tuple[int, tuple[np.ndarray, np.ndarray], torch.Tensor, torch.Tensor | None]:
+        shared, own = Shared(embeddings, CPU, gang), torch.from_numpy(queries[:2]).requires_grad_()
+        found, again = shared.search(queries, 20), shared.scores(own, rows)
+        again.square().sum().backward()
+        return len(shared.own.embeddings), found, again, own.grad
+
+    found = as_ranks(ranks, rank)
+    assert sum(size for size, *_ in found) == ROWS and max(size for size, *_ in found) < ROWS
+    for _, (best, at), again, gradient in found:
+        np.testing.assert_array_equal(at, wanted[1])
+        np.testing.assert_array_equal(best, wanted[0])
+        assert torch.equal(again, scores) and asked.grad is not None and gradient is not None
+        assert torch.equal(gradient, asked.grad)
+    everything = as_ranks(ranks, lambda gang: Shared(embeddings, CPU, gang).search(queries, 10**6))[0][1]
+    assert (np.sort(everything[:, :ROWS], axis=1) == np.arange(ROWS)).all() and (everything[:, ROWS:] == -1).all()
 
 
 @pytest.mark.parametrize("factory", ["Flat", "PQ4x4", "OPQ2_4,PQ2x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ2,IVF1,PQ2x8", "SQ8", "HNSW16"])
