@@ -22,7 +22,7 @@ from tasks.chunk.store import write_chunks
 from tasks.core.models.mlm_head import MLMHead
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.sources.wikipedia import article_files, parse_articles
-from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
+from tasks.core.stage.devices import GRAPH_TOKENS, Runtime, choose_device, compute_dtype
 from tasks.core.stage.files import read_json
 from tasks.core.text.chunks import open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
@@ -83,7 +83,7 @@ def main() -> None:
         dtype = compute_dtype(device, params.precision)
         module.to(device).train()
         vocabulary, rows = read_vocabulary(tokenizer, "benchmark"), usable_rows(chunks, params, "benchmark")
-        work = Work(device, dtype, Runtime().graph_tokens, chunks.tokens.pad)
+        work = Work(device, dtype, GRAPH_TOKENS, chunks.tokens.pad)
         tokens, wall, processor = 0, 0.0, 0.0
         for step in range(args.steps + 1):
             start, used = time.perf_counter(), time.process_time()

@@ -4,8 +4,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +119,44 @@ def test_the_image_is_built_and_starts() -> None:
     done = docker("build", "--file", str(DOCKERFILE), "--tag", "retemper-test", ".")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "retrain" in docker("run", "--rm", "retemper-test").stdout
+
+
+STUBS = {
+    "scontrol": "#!/bin/bash\nprintf 'one\\ntwo\\nthree\\n'\n",
+    "srun": '#!/bin/bash\necho srun "$@" >> "$SAID"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+    "ray": '#!/bin/bash\n[[ $1 == status ]] && { [[ -e $SAID.up ]]; exit; }\n[[ $* == *--head* ]] && touch "$SAID.up"\nexec sleep 600\n',
+    "retemper": "#!/bin/bash\ntrap 'echo stopped >> \"$SAID\"; exit 143' TERM\n"
+    'echo retemper "$RAY_ADDRESS" "$@" >> "$SAID"\nsleep "${LASTS:-0}" & wait\nexit 3\n',
+}
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_slurm_job_starts_a_cluster_runs_and_ends_with_the_runs_status(stopped: bool, tmp_path: Path) -> None:
+    """The job's script with commands that stand in for Slurm's, Ray's, and ours."""
+    for name, text in STUBS.items():
+        file = tmp_path / ".venv/bin" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+    said = tmp_path / "said"
+    given = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "x", "SLURM_CPUS_PER_TASK": "8"}
+    environment = os.environ | given | {"SLURM_GPUS_ON_NODE": "2", "SAID": str(said), "USER": "u", "LASTS": "600" if stopped else "0"}
+    job = subprocess.Popen(
+        ["bash", DEPLOY / "slurm/retemper.sbatch", "--set", "a=b"], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        if stopped:
+            ends = time.monotonic() + 60
+            while not (said.exists() and "retemper" in said.read_text()) and time.monotonic() < ends:
+                time.sleep(0.05)
+            job.terminate()
+        assert job.wait(60) == (143 if stopped else 3)
+    finally:
+        with suppress(ProcessLookupError):  # nothing is left
+            os.killpg(job.pid, signal.SIGKILL)
+    lines = said.read_text().splitlines()
+    assert ("stopped" in lines) == stopped
+    assert "retemper one:6379 run --set a=b" in lines
+    head, others = (line for line in lines if line.startswith("srun"))
+    assert "--nodelist=one" in head and "ray start --head --node-ip-address=one --port=6379 --num-cpus=8 --num-gpus=2" in head
+    assert "--nodes=2" in others and "--exclude=one" in others and "ray start --address=one:6379 --num-cpus=8 --num-gpus=2" in others

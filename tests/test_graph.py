@@ -144,6 +144,16 @@ def test_a_stage_tracks_the_sections_that_it_loads(name: str) -> None:
     assert not untracked, f"dvc.yaml: {name}: its code loads {', '.join(sorted(untracked))}; add to params, or a change re-runs nothing"
 
 
+@pytest.mark.parametrize("name", stages())
+def test_a_stage_says_how_its_code_uses_several_workers(name: str) -> None:
+    """meta.workers: the flow takes GPUs by it. A study trains on one; retrievals of BM25 and others without a slot keep no GPU busy."""
+    stage = stages()[name]
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tasks" / folder(stage)).rglob("*.py"))
+    wanted = "pieces" if "open_workers(" in code else "together" if "ranks_of(" in code else None
+    meta = stage.get("meta", {})
+    assert meta.get("workers") == (wanted if "slot" in meta and name != "study" else None)
+
+
 def test_commands_hold_no_shell_syntax(repo: Any) -> None:
     for stage in repo.index.stages:
         assert re.fullmatch(r"python -m tasks\.\w+( [A-Za-z0-9_./-]+)*", stage.cmd), f"{stage.addressing}: {stage.cmd}"

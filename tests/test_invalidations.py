@@ -376,7 +376,7 @@ ALTERED = {
     "tasks.core.stage.entry": "def stamps(words):\n    return {}\n",
     "tasks.core.stage.errors": "FULL = 'other words'\n",
     "tasks.core.stage.progress": "Progress.advance = Progress.close = lambda *_, **__: None\n",
-}
+} | {f"tasks.core.workers.{name}": "AHEAD = GIVEN = GRACE = 1\n" for name in ("attempts", "cluster", "pool", "together")}
 
 
 def test_neutral_modules_change_no_artifact(small: Any, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ WHOLE = {
     "test_docs",
     "test_checkout",
     "test_deploy",
+    "test_fake_gpu",
     "test_faults",
     "test_full_disk",
     "test_gpu",

@@ -53,7 +53,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup", "a new round; `--set rounds.x=` removes it"),
     ("retemper rounds ance --n 5 --lag 1 --init warmup", "five ANCE rounds; `retemper rounds remove ance` removes them"),
     ("retemper run --recipe zero_shot", "docs/recipes/zero_shot.yaml; `--recipe none` undoes it"),
-    ("retemper run --dry-run", "which stages may run"),
+    ("retemper run --dry-run", "which stages may run, and their time, memory and disk"),
     ('retemper search "capital of France"', "the best model's top ten"),
     ("retemper evaluate --model data/encoders/star --data beir:../nfcorpus", "any model on any dataset, zero-shot"),
     ("retemper compare star HEAD~1:star", "two systems query by query, and what differs in how they were made"),

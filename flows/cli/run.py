@@ -29,8 +29,11 @@ def run(
             help="Put the sections of docs/recipes/NAME.yaml into params.yaml permanently, before --set; none: restore the former ones.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Name the stages that may run, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Name the stages that may run, with time, memory and disk by recorded runs; change nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, with what is new about each stage.")] = False,
+    ignore_disk: Annotated[bool, typer.Option("--ignore-disk", help="Begin although the estimated new files do not fit the disk.")] = False,
 ) -> int:
     """Bring the report up to date: only what changed runs. Then measure every system on the data sets of extra, if there are any."""
     from flows.experiments import extra
@@ -38,6 +41,7 @@ def run(
     from flows.exporting.settings import read_export
     from flows.parameters.recipes import edited
     from flows.pipeline import run
+    from flows.pipeline.forecast import total_line
     from flows.pipeline.plan import check_parameters
     from flows.process.display import Display
     from flows.process.problems import tell
@@ -57,15 +61,21 @@ def run(
         undoing.append(undo)
 
     if dry_run:
-        planned = run.dry_run(targets or [], check, edited(assignments or [], recipe, lasting=False)).changed_stages()
+        plan = run.dry_run(targets or [], check, edited(assignments or [], recipe, lasting=False))
+        planned, costs = plan.changed_stages(), plan.costs
         if as_json:
-            print(json.dumps([{"stage": name, "why": why, "reads": reads} for name, why, reads in planned]))
+            told = [{"seconds": one.seconds, "peak_mib": one.peak_mib, "bytes": one.bytes, "from": one.since} for one in costs]
+            rows = zip(planned, told, strict=True)
+            print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": cost} for (name, why, reads), cost in rows]))
             return 0
-        names = [name for name, _, _ in planned]
-        print("\n".join([*names, f"{len(names)} stages may run (fewer, where outputs come out the same or are in the cache)"]))
+        for one in costs:
+            print(one.line)
+        print(f"{len(planned)} stages may run (fewer, where outputs come out the same or are in the cache)")
+        if planned:
+            print(total_line(costs))
         return 0
     try:
-        run.run(targets or [], edit_and_check, edits=assignments or [], undo=lambda: undoing[0]())
+        run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=lambda: undoing[0]())
     except run.StagesFailed as failed:
         tell(failed.problems)
         status = failed.status

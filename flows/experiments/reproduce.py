@@ -26,7 +26,7 @@ from tasks.core.stage.errors import USER_ERROR, Problem, UserError
 
 LATENCY = "data/latency/"
 TOLERANCE = 0.01
-HARDWARE = ("processor", "device", "threads", "instructions", "bf16", "arithmetic")  # of a record; the rest are versions
+HARDWARE = ("processor", "device", "threads", "workers", "instructions", "bf16", "arithmetic")  # of a record; the rest are versions
 Environment = Literal["revision", "present"]
 
 

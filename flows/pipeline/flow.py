@@ -25,7 +25,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.parameters.sources import watch
 from flows.pipeline import splits
 from flows.pipeline.plan import Plan
-from flows.pipeline.stage import Slots, find_devices, run_stage
+from flows.pipeline.stage import Slots, devices_needed, find_devices, run_stage, spares_gpus
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
@@ -56,15 +56,20 @@ def execute(
     kinds = {stage.slot for stage in stages.values() if stage.slot}
     devices = find_devices() if kinds else []
     slots = {kind: Slots(devices) for kind in kinds}
+    needed = {workers: devices_needed(devices, workers) for workers in {stage.workers for stage in stages.values()}}
     frozen = {SNAPSHOT: str(plan.code.absolute())} if plan.code else {}
 
     @contextmanager
     def take_slot(name: str) -> Iterator[dict[str, str]]:
         slot = stages[name].slot
-        if slot is None:
+        if slot is None or spares_gpus(name):
             yield {}
             return
-        with slots[slot].take() as env, shared_slot():
+        count = needed[stages[name].workers]
+        if not count:
+            yield {"CUDA_VISIBLE_DEVICES": ""}  # its workers are elsewhere
+            return
+        with slots[slot].take(count) as env, shared_slot(count):
             yield env
 
     @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
@@ -151,14 +156,14 @@ def _watched(stage: Stage) -> dict[str, str]:
     return {SOURCES: str(path.absolute())}
 
 
-def shared_slot() -> AbstractContextManager[None]:
-    """A slot of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
+def shared_slot(count: int = 1) -> AbstractContextManager[None]:
+    """`count` slots of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
 
     `strict`: a limit that the server lacks is an error; Prefect would otherwise let everyone through. A server that forgets the slot
     in the meantime does not end the stage.
     """
     limit = os.environ.get("RETEMPER_DEVICE_LIMIT")
-    return concurrency(limit, occupy=1, strict=True, raise_on_lease_renewal_failure=False) if limit else nullcontext()
+    return concurrency(limit, occupy=count, strict=True, raise_on_lease_renewal_failure=False) if limit else nullcontext()
 
 
 def _metrics_artifact() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.pipeline.forecast import Forecast
 from flows.pipeline.reasons import reasons
 from flows.process import locks
 from flows.process.processes import Processes
@@ -31,6 +32,7 @@ class Plan:
     reached: bool  # whether it answered
     code: Path | None  # the frozen copy of the code that stages execute, where the project has code of its own
     why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
+    costs: tuple[Forecast, ...] = ()  # of the changed stages, in topological order
 
     def changed_stages(self) -> list[tuple[str, list[str], tuple[str, ...]]]:
         """Name, reasons, and upstream stages of every stage that DVC must look at, in topological order."""

@@ -4,9 +4,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from flows.pipeline import server, splits
+from flows.pipeline.forecast import forecasts, refuse_small_disk
 from flows.pipeline.plan import Plan, check_parameters, make_plan
 from flows.process import locks
 from flows.process.display import Display, Outcome, summary, text_table
@@ -43,11 +45,13 @@ def run(
     quiet: bool = False,
     with_dev: bool = False,
     edits: Sequence[str] = (),
+    ignore_disk: bool = False,
     undo: Callable[[], None] = lambda: None,
 ) -> dict[str, Outcome]:
     """Bring `targets` (default: the report) up to date; returns how each stage ended. Raises StagesFailed, or UserError before any ran.
 
     `quiet`: where nothing has changed, print nothing and leave Prefect alone. `with_dev`: refuse a data set without dev.
+    `ignore_disk`: begin although the estimated new files do not fit.
     A data set that turns out unfit once it is prepared is refused (splits.Unfit): after `undo` of the run's `edits`, dvc.lock and
     data/ are restored.
     """
@@ -58,6 +62,8 @@ def run(
         clock = timing.Clock()
         clock.keep(cache_folder())  # the times of a killed run, before dvc.lock changes
         plan = make_plan(targets, processes, display.warn, check)
+        if plan.changed and not ignore_disk:
+            refuse_small_disk([name for name in plan.graph.stages if name in plan.changed])
         remotes.register_again(cache_folder(), display.warn)
         nothing = quiet and not plan.changed
 
@@ -117,7 +123,7 @@ def run(
 def dry_run(
     targets: Sequence[str] = (), check: Callable[[], None] = check_parameters, edited: AbstractContextManager[object] | None = None
 ) -> Plan:
-    """The stages that DVC would look at, and why: changed ones and all that read from them. Nothing is run, pulled or deleted.
+    """The stages that DVC would look at, why, and their costs: changed ones and all that read from them. Nothing is run or deleted.
 
     `edited` is entered for the duration.
     """
@@ -126,7 +132,8 @@ def dry_run(
     with stopping_on_signals(processes, display.farewell), locks.only_run():  # a run in progress has its own frozen parameters
         try:
             with edited or nullcontext():
-                return make_plan(targets, processes, display.warn, check, dry=True)
+                plan = make_plan(targets, processes, display.warn, check, dry=True)
+                return replace(plan, costs=tuple(forecasts([name for name, _, _ in plan.changed_stages()])))
         finally:
             freeze()  # without the edit
 

@@ -1,11 +1,11 @@
 """Runs one stage in a DVC process of its own, and reads its output as it comes."""
 
 import os
-import queue
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +20,7 @@ from flows.storage.remote import WARNING
 from flows.team.sync import LOST, REMOTE
 from tasks.core.stage.errors import USER_ERROR, DiskError, Invalid, Problem, disk_words, printable
 from tasks.core.stage.files import partial
-from tasks.core.stage.params import read_yaml
+from tasks.core.stage.params import FROZEN, read_yaml
 
 LOGS = Path(".retemper/logs")
 RUNTIME = Path("runtime.yaml")
@@ -32,21 +32,45 @@ EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exite
 
 
 class Slots:
-    """What a stage may keep busy: each GPU by its number, or the one CPU. Each serves one stage at a time."""
+    """What stages may keep busy: each GPU by its number, or the one CPU. Each serves one stage at a time."""
 
     def __init__(self, devices: list[str]) -> None:
-        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for device in devices:
-            self._free.put(device)
+        self._free, self._count = list(devices), len(devices)
+        self._changed, self._turn = threading.Condition(), threading.Lock()
 
     @contextmanager
-    def take(self) -> Iterator[dict[str, str]]:
-        """Wait for a free device; yields the environment that hides all others from the stage."""
-        device = self._free.get()
+    def take(self, count: int = 1) -> Iterator[dict[str, str]]:
+        """Wait for `count` free devices, or all if there are fewer; yields the environment that hides all others from the stage.
+
+        All are taken at once, and whoever asks later waits, so that stages of one device do not starve one of several.
+        """
+        count = min(count, self._count)
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: len(self._free) >= count)
+            devices, self._free = self._free[:count], self._free[count:]
         try:
-            yield {"CUDA_VISIBLE_DEVICES": device} if device else {}
+            yield {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if any(devices) else {}
         finally:
-            self._free.put(device)
+            with self._changed:
+                self._free += devices
+                self._changed.notify_all()
+
+
+def devices_needed(devices: list[str], workers_of: str | None) -> int:
+    """How many of `devices` a stage takes whose workers are those of `Stage.workers`.
+
+    `engine` and `workers` of runtime.yaml, which the stages check with the rest of it. With engine ray, which schedules its own, none for
+    pieces of work, and one for a stage that computes together: it stays here. On a CPU workers share one slot.
+    """
+    if workers_of is None:
+        return 1
+    runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
+    if runtime.get("engine") == "ray":
+        return 0 if workers_of == "pieces" else 1
+    workers = runtime.get("workers", 1)
+    if not any(devices):
+        return 1
+    return len(devices) if workers == "all" else max(1, min(workers, len(devices))) if isinstance(workers, int) else 1
 
 
 def find_devices() -> list[str]:
@@ -55,19 +79,29 @@ def find_devices() -> list[str]:
     `device` of runtime.yaml says where stages compute: `cpu` uses no GPU, `cuda:N` only that one.
     """
     runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
+    found = _gpus(runtime)
+    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots(runtime))
+
+
+def spares_gpus(name: str) -> bool:
+    """Whether stage `name` computes on the CPU where others have GPUs: an index that is built there would hold one for hours."""
+    if not name.startswith("index@") or not _gpus(read_yaml(RUNTIME) if RUNTIME.exists() else {}):
+        return False
+    return bool((read_yaml(FROZEN).get("index") or {}).get("build", "cpu") != "gpu")
+
+
+def _gpus(runtime: dict[str, Any]) -> list[str]:
+    """The GPUs that we may use; the one that `device` of runtime.yaml names has no number here, for the stage finds it by itself."""
     device = str(runtime.get("device", "auto"))
     if device == "cpu":
-        return [""] * _cpu_slots(runtime)
+        return []
     if ":" in device:
         return [""]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        found = [device.strip() for device in visible.split(",") if device.strip()]
-    elif tool := shutil.which("nvidia-smi"):
-        found = _numbers([tool, "--query-gpu=index", "--format=csv,noheader"])
-    else:
-        found = []
-    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots(runtime))
+        return [device.strip() for device in visible.split(",") if device.strip()]
+    tool = shutil.which("nvidia-smi")
+    return _numbers([tool, "--query-gpu=index", "--format=csv,noheader"]) if tool else []
 
 
 def _numbers(command: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """How long a project's first run may take, and its disk: recorded times of another project, scaled by the size of the data.
 
-Each stage is taken to be proportional to the work of its kind (`work`). The seconds of a small run are mostly those of starts, so nothing
-is said of data that is more than MOST times as large; nor of another encoder.
+Each stage is taken to be proportional to the work of its kind (flows.results.sizes). The seconds of a small run are mostly those of
+starts, so nothing is said of data that is more than MOST times as large; nor of another encoder.
 """
 
 import json
@@ -9,33 +9,20 @@ from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flows.explaining.costs import recorded
 from flows.parameters.checks import check_file
 from flows.process.display import clock
 from flows.repository.lock import read_lock
+from flows.results.sizes import STATS, Size, size_of, work
 from tasks.core.sources.datasets import encoder_files, parse_encoder
 from tasks.core.stage.errors import UserError
 from tasks.params import Parameters
 
-STATS, SOURCE = Path("data/corpus/stats.json"), Path("data/source.json")
-TOKENS_A_WORD = 1.35  # of English under WordPiece
+SOURCE = Path("data/source.json")
 NUMBER_BYTES = 4
 STATE = 3  # a trained round keeps its weights, and two moments of AdamW for each
 MOST = 30  # times the work of the recorded run
-FREE = ("base", "freeze")  # stages that do not grow with the data
-
-
-@dataclass(frozen=True)
-class Size:
-    """Documents, judged queries by split, and mean tokens of a document, special ones included, as far as they are read."""
-
-    documents: int
-    train: int
-    dev: int
-    test: int
-    tokens: float
 
 
 @dataclass(frozen=True)
@@ -48,38 +35,6 @@ class Known:
     seconds: Mapping[str, float]
 
 
-def size_of(stats: Mapping[str, Any], parameters: Parameters) -> Size:
-    """By data/corpus/stats.json."""
-    splits = stats["splits"]
-    counts = [int(splits[split]["queries"]) for split in ("train", "dev", "test")]
-    read = parameters.tokenize.document_length * parameters.tokenize.passages
-    tokens = min(read, TOKENS_A_WORD * stats["documents"]["words"]["mean"] + 2)
-    return Size(int(stats["documents"]["count"]), counts[0], counts[1], counts[2], tokens)
-
-
-def work(stage: str, size: Size, parameters: Parameters) -> float | None:
-    """How much a stage has to do, in a unit of its kind; None where that does not follow from the data's size."""
-    kind, _, name = stage.partition("@")
-    measured = size.dev + size.test
-    if kind in ("prepare", "tokenize", "bm25", "encode", "pseudo"):
-        return size.documents * size.tokens
-    if kind == "index":
-        return size.documents
-    if kind == "train":
-        entry = parameters.rounds.get(name)
-        if entry is None:  # a removed round
-            return None
-        queries = entry.steps * entry.batch_queries if entry.steps is not None else (entry.epochs or 0) * size.train
-        return queries * size.tokens
-    if kind in ("mine", "adore"):
-        return size.train * size.documents
-    if kind == "retrieve" or kind.startswith("retrieve_"):
-        return measured * size.documents
-    if kind in ("fuse", "report", "failures") or kind.startswith("evaluate"):
-        return measured
-    return 1 if kind in FREE else None
-
-
 def known(project: Path) -> Known | None:
     """What a project has recorded; None where it has not been run."""
     try:
@@ -87,7 +42,7 @@ def known(project: Path) -> Known | None:
             stats, source = (json.loads(path.read_text(encoding="utf-8")) for path in (STATS, SOURCE))
             parameters = check_file()
             seconds = recorded(read_lock())
-            return Known(size_of(stats, parameters), parameters, source["encoder"]["digest"], seconds) if seconds else None
+            return Known(size_of(stats, parameters.tokenize), parameters, source["encoder"]["digest"], seconds) if seconds else None
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
 
@@ -105,14 +60,14 @@ def scaled(stages: list[str], size: Size, parameters: Parameters, *, like: Known
     """The seconds that `stages` take, from those that stages of their kind took in `like`."""
     spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
     for stage, seconds in like.seconds.items():
-        kind, amount = stage.partition("@")[0], work(stage, like.size, like.parameters)
+        kind, amount = stage.partition("@")[0], work(stage, like.size, like.parameters.rounds)
         if amount is not None:
             spent[kind] = spent.get(kind, 0) + seconds
             done[kind] = done.get(kind, 0) + amount
             most[kind] = max(most.get(kind, 0), amount)
     total, unknown, factor = 0.0, list[str](), 0.0
     for stage in stages:
-        kind, amount = stage.partition("@")[0], work(stage, size, parameters)
+        kind, amount = stage.partition("@")[0], work(stage, size, parameters.rounds)
         if amount is None or not done.get(kind):
             unknown.append(stage)
         else:

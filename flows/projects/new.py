@@ -28,6 +28,8 @@ from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
 from flows.repository.project import dvc_errors, repository
+from flows.results.sizes import size_of
+from flows.storage import links
 from flows.team import remotes
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.stage.errors import UserError
@@ -83,6 +85,8 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
         with chdir(project):
             if wanted.share != NONE and not wanted.share.startswith(CACHE):
                 tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(_from(folder.parent, wanted.share)), []))
+            if not wanted.share.startswith(CACHE):
+                tell(links.choose(project))
             stages, stats = _check_data(processes, display, tell)
             length = wanted.length(stats, suggested_length(stats))
             tokens = suggested_length(stats) if length == AUTO else int(length)
@@ -171,7 +175,7 @@ def _check_data(processes: Processes, display: Display, tell: Tell) -> tuple[lis
 
 def _estimates(stages: list[str], stats: Mapping[str, Any], like: Path | None) -> list[str]:
     parameters = check(read_yaml(Path("params.yaml")))
-    size, digest = estimate.size_of(stats, parameters), str(read_json(estimate.SOURCE)["encoder"]["digest"])
+    size, digest = size_of(stats, parameters.tokenize), str(read_json(estimate.SOURCE)["encoder"]["digest"])
     place = like or CHECKOUT
     todo = [stage for stage in stages if stage != splits.STAGE]  # it has run
     return [

@@ -22,6 +22,7 @@ class Stage:
     outs: tuple[Path, ...]
     slot: str | None = None  # meta.slot: what it keeps busy (`device`), if anything
     sources: tuple[str, ...] = ()  # what it reads from outside the project: keys of data/source.json
+    workers: str | None = None  # meta.workers: how it can use several devices at once, if it can: `pieces` or `together`
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ def read_graph(repo: Any) -> Graph:
     stages = {}
     nodes = [node for node in repo.index.stages if not node.always_changed]  # `freeze`: the flow does its work itself
     for node in nodes:
+        meta = node.meta if isinstance(node.meta, dict) else {}
         stages[node.addressing] = Stage(
             node.addressing,
             tuple(sorted(read.addressing for read in network.successors(node) if not read.always_changed)),
             tuple(Path(out.fs_path) for out in node.outs),
-            (node.meta or {}).get("slot") if isinstance(node.meta, dict) else None,
+            meta.get("slot"),
             tuple(key.removesuffix(".digest") for param in node.params if param.def_path == SOURCE for key in param.params),
+            meta.get("workers"),
         )
     order = TopologicalSorter({name: stage.upstream for name, stage in stages.items()}).static_order()
     return Graph({name: stages[name] for name in order})

@@ -10,13 +10,15 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.repository.lock import Lock, entry_digest, read_lock
+from flows.repository.lock import Lock, entry_digest, parameters, read_lock
+from flows.results.sizes import current_size
 from flows.storage import makings
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import FROZEN, read_parameters
 
 LOG = Path(".retemper/times.jsonl")
 PARAMS = Path("params.yaml")
@@ -76,14 +78,17 @@ class Clock:
             lock = read_lock() if waiting else {}
         except UserError:  # the run restores it (flows.process.locks), or reports it
             return
-        here = makings.here() if waiting.keys() & lock.keys() else {}
+        here: dict[str, Any] = dict(makings.here()) if waiting.keys() & lock.keys() else {}
+        if here and FROZEN.exists() and (size := current_size(read_parameters(FROZEN))):
+            here["size"] = asdict(size)
         ended = {line["ended"]: line for line in lines if line.get("state") == "Ran"}
         for stage, took in waiting.items():
             if stage in lock:
                 digest = entry_digest(lock[stage])
                 self.write({"made": stage, "digest": digest})
-                known: dict[str, Any] = {key: value for key, value in ended[stage].items() if key in ("at", "environment", "cost")}
-                makings.keep(cache, digest, {"stage": stage, "seconds": took.seconds, "at_least": took.at_least, **here, **known})
+                known = {key: value for key, value in ended[stage].items() if key in ("at", "environment", "cost")}
+                measure = {"stage": stage, "seconds": took.seconds, "at_least": took.at_least}
+                makings.keep(cache, digest, measure | here | _amounts(stage, lock[stage]) | known)
 
     def write(self, line: Mapping[str, Any]) -> None:
         try:
@@ -94,6 +99,15 @@ class Clock:
                     handle.write(f"{chr(10) if torn else ''}{json.dumps(line)}\n".encode())
         except OSError:
             return
+
+
+def _amounts(stage: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The bytes of a stage's outs, and how long a round trains: what later runs of it are estimated by."""
+    found: dict[str, Any] = {"bytes": sum(int(out.get("size") or 0) for out in entry.get("outs") or [])}
+    if stage.startswith("train@"):
+        own = parameters(entry).get(f"rounds.{stage.partition('@')[2]}") or {}
+        found["round"] = {name: own.get(name) for name in ("steps", "epochs", "batch_queries")}
+    return found
 
 
 def read(log: Path = LOG) -> list[dict[str, Any]]:

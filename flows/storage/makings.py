@@ -5,6 +5,7 @@ remote beside DVC's own objects, so what a colleague made is known too. No stage
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -49,6 +50,26 @@ def read(cache: Path, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
             if isinstance(record, dict):
                 found[digest] = record
     return found
+
+
+def latest(cache: Path, stages: Iterable[str], most: int = 2000) -> dict[str, dict[str, Any]]:
+    """The last record of each of these stages that the cache has, whatever its entry was; of the `most` records that came last."""
+    wanted, found = set(stages), dict[str, dict[str, Any]]()
+    files = sorted(((entry.stat().st_mtime, entry.path) for folder in _folders(cache) for entry in os.scandir(folder)), reverse=True)
+    for _, path in files[:most]:
+        with suppress(OSError, ValueError):
+            record = json.loads(Path(path).read_text(encoding="utf-8"))
+            name = record.get("stage") if isinstance(record, dict) else None
+            if name in wanted and (name not in found or record.get("at", 0) > found[name].get("at", 0)):
+                found[name] = record
+    return found
+
+
+def _folders(cache: Path) -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir(cache / FOLDER) if entry.is_dir()]
+    except OSError:
+        return []
 
 
 def here() -> dict[str, str]:

@@ -1,26 +1,21 @@
 """Train a round's query tower over its fixed document vectors (--name), or over several indexes to compare them (--study)."""
 
-import shutil
 from argparse import Namespace
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from tasks.adore.data import read_data
-from tasks.adore.documents import Centroids
+import torch
+
 from tasks.adore.params import Adore, Study
 from tasks.adore.study import run_study, text
-from tasks.adore.work import INDEX, Setting, open_documents, train_tower
-from tasks.core.models.bi_encoder import Towers, load_towers, odd_temperature, save_towers
+from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, read_setting
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.faiss_search import save_index
 from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json, write_text
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
-from tasks.core.training.replay import replayed_from
+from tasks.core.training.ranks import counted, ranks_of, run
 
 
 def arguments() -> Namespace:
@@ -47,53 +42,42 @@ def arguments() -> Namespace:
     return given
 
 
-def setting_of(given: Namespace, params: Adore | Study, key: str) -> tuple[Setting, Path]:
-    """What the trainings read, and the scratch folder keyed by it."""
-    runtime = read_runtime()
-    device = choose_device(runtime)
-    dtype = compute_dtype(device, params.precision)
-    documents, queries = open_tokens(given.tokens / "documents"), open_tokens(given.tokens / "queries" / "train")
-    qrels = given.corpus / "qrels" / "train.parquet"
-    negatives = given.negatives / "train.parquet" if isinstance(params, Adore) and params.lists == "given" else None
-    replay = params.replay if isinstance(params, Adore) else 1
-    state = [given.round_state] if given.round_state and replay < 1 else []
-    read = [given.round, given.embeddings, queries.folder, qrels, *([negatives] if negatives else []), *state]
-    scratch = scratch_folder(key, work_digest(params.model_dump(), str(dtype), hardware(device), code_digest("adore"), *read))
-    data = read_data(queries, documents, qrels, negatives, params.depth, scratch)
-    ids = queries.folder / "ids.parquet"
-    queries_N, line = replayed_from(given.round_state, data.queries, ids, share=replay, seed=params.seed, key=key)
-    if line:
-        print(f"{key}: {line}")
-    data = replace(data, queries=queries_N)
-    return Setting(load_towers(given.round), open_embeddings(given.embeddings), queries, data, runtime, device, dtype), scratch
+def scratch_of(given: Namespace, params: Adore | Study, key: str, *, device: torch.device, ranks: int = 1) -> Path:
+    """The scratch folder keyed by what the trainings read, on so many ranks."""
+    by_state = isinstance(params, Adore) and params.replay < 1 and given.round_state
+    read = [
+        given.round,
+        given.embeddings,
+        given.tokens / "queries" / "train",
+        given.corpus / "qrels" / "train.parquet",
+        *([given.negatives / "train.parquet"] if isinstance(params, Adore) and params.lists == "given" else []),
+        *([given.round_state] if by_state else []),
+    ]
+    arithmetic = str(compute_dtype(device, params.precision)), hardware(device)
+    return scratch_folder(key, work_digest(params.model_dump(), *arithmetic, code_digest("adore"), *read, *counted(ranks)))
 
 
-def adore(given: Namespace) -> None:
-    key = f"adore.{given.name}"
+def one(given: Namespace) -> None:
+    key, what = f"adore.{given.name}", f"adore {given.name}"
     params = load(Adore, key)
-    setting, scratch = setting_of(given, params, key)
+    ranks, runtime = ranks_of(read_runtime(), what)
+    device = choose_device(runtime)
+    scratch = scratch_of(given, params, key, device=device, ranks=ranks)
+    if ranks > 1 and params.index != FLAT:  # before the ranks, which would wait for one of them
+        built_index(open_embeddings(given.embeddings), params, scratch / INDEX, f"{key}.index")
     with new_folder(given.curves) as curves, new_folder(given.index) as index, new_folder(given.encoder) as encoder:
-        documents = open_documents(setting, params, scratch, f"{key}.index")
-        what = f"adore {given.name} ({setting.device.type}, {str(setting.dtype).removeprefix('torch.')})"
-        if line := odd_temperature(setting.towers.document.shape, params.temperature):
-            print(f"adore {given.name}: {line}")
-        tower, steps = train_tower(setting, params, documents, scratch, curves, what)
-        write_json(curves / "round.json", {"steps": steps})
+        outs = Outs(curves, index, encoder)
+        function = partial(adore, given, params, runtime, scratch, outs)
+        run(function, device, runtime, ranks=ranks, scratch=scratch, outs=(curves, index, encoder), what=what)
         write_json(given.state / "state.json", {"steps": 0})
-        served = scratch / INDEX
-        if isinstance(documents, Centroids):
-            save_index(documents.index, index / INDEX)
-        elif served.exists():
-            shutil.copyfile(served, index / INDEX)
-        write_json(index / "index.json", {"round": params.round, "factory": params.index, "centroids": params.centroids})
-        save_towers(Towers(tower, setting.towers.document), load_tokenizer(given.round), encoder, setting.queries.max_length)
     finish(scratch)
 
 
 def study(given: Namespace) -> None:
-    key = f"study.{given.study}"
-    params = load(Study, key)
-    setting, scratch = setting_of(given, params, key)
+    key, runtime = f"study.{given.study}", read_runtime()
+    params, device = load(Study, key), choose_device(runtime)
+    scratch = scratch_of(given, params, key, device=device)
+    setting = read_setting(given, params, key, runtime, scratch, device)
     with new_folder(given.out) as out:
         table = run_study(setting, params, scratch, out, given.tokens / "queries", given.corpus / "qrels", given.study)
         write_json(out / "table.json", table)
@@ -104,7 +88,7 @@ def study(given: Namespace) -> None:
 
 def main() -> None:
     given = arguments()
-    (study if given.study else adore)(given)
+    (study if given.study else one)(given)
 
 
 if __name__ == "__main__":

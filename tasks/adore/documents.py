@@ -4,8 +4,9 @@ B queries, L positions of a list, R rows, D width, M sub-vectors of a product qu
 """
 
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 import faiss
 import numpy as np
@@ -16,14 +17,19 @@ from torch.nn import functional as F
 
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.exact import exact_search, finite_block
+from tasks.core.retrieval.exact import Reread, exact_search, finite_block
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
-from tasks.core.retrieval.ranked import Floats
+from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
+from tasks.core.retrieval.gpu.indexes import on_device
+from tasks.core.retrieval.ranked import MARGIN, Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
+
 RESIDENT = 2 << 30  # bytes of vectors kept in memory on a CPU; a GPU keeps as many as fill half of its free memory
-GPU_SHARDS = 64  # at a time: for a GPU, launching a product of 4,096 rows costs more than computing it
+GPU_SHARDS = 128  # of 4,096 rows at a time: what a GPU searches at once
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 
@@ -38,49 +44,124 @@ class Documents(Protocol):
 
 
 class Exact:
-    """The vectors themselves: on the device if they fit, otherwise mapped from disk and moved a block at a time."""
+    """The vectors themselves: on the device if they fit, otherwise mapped from disk and moved a block at a time.
+
+    A CPU holds them in float32, a GPU in the type that they are stored in: from float16 every score is exact, too.
+    """
 
     def __init__(self, embeddings: Embeddings, device: torch.device) -> None:
         self.device = device
         self.embeddings = embeddings
-        self.shards_at_once = GPU_SHARDS if device.type == "cuda" else 1
         self.resident: torch.Tensor | None = None  # [R, D]
-        size = len(embeddings) * embeddings.manifest.width * 4
-        room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else RESIDENT
-        if size <= room:
-            self.resident = torch.empty(len(embeddings), embeddings.manifest.width, device=device)
+        self.halved: dict[int, Halved] = {}  # a GPU's, of the resident vectors
+        gpu, width = device.type == "cuda", embeddings.manifest.width
+        dtype = torch.float16 if gpu and embeddings.manifest.dtype == "float16" else torch.float32
+        each = (2 if dtype == torch.float16 else 6 if gpu else 4) * width  # a GPU searches with a copy in float16
+        room = torch.cuda.mem_get_info(device)[0] // 2 if gpu else RESIDENT
+        if len(embeddings) * each <= room:
+            self.resident = torch.empty(len(embeddings), width, device=device, dtype=dtype)
             for first, block in embeddings.blocks():
-                self.resident[first : first + len(block)] = finite_block(first, block, device)
+                here = torch.from_numpy(np.array(block)).to(device) if gpu else finite_block(first, block, device)
+                self.resident[first : first + len(block)] = here  # what is not finite is refused by a GPU's search
+        elif gpu:
+            found = f"vectors of {len(embeddings) * each / 2**30:,.1f} GiB, half of the GPU's free memory is {room / 2**30:,.1f} GiB"
+            remedy = "" if dtype == torch.float16 else "; encode.dtype: float16 takes a third"
+            print(f"{embeddings.folder}: {found}: every step reads them from disk, which takes seconds{remedy}")
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
-        """(first row, vectors) of a shard, on a GPU of many shards, whether resident or mapped: the same products, so the same bits."""
-        sizes, at_once = self.embeddings.manifest.shards, self.shards_at_once
-        mapped = (block for _, block in self.embeddings.blocks()) if self.resident is None else iter(())
+        """(first row, vectors) of a shard, of many where they are on a GPU."""
+        if self.resident is None:
+            yield from self.embeddings.blocks()
+            return
+        sizes, at_once = self.embeddings.manifest.shards, GPU_SHARDS if self.device.type == "cuda" else 1
         first = 0
         for shard in range(0, len(sizes), at_once):
             rows = sum(sizes[shard : shard + at_once])
-            if self.resident is not None:
-                yield first, self.resident[first : first + rows]
-            else:
-                blocks = list(islice(mapped, at_once))
-                yield first, np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
+            yield first, self.resident[first : first + rows]
             first += rows
 
-    def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
-        return exact_search(queries_BD, self.blocks(), min(depth, len(self.embeddings)), self.device)
+    def search(self, queries_BD: Vectors | torch.Tensor, depth: int) -> tuple[Floats, Ints]:
+        depth = min(depth, len(self.embeddings))
+        if self.device.type == "cuda":
+            held = self.resident is not None
+            rows = 1 if held else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: as `blocks` gives them
+            known = self.halved if held else None
+            return search(queries_BD, Reread(self.blocks), depth + MARGIN, self.device, rows=rows, known=known)
+        return exact_search(np.asarray(queries_BD), self.blocks(), depth, self.device)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
-        rows = np.maximum(rows_BL, 0).ravel()
+        return torch.einsum("bd,bld->bl", queries_BD, self.vectors(np.maximum(rows_BL, 0).ravel()).view(*rows_BL.shape, -1))
+
+    def vectors(self, rows: Ints) -> torch.Tensor:
+        """The vectors of some rows [N], on the device, float32 [N, D]."""
         if self.resident is not None:
-            vectors = self.resident[torch.from_numpy(rows).to(self.device)]
-        else:
-            gathered = np.empty((len(rows), self.embeddings.manifest.width), dtype=np.float32)
-            for first, block in self.embeddings.blocks():
-                here = np.flatnonzero((rows >= first) & (rows < first + len(block)))
-                if len(here):
-                    gathered[here] = block[rows[here] - first]
-            vectors = torch.from_numpy(gathered).to(self.device)
-        return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
+            return self.resident[torch.from_numpy(rows).to(self.device)].float()
+        gathered = np.empty((len(rows), self.embeddings.manifest.width), dtype=np.float32)
+        for first, block in self.embeddings.blocks():
+            here = np.flatnonzero((rows >= first) & (rows < first + len(block)))
+            if len(here):
+                gathered[here] = block[rows[here] - first]
+        return torch.from_numpy(gathered).to(self.device)
+
+
+@dataclass(frozen=True)
+class Part(Embeddings):
+    """The vectors of a run of another folder's shards, from shard `first` on, as if there were no others."""
+
+    whole: Embeddings | None = None
+    first: int = 0
+
+    @classmethod
+    def of(cls, whole: Embeddings, first: int, end: int) -> "Part":
+        """Shards `first` to `end` - 1."""
+        manifest = whole.manifest
+        sizes, others = manifest.shards[first:end], set(range(len(manifest.shards))) - set(range(first, end))
+        own = replace(manifest, rows=sum(sizes), shards=sizes, digests=manifest.digests[first:end])
+        return cls(whole.folder, own, whole=Embeddings(whole.folder, manifest, others), first=first)  # others are not read: not verified
+
+    def blocks(self) -> Iterator[tuple[int, Any]]:
+        assert self.whole is not None
+        before = sum(self.whole.manifest.shards[: self.first])
+        for start, block in islice(self.whole.blocks(), self.first, self.first + len(self.manifest.shards)):
+            yield start - before, block
+
+
+class Shared:
+    """The vectors themselves, in a gang: each rank holds and searches a run of whole shards, so memory and time are shared.
+
+    The ranks must search and score the same, in the same order. On a CPU, products are those of `Exact`, shard by shard; on a GPU, scores
+    do not depend on what is searched at once. Vectors are moved in float32, which is exact. So the bits are those of one process.
+    """
+
+    def __init__(self, embeddings: Embeddings, device: torch.device, gang: "Gang") -> None:
+        self.device, self.gang, self.rows, self.width = device, gang, len(embeddings), embeddings.manifest.width
+        begins = np.cumsum([0, *embeddings.manifest.shards])
+        ranks = begins[:-1] * gang.size // max(1, self.rows)  # of each shard
+        shards = np.searchsorted(ranks, np.arange(gang.size + 1))  # the first of each rank
+        self.starts = begins[shards]  # [R + 1]: the first row of each rank
+        self.own = Exact(Part.of(embeddings, *shards[gang.rank : gang.rank + 2].tolist()), device)
+
+    def search(self, queries_BD: Vectors | torch.Tensor, depth: int) -> tuple[Floats, Ints]:
+        kept = min(depth, self.rows) + MARGIN
+        scores_BK = torch.full((len(queries_BD), kept), -torch.inf)
+        rows_BK = torch.full((len(queries_BD), kept), -1, dtype=torch.int64)
+        scores, rows = self.own.search(queries_BD, depth)
+        scores_BK[:, : scores.shape[1]] = torch.from_numpy(scores)
+        rows_BK[:, : rows.shape[1]] = torch.from_numpy(np.where(rows < 0, rows, rows + self.starts[self.gang.rank]))
+        scores_BM, rows_BM = (torch.cat(list(self.gang.all(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
+        best = np.lexsort((rows_BM, -scores_BM))[:, :kept]
+        return np.take_along_axis(scores_BM, best, axis=1), np.take_along_axis(rows_BM, best, axis=1)
+
+    def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
+        rows, places = np.unique(np.maximum(rows_BL, 0).ravel(), return_inverse=True)
+        ends = np.searchsorted(rows, self.starts)
+        parts = [np.arange(first, end) for first, end in pairwise(ends.tolist())]
+        own = parts[self.gang.rank]
+        vectors_ND = torch.empty(len(rows), self.width, device=self.device)
+        vectors_ND[torch.from_numpy(own).to(self.device)] = self.own.vectors(rows[own] - self.starts[self.gang.rank])
+        self.gang.fill(vectors_ND, [[part] for part in parts])
+        wanted = vectors_ND[torch.from_numpy(places.ravel()).to(self.device)]
+        return torch.einsum("bd,bld->bl", queries_BD, wanted.view(*rows_BL.shape, -1))
 
 
 class Compressed:
@@ -89,13 +170,14 @@ class Compressed:
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
         self.index, self.device = index, device
         refuse_other_scores(index, f"params.yaml: {key}")
+        self.searched = on_device(index, device)
 
     def _decoded(self, rows: Ints) -> Vectors:
         decoded: Vectors = self.index.reconstruct_batch(rows)
         return decoded
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
-        return search_index(self.index, queries_BD, depth)
+        return search_index(self.searched, queries_BD, depth)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         vectors = torch.from_numpy(self._decoded(np.maximum(rows_BL, 0).ravel())).to(self.device)
@@ -108,11 +190,11 @@ class Rescored:
     Source: LTRe, Algorithm 1, steps 5 and 6 (arXiv:2010.10469); DRhard looks vectors up by the retrieved ids in the same way.
     """
 
-    def __init__(self, index: Any, vectors: Exact) -> None:
-        self.index, self.vectors = index, vectors
+    def __init__(self, index: Any, vectors: Exact | Shared) -> None:
+        self.searched, self.vectors = on_device(index, vectors.device), vectors
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
-        return search_index(self.index, queries_BD, depth)
+        return search_index(self.searched, queries_BD, depth)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         return self.vectors.scores(queries_BD, rows_BL)
@@ -122,7 +204,7 @@ class Centroids(nn.Module):
     """A PQ index whose centroids are trained: s = q R^T . concat(centroid[m, code_m]) (JPQ, run_train.py).
 
     Rotation and codes are fixed. The one coarse centroid of an IVF1 index is first added to the PQ centroids and made 0,
-    which changes no score. `search` first writes the current centroids into the index.
+    which changes no score. `search` first writes the current centroids into the index, and so stays on the CPU.
     """
 
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
@@ -186,4 +268,7 @@ def _quantizer(index: Any, key: str) -> tuple[Any, npt.NDArray[np.uint8]]:
 
 def searched(documents: Documents, queries_BD: torch.Tensor, depth: int) -> tuple[Floats, Ints]:
     """Search with detached vectors from the tower; their graph is unaffected."""
-    return documents.search(queries_BD.detach().cpu().numpy().astype(np.float32), depth)
+    vectors = queries_BD.detach()
+    if isinstance(documents, Exact | Shared) and vectors.device.type == "cuda":
+        return documents.search(vectors, depth)
+    return documents.search(vectors.cpu().numpy().astype(np.float32), depth)

@@ -15,11 +15,11 @@ def gains(places: int, metric: str, cut: int, device: torch.device) -> torch.Ten
 
 
 def ideal(grades_BK: torch.Tensor, cut: int) -> torch.Tensor:
-    """The largest DCG at `cut` that queries whose K known positives have these grades (0: fewer) can have, [B]; 1 without any."""
-    best_BK = grades_BK.cpu().sort(1, descending=True).values  # CUDA's sum is not reproducible
+    """The largest DCG at `cut` that queries whose K known positives have these grades (0: fewer) can have, [B], on the CPU; else 1."""
+    best_BK = grades_BK.cpu().sort(1, descending=True).values  # CUDA's cumulative sum is not reproducible
     dcg_BK = (best_BK.exp2() - 1) * gains(best_BK.shape[1], "ndcg", cut, torch.device("cpu"))
     ideal_B = dcg_BK.cumsum(1)[:, -1]
-    return torch.where(ideal_B > 0, ideal_B, 1.0).to(grades_BK.device)
+    return torch.where(ideal_B > 0, ideal_B, 1.0)
 
 
 def pairwise(
@@ -36,8 +36,11 @@ def pairwise(
     weight is the change of nDCG, |2^grade_i - 2^grade_j| more (Burges, From RankNet to LambdaRank to LambdaMART, MSR-TR-2010-82).
     For MRR the papers' code (DRhard, adore/train.py) uses |1/r_i - 1/r_j| whatever other
     positives rank above, and so do we. Ranks are the list's own, not re-sorted by `scores_BL`. A query without a pair adds 0.
+    Grades and what is valid may be on the CPU, so that finding the positives need not wait for a GPU.
     """
-    query_P, place_P = ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True)
+    device = scores_BL.device
+    query_P, place_P = (found.to(device) for found in ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True))
+    grades_BL, valid_BL = grades_BL.to(device), valid_BL.to(device)
     better_PL = grades_BL[query_P, place_P].unsqueeze(1) - grades_BL[query_P]
     counted_PL = valid_BL[query_P] & (better_PL > 0)
     losses_PL = F.softplus(scores_BL[query_P] - scores_BL[query_P, place_P].unsqueeze(1))
@@ -46,6 +49,6 @@ def pairwise(
     if ideal_B is not None:
         of_grade_BL = grades_BL.to(losses_PL.dtype).exp2()
         losses_PL = losses_PL * (of_grade_BL[query_P, place_P].unsqueeze(1) - of_grade_BL[query_P]).abs()
-        losses_PL = losses_PL / ideal_B[query_P].unsqueeze(1)
+        losses_PL = losses_PL / ideal_B.to(device)[query_P].unsqueeze(1)
     pairs_B = torch.zeros(len(scores_BL), dtype=torch.int64, device=scores_BL.device).index_add(0, query_P, counted_PL.sum(1))
     return (losses_PL * counted_PL / pairs_B.clamp(min=1)[query_P].unsqueeze(1)).sum() / len(scores_BL)

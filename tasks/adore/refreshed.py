@@ -5,6 +5,7 @@ Results are kept on disk as long as a resumed training may need them, because th
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,10 @@ from tasks.core.stage.files import new_file
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.ids import Ints
 from tasks.core.training.loop import CHECKPOINT, checkpoint_step
+from tasks.core.training.ranks import first_alone
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
 
 Ordinals = npt.NDArray[np.int32]
 
@@ -20,10 +25,15 @@ Ordinals = npt.NDArray[np.int32]
 class Refreshed:
     """Documents (ordinals, -1 where fewer were found) of the queries of every step; retrieved every `steps` steps for those that follow."""
 
-    def __init__(self, folder: Path, steps: int, retrieve: Callable[[int, int], Ordinals]) -> None:
-        """`retrieve(first, end)` gives the documents [queries, depth] of the batches of steps first..end-1, in order."""
-        self.folder, self.steps, self.retrieve = folder, steps, retrieve
+    def __init__(self, folder: Path, steps: int, retrieve: Callable[[int, int], Ordinals], gang: "Gang | None" = None) -> None:
+        """`retrieve(first, end)` gives the documents [queries, depth] of the batches of steps first..end-1, in order.
+
+        In a `gang` every rank retrieves, the same, and the first writes and reads what is kept.
+        """
+        self.folder, self.steps, self.retrieve, self.gang = folder, steps, retrieve, gang
         self._first, self._documents = -1, np.empty((0, 0), dtype=np.int32)
+        if gang is not None and not gang.first:
+            return
         resumed = checkpoint_step(folder / CHECKPOINT)
         if resumed % steps and not sealed(self._path(resumed - resumed % steps)):
             print(f"{folder}: the lists for step {resumed} are corrupt and their tower is gone; starting again from the first step")
@@ -43,14 +53,21 @@ class Refreshed:
 
     def _load(self, first: int) -> Ordinals:
         path = self._path(first)
-        if not sealed(path):
+        writes = self.gang is None or self.gang.first
+        found = writes and sealed(path)
+        if not (found if self.gang is None else self.gang.said(found)):
             documents = self.retrieve(first, first + self.steps)
-            with new_file(path) as temporary, temporary.open("wb") as handle:
-                np.save(handle, documents)
-            seal(path)
-            resumed = checkpoint_step(self.folder / CHECKPOINT)
-            for old in self.folder.glob("lists-*"):  # with their seals
-                if int(old.name.removeprefix("lists-").split(".")[0]) < resumed - resumed % self.steps:
-                    old.unlink()
+            with first_alone(self.gang):
+                if writes:
+                    self._keep(path, documents)
         loaded: Ordinals = np.load(path, mmap_mode="r", allow_pickle=False)
         return loaded
+
+    def _keep(self, path: Path, documents: Ordinals) -> None:
+        with new_file(path) as temporary, temporary.open("wb") as handle:
+            np.save(handle, documents)
+        seal(path)
+        resumed = checkpoint_step(self.folder / CHECKPOINT)
+        for old in self.folder.glob("lists-*"):  # with their seals
+            if int(old.name.removeprefix("lists-").split(".")[0]) < resumed - resumed % self.steps:
+                old.unlink()

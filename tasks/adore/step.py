@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,11 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.figures import Figures, Metrics
 from tasks.core.training.gradient_cache import Side, cached_backward
-from tasks.core.training.loop import Metrics
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
 
 UNRANKED = ("refreshed", "random", "given")
 
@@ -73,12 +77,12 @@ def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK:
     """The loss of one batch of lists; `grades_BK` are those of known positives (0: fewer than K), for the ideal DCG."""
     device = queries_BD.device
     scores_BL = corpus.documents.scores(queries_BD, lists.rows) / params.temperature
-    grades_BL, valid_BL = torch.from_numpy(lists.grades).to(device), torch.from_numpy(lists.valid).to(device)
+    grades_BL, valid_BL = torch.from_numpy(lists.grades), torch.from_numpy(lists.valid)
     if params.loss == "ranknet":
         return pairwise(scores_BL, grades_BL, valid_BL)
     cut = params.depth if params.cut is None else params.cut
     gains_L = gains(scores_BL.shape[1], params.metric, cut, device)
-    ideal_B = ideal(torch.from_numpy(grades_BK).to(device), cut) if params.metric == "ndcg" else None
+    ideal_B = ideal(torch.from_numpy(grades_BK), cut) if params.metric == "ndcg" else None
     return pairwise(scores_BL, grades_BL, valid_BL, gains_L, ideal_B)
 
 
@@ -93,10 +97,12 @@ def make_step(
     graph_tokens: int,
     device: torch.device,
     dtype: torch.dtype,
-) -> Callable[[int], Metrics]:
+    gang: "Gang | None" = None,
+) -> Callable[[int], Figures]:
     """The function that leaves the gradients of step n in the tower (and in the centroids, if they are trained).
 
-    `plotted` says which steps' metrics are kept; only at those are lists that are not retrieved compared with a full search.
+    `plotted` says which steps' metrics are kept; only at those are lists that are not retrieved compared with a full search. In a `gang`,
+    a rank encodes its share of the queries, and leaves its share of the gradients.
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
@@ -122,7 +128,7 @@ def make_step(
         return documents
 
     refresh = params.refresh if isinstance(params, Adore) and params.refresh else 1
-    refreshed = Refreshed(scratch, refresh, retrieve)
+    refreshed = Refreshed(scratch, refresh, retrieve, gang)
 
     def negatives(step: int, batch: Ints) -> list[Ints]:
         if kind == "refreshed":
@@ -133,7 +139,7 @@ def make_step(
         assert data.negatives is not None, "given negatives were not read"
         return [data.negatives.of(query) for query in batch.tolist()]
 
-    def backward(step: int) -> Metrics:
+    def backward(step: int) -> Figures:
         batch = batch_of(data, params, step)
         positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
         labels = [data.known.scores_of(query) for query in batch.tolist()]
@@ -155,6 +161,7 @@ def make_step(
                 metrics["overlap"] = overlap(lists, found, corpus.owners, known)
             return list_loss(queries_BD, lists, corpus, grades_BK, params), metrics
 
-        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
+        key = params.seed, 3, step
+        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, key, gang)
 
     return backward

@@ -1,28 +1,36 @@
 """A query-side training from round to query tower, as the entry runs it once and a study once for each index."""
 
 import copy
-from dataclasses import dataclass
+import shutil
+from argparse import Namespace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from tasks.adore.data import Data, steps_of
-from tasks.adore.documents import Centroids, Compressed, Documents, Exact, Rescored
-from tasks.adore.params import Adore, QuerySide
+from tasks.adore.data import Data, read_data, steps_of
+from tasks.adore.documents import Centroids, Compressed, Documents, Exact, Rescored, Shared
+from tasks.adore.params import Adore, QuerySide, Study
 from tasks.adore.step import make_corpus, make_step
-from tasks.core.models.bi_encoder import Encoder, Towers
-from tasks.core.retrieval.embeddings import Embeddings
+from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, odd_temperature, save_towers
+from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.retrieval.faiss_build import Recipe, build
 from tasks.core.retrieval.faiss_search import open_index, save_index
 from tasks.core.retrieval.ranked import id_order
-from tasks.core.stage.devices import Runtime
+from tasks.core.stage.devices import Runtime, compute_dtype, kept_tokens
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
 from tasks.core.stage.scratch import seal, sealed
-from tasks.core.text.tokens import Tokens
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.core.training.loop import Schedule, fit, plotted
 from tasks.core.training.optimizers import make_optimizer
+from tasks.core.training.replay import replayed_from
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
 
 INDEX = "index.faiss"
 FLAT = "Flat"  # the one factory that does not need faiss: the embeddings are searched directly
@@ -39,6 +47,54 @@ class Setting:
     runtime: Runtime
     device: torch.device
     dtype: torch.dtype
+    gang: "Gang | None" = None
+
+
+@dataclass(frozen=True)
+class Outs:
+    """Folders to write into, empty at first."""
+
+    curves: Path
+    index: Path
+    encoder: Path
+
+
+def read_setting(
+    given: Namespace, params: Adore | Study, key: str, runtime: Runtime, scratch: Path, device: torch.device, gang: "Gang | None" = None
+) -> Setting:
+    """What the trainings read, from the folders that the command line `given` names."""
+    documents, queries = open_tokens(given.tokens / "documents"), open_tokens(given.tokens / "queries" / "train")
+    negatives = given.negatives / "train.parquet" if isinstance(params, Adore) and params.lists == "given" else None
+    data = read_data(queries, documents, given.corpus / "qrels" / "train.parquet", negatives, params.depth, scratch)
+    replay, ids = params.replay if isinstance(params, Adore) else 1, queries.folder / "ids.parquet"
+    queries_N, line = replayed_from(given.round_state, data.queries, ids, share=replay, seed=params.seed, key=key)
+    if line:
+        print(f"{key}: {line}")
+    data, dtype = replace(data, queries=queries_N), compute_dtype(device, params.precision)
+    return Setting(load_towers(given.round), open_embeddings(given.embeddings), queries, data, runtime, device, dtype, gang)
+
+
+def adore(
+    given: Namespace, params: Adore, runtime: Runtime, scratch: Path, outs: Outs, device: torch.device, gang: "Gang | None" = None
+) -> None:
+    """Train the query tower that `given` names on `device`, alone or as a rank of `gang`, whose first one writes."""
+    key = f"adore.{given.name}"
+    setting = read_setting(given, params, key, runtime, scratch, device, gang)
+    documents = open_documents(setting, params, scratch, f"{key}.index")
+    what = f"adore {given.name} ({device.type}, {str(setting.dtype).removeprefix('torch.')})"
+    if line := odd_temperature(setting.towers.document.shape, params.temperature):
+        print(f"adore {given.name}: {line}")
+    tower, steps = train_tower(setting, params, documents, scratch, outs.curves, what)
+    if gang is not None and not gang.first:
+        return
+    write_json(outs.curves / "round.json", {"steps": steps})
+    served = scratch / INDEX
+    if isinstance(documents, Centroids):
+        save_index(documents.index, outs.index / INDEX)
+    elif served.exists():
+        shutil.copyfile(served, outs.index / INDEX)
+    write_json(outs.index / "index.json", {"round": params.round, "factory": params.index, "centroids": params.centroids})
+    save_towers(Towers(tower, setting.towers.document), load_tokenizer(given.round), outs.encoder, setting.queries.max_length)
 
 
 def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) -> Any:
@@ -54,14 +110,21 @@ def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> 
     if params.index == FLAT:
         if params.centroids:
             raise UserError(f"params.yaml: {key}: Flat has no centroids; set an index such as OPQ24,IVF1,PQ24x8, or centroids: false")
-        return Exact(setting.embeddings, setting.device)
+        return exact(setting)
     index = built_index(setting.embeddings, params, scratch / INDEX, key)
     if params.centroids:
         return Centroids(index, setting.device, key)
-    return compressed_documents(index, Exact(setting.embeddings, setting.device), params, key)
+    return compressed_documents(index, exact(setting), params, key)
 
 
-def compressed_documents(index: Any, vectors: Exact, params: QuerySide, key: str) -> Documents:
+def exact(setting: Setting) -> Exact | Shared:
+    """The vectors themselves: here, or shared among the ranks of a gang."""
+    if setting.gang is None:
+        return Exact(setting.embeddings, setting.device)
+    return Shared(setting.embeddings, setting.device, setting.gang)
+
+
+def compressed_documents(index: Any, vectors: Exact | Shared, params: QuerySide, key: str) -> Documents:
     """The document side of an index whose vectors are fixed."""
     return Rescored(index, vectors) if params.scored == "exact" else Compressed(index, vectors.device, key)
 
@@ -93,12 +156,13 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
         params,
         lambda step: plotted(step, steps),
         scratch,
-        setting.runtime.graph_tokens,
+        kept_tokens(setting.runtime, setting.device, tower, tower.transformer.config),
         setting.device,
         setting.dtype,
+        setting.gang,
     )
-    schedule = Schedule(steps, params.warmup, params.clip)
-    fit(module, optimizer, backward, schedule, scratch, curves, setting.runtime.checkpoint_seconds, what, clipped=tower)
+    schedule, seconds = Schedule(steps, params.warmup, params.clip), setting.runtime.checkpoint_seconds
+    fit(module, optimizer, backward, schedule, scratch, curves, seconds, what, clipped=tower, gang=setting.gang)
     if isinstance(documents, Centroids):
         documents.write_back()
     return tower.eval(), steps

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pyarrow as pa
 
@@ -10,26 +11,32 @@ from tasks.articles.params import Articles
 from tasks.core.sources.wikipedia import article_files, parse_articles
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.files import file_stamp, new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import Progress
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.batching import joined
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import DOCUMENTS
+
+LARGE = 1 << 26  # bytes of files, a minute of work: from here on, finished pieces are kept
 
 
 def main() -> None:
     arguments = parser(__doc__ or "", out="folder of articles to write").parse_args()
     params = load(Articles, "articles")
     spec = parse_articles(params.source)
-    files = article_files(spec)
+    files, scratch = article_files(spec), None
+    if sum(file.stat().st_size for file in files) > LARGE:
+        read = [[str(file), *file_stamp(file)] for file in files]  # its bytes would take minutes
+        scratch = scratch_folder("articles", work_digest(params.model_dump(), code_digest("articles"), version("mwparserfromhell"), read))
     dropped: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     progress = Progress("articles", None, "articles")
 
     def tables() -> Iterator[pa.Table]:
-        for found in extract(spec, files, params, cores()):
+        for found in extract(spec, files, params, cores(), scratch):
             dropped.update(found.dropped)
             lines.update(found.lines)
             progress.advance(len(found.articles))
@@ -44,6 +51,8 @@ def main() -> None:
             raise UserError(f"articles {params.source!r}: no articles found (excluded: {left_out}); choose another source")
         stats = {"articles": articles, "dropped": dict(sorted(dropped.items())), "lines": dict(lines)}
         write_json(out / "stats.json", stats)
+    if scratch:
+        finish(scratch)
     print(
         f"{articles:,} articles from {params.source}; excluded: {left_out}; {lines[WITH_MARKUP]:,} of {lines.total():,} lines with markup"
     )

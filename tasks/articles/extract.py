@@ -1,5 +1,9 @@
-"""From files to articles: pages are read, filtered, and cleaned by one process per core, in the source's order."""
+"""From files to articles: pages are read, filtered, and cleaned by one process per core, in the source's order.
 
+Finished pieces of a large source are kept, so a kill loses only those in progress.
+"""
+
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,6 +11,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
 from mwparserfromhell.parser import ParserError
 
 from tasks.articles.dump import Piece, Stream, cut, read_pages
@@ -15,9 +20,11 @@ from tasks.articles.pages import STUB, UNREADABLE, Article, Page, long_lines, un
 from tasks.articles.params import Articles
 from tasks.articles.readers import read_demo, read_jsonl, read_parquet
 from tasks.core.sources.wikipedia import ArticleSpec
-from tasks.core.stage.processes import in_order
+from tasks.core.stage.processes import in_order, resumable
+from tasks.core.tables.schemas import DOCUMENTS
 
 PAGES = 500  # of plain text, cleaned together
+STREAMS = 8  # of a hundred pages each, kept as one piece
 READERS: dict[str, Callable[[Path], Iterator[Page]]] = {"demo": read_demo, "parquet": read_parquet, "jsonl": read_jsonl}
 KEPT, WITH_MARKUP = "kept", "with markup"
 Work = Stream | Piece | list[Page]
@@ -68,6 +75,42 @@ def pieces(spec: ArticleSpec, files: Iterable[Path]) -> Iterator[Work]:
                 yield part
 
 
-def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processes: int) -> Iterator[Cleaned]:
-    """The articles of a source, piece by piece in its order, for any number of processes."""
-    yield from in_order(partial(clean, params=params), pieces(spec, files), processes)
+def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processes: int, scratch: Path | None = None) -> Iterator[Cleaned]:
+    """The articles of a source, piece by piece in its order, for any number of processes; `scratch`, if given, keeps finished pieces."""
+    work = pieces(spec, files)
+    if scratch is None:
+        yield from in_order(partial(clean, params=params), work, processes)
+        return
+    for path in resumable(partial(keep, params), grouped(work), scratch, processes):
+        yield from kept(path)
+
+
+def grouped(work: Iterable[Work]) -> Iterator[list[Work]]:
+    """Streams by the STREAMS, for they are only places in a file; what has its pages in memory stays alone."""
+    held: list[Work] = []
+    for piece in work:
+        held.append(piece)
+        if len(held) == STREAMS or not isinstance(piece, Stream):
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def keep(params: Articles, group: list[Work], path: Path) -> None:
+    """Write the articles of some pieces to a file, a batch for each, and their counts beside them."""
+    found = [clean(piece, params) for piece in group]
+    counts = json.dumps([[part.dropped, part.lines] for part in found]).encode()
+    schema = DOCUMENTS.with_metadata({"counts": counts})
+    with pa.ipc.new_file(path, schema) as out:
+        for part in found:
+            columns = list(map(list, zip(*part.articles, strict=True))) or [[], [], []]
+            out.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def kept(path: Path) -> Iterator[Cleaned]:
+    """What `keep` wrote."""
+    with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
+        for number, (dropped, lines) in enumerate(json.loads(file.schema.metadata[b"counts"])):
+            columns = [column.to_pylist() for column in file.get_batch(number).columns]
+            yield Cleaned([Article(*row) for row in zip(*columns, strict=True)], Counter(dropped), Counter(lines))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.bm25.negatives import ROWS, only_positives, without_positives
 from tasks.bm25.params import BM25
-from tasks.bm25.pieces import seal_index, searched, whole_index
+from tasks.bm25.pieces import open_each, seal_index, searched, whole_index
 from tasks.core.retrieval.lexical import known, load
 from tasks.core.retrieval.lexical_build import build, save
 from tasks.core.stage import params
@@ -68,7 +68,7 @@ def main() -> None:
     with new_folder(arguments.index) as folder:
         copytree(built, folder, dirs_exist_ok=True)
     vocabulary = load(built)[0].vocab_dict
-    with new_folder(arguments.candidates) as folder:
+    with new_folder(arguments.candidates) as folder, open_each(cores()) as each:
         for split in SPLITS:
             depth = bm25.depth if split == "train" else bm25.run_depth
             if not depth:
@@ -77,7 +77,7 @@ def main() -> None:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             asked = ((name, known(terms(query), vocabulary)) for name, query in queries(path))
             progress = Progress(f"bm25: {split} queries searched", count_rows(path), "queries")
-            write_table(folder / f"{split}.parquet", RANKED, searched(asked, built, depth, scratch / split, progress, cores()))
+            write_table(folder / f"{split}.parquet", RANKED, searched(asked, built, depth, scratch / split, progress, each))
     with new_folder(arguments.negatives) as folder:
         qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
         for name, part in (("train", without_positives), ("positives", only_positives)):

@@ -1,15 +1,17 @@
 """The search of many queries, piece by piece, by one process per core: a kill loses the pieces in progress."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from tasks.core.retrieval.lexical import Query, load, ranked
 from tasks.core.stage.files import folder_digest, read_json, write_json
+from tasks.core.stage.params import read_yaml
 from tasks.core.stage.processes import in_order
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import seal, sealed
@@ -26,7 +28,26 @@ class Piece(NamedTuple):
     queries: list[Query]
 
 
-def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, processes: int) -> Iterator[pa.Table]:
+class Each(Protocol):
+    """A function of each piece, results in order: by processes of this machine, or by workers of a cluster."""
+
+    def __call__(self, function: "Callable[[Piece], int]", work: "Iterable[Piece]", /) -> Iterator[int]: ...
+
+
+@contextmanager
+def open_each(processes: int) -> Iterator[Each]:
+    """Those who search: `processes` of this machine, or with engine ray all CPUs of the cluster."""
+    runtime = Path("runtime.yaml")
+    if not (runtime.exists() and read_yaml(runtime).get("engine") == "ray"):
+        yield partial(in_order, processes=processes)
+        return
+    from tasks.core.workers.cluster import open_cpus  # imports torch, which nothing else here needs
+
+    with open_cpus() as workers:
+        yield workers.each
+
+
+def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, each: Each) -> Iterator[pa.Table]:
     """Ranked documents (schema RANKED) of `queries` in their order, one table per piece, from the saved `index`.
 
     Pieces are kept in `scratch`, a folder for these queries only; intact ones are not searched again. The number
@@ -44,7 +65,7 @@ def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, p
             else:
                 yield Piece(paths[-1], part)
 
-    for count in in_order(partial(search_piece, index=index, depth=depth), missing(), processes):
+    for count in each(partial(search_piece, index=index, depth=depth), missing()):
         progress.advance(count)
     progress.close()
     for path in paths:

@@ -1,10 +1,12 @@
 """Writing folders of chunks (tasks.core.text.chunks): articles stream in, flat token ids stream out."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.chunk.packing import pack
@@ -16,9 +18,22 @@ from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.text.chunks import OFFSETS, PLACE, SENTENCES
+from tasks.core.text.token_store import token_type, write_offsets
+from tasks.core.text.words import Words, word_by_word
 
 Sentence = tuple[list[int], list[int | None]]  # token ids, and of a long one the word that each token belongs to
 SENTENCES_AT_ONCE = 4096
+
+
+class Part(NamedTuple):
+    """The chunks of some articles [A]: token ids and places of sentences, flat; of each chunk [C], how many of both; chunks per article."""
+
+    ids: list[str]
+    tokens: npt.NDArray[np.generic]
+    starts: npt.NDArray[np.uint16]
+    lengths: npt.NDArray[np.int32]
+    sentences: npt.NDArray[np.int32]
+    chunks: npt.NDArray[np.int32]
 
 
 def frame(tokenizer: Any) -> tuple[int, int]:
@@ -41,61 +56,87 @@ def lead(tokenizer: Any) -> str:
     return "" if twice == alone * 2 else " "
 
 
-def tokenised(texts: list[str], tokenizer: Any, room: int) -> Iterator[list[Sentence]]:
-    """The sentences of each text as tokens; many sentences at once, for the tokenizer's threads."""
+def tokenised(texts: list[str], tokenizer: Any, room: int, table: Words | None = None) -> Iterator[list[Sentence]]:
+    """The sentences of each text as tokens; many sentences at once, for the tokenizer's threads, or by a `table` of its words."""
     space = lead(tokenizer)
     split = [list(sentences(text)) for text in texts]
     flat = [space + sentence for found in split for sentence in found]
-    tokens: list[Sentence] = []
-    for start in range(0, len(flat), SENTENCES_AT_ONCE):
-        part = flat[start : start + SENTENCES_AT_ONCE]
-        found = tokenizer(part, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False)
-        tokens += [(ids, found.word_ids(number) if len(ids) > room else []) for number, ids in enumerate(found["input_ids"])]
-    place = iter(tokens)
+    place = iter(list(_by_words(flat, tokenizer, room, table) if table else _together(flat, tokenizer, room)))
     for found in split:
         yield [next(place) for _ in found]
+
+
+def _together(texts: list[str], tokenizer: Any, room: int) -> Iterator[Sentence]:
+    for start in range(0, len(texts), SENTENCES_AT_ONCE):
+        part = texts[start : start + SENTENCES_AT_ONCE]
+        found = tokenizer(part, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False)
+        yield from ((ids, found.word_ids(number) if len(ids) > room else []) for number, ids in enumerate(found["input_ids"]))
+
+
+def _by_words(texts: list[str], tokenizer: Any, room: int, table: Words) -> Iterator[Sentence]:
+    flat, offsets = table(texts)
+    for text, (start, end) in zip(texts, pairwise(offsets.tolist()), strict=True):
+        words = tokenizer(text, add_special_tokens=False, verbose=False).word_ids() if end - start > room else []
+        yield flat[start:end].tolist(), words
+
+
+class Chunker:
+    """Cuts articles into chunks. It remembers words, so one serves for all articles of a process."""
+
+    def __init__(self, tokenizer: Any, params: Chunk) -> None:
+        self.tokenizer, self.params, self.frame = tokenizer, params, frame(tokenizer)
+        self.table = Words(tokenizer) if word_by_word(tokenizer) else None
+
+    def __call__(self, ids: list[str], texts: list[str]) -> Part:
+        """The chunks of articles by their ids and texts."""
+        before, behind = self.frame
+        room = self.params.length - 2
+        kept = [
+            [chunk for chunk in pack(found, room) if len(chunk.ids) + 2 >= self.params.least]
+            for found in tokenised(texts, self.tokenizer, room, self.table)
+        ]
+        chunks = [chunk for found in kept for chunk in found]
+        tokens = np.array([token for chunk in chunks for token in (before, *chunk.ids, behind)], dtype=token_type(self.tokenizer))
+        starts = np.array([start + 1 for chunk in chunks for start in chunk.starts], dtype=PLACE)
+        lengths = np.array([len(chunk.ids) + 2 for chunk in chunks], dtype=np.int32)
+        counts = np.array([len(chunk.starts) for chunk in chunks], dtype=np.int32)
+        return Part(ids, tokens, starts, lengths, counts, np.array(list(map(len, kept)), dtype=np.int32))
 
 
 def write_chunks(
     folder: Path, batches: Iterable[tuple[list[str], list[str]]], tokenizer: Any, digest: str, params: Chunk, total: int
 ) -> dict[str, int]:
-    """Cut (id, text) batches into chunks in `folder` (existing); returns the numbers of articles, chunks, tokens, and sentences.
+    """Cut (id, text) batches into chunks in `folder` (existing); returns the numbers of articles, chunks, tokens, and sentences."""
+    cut = Chunker(tokenizer, params)
+    return write_parts(folder, (cut(ids, texts) for ids, texts in batches), tokenizer, digest=digest, params=params, total=total)
 
-    In memory: a batch of articles, and three numbers per chunk.
+
+def write_parts(folder: Path, parts: Iterable[Part], tokenizer: Any, *, digest: str, params: Chunk, total: int) -> dict[str, int]:
+    """Write parts as they come into `folder` (existing); returns the numbers of articles, chunks, tokens, and sentences.
+
+    In memory: a part, and 8 bytes per chunk and 4 per article.
     """
-    before, behind = frame(tokenizer)
-    room = params.length - 2
-    dtype = np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.int32)
-    lengths, counts, owners = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    lengths, counts, chunks = list[npt.NDArray[np.int32]](), list[npt.NDArray[np.int32]](), [np.zeros(0, np.int32)]
     progress = Progress("chunk", total, "articles")
 
     def flat() -> Iterator[pa.Table]:
-        number = 0
         with (folder / "tokens.bin").open("wb") as tokens, (folder / SENTENCES).open("wb") as starts:
-            for ids, texts in batches:
-                rows, owned = [], []
-                for owner, found in enumerate(tokenised(texts, tokenizer, room), number):
-                    kept = [chunk for chunk in pack(found, room) if len(chunk.ids) + 2 >= params.least]
-                    rows += kept
-                    owned += [owner] * len(kept)
-                for chunk in rows:
-                    np.asarray([before, *chunk.ids, behind], dtype=dtype).tofile(tokens)
-                    (np.asarray(chunk.starts, dtype=PLACE) + PLACE.type(1)).tofile(starts)
-                lengths.append(np.array([len(chunk.ids) + 2 for chunk in rows], dtype=np.int64))
-                counts.append(np.array([len(chunk.starts) for chunk in rows], dtype=np.int64))
-                owners.append(np.array(owned, dtype=np.int32))
-                number += len(ids)
-                progress.advance(len(ids))
-                yield pa.table([ids], schema=IDS)
+            for part in parts:
+                part.tokens.tofile(tokens)
+                part.starts.tofile(starts)
+                lengths.append(part.lengths)
+                counts.append(part.sentences)
+                chunks.append(part.chunks)
+                progress.advance(len(part.ids))
+                yield pa.table([part.ids], schema=IDS)
 
     articles = write_table(folder / "ids.parquet", IDS, flat())
-    offsets, places = (np.concatenate([[0], *parts]).cumsum().astype(np.int64) for parts in (lengths, counts))
-    np.save(folder / "offsets.npy", offsets)
-    np.save(folder / OFFSETS, places)
-    np.save(folder / "owners.npy", np.concatenate(owners))
+    tokens, places = write_offsets(folder / "offsets.npy", lengths), write_offsets(folder / OFFSETS, counts)
+    np.save(folder / "owners.npy", np.repeat(np.arange(articles, dtype=np.int32), np.concatenate(chunks)))
+    dtype = token_type(tokenizer)
     meta = {"dtype": dtype.name, "pad": tokenizer.pad_token_id, "max_length": params.length, "prefix": "", "tokenizer": digest}
     write_json(folder / "meta.json", meta)
-    stats = {"articles": articles, "chunks": len(offsets) - 1, "tokens": int(offsets[-1]), "sentences": int(places[-1])}
+    stats = {"articles": articles, "chunks": sum(map(len, lengths)), "tokens": tokens, "sentences": places}
     write_json(folder / "stats.json", stats)
     progress.close()
     return stats

@@ -9,6 +9,7 @@ import numpy as np
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.faiss_build import build, recall
 from tasks.core.retrieval.faiss_search import search_index
+from tasks.core.retrieval.gpu.indexes import demanded_gpu, on_device
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import choose_device, read_runtime
@@ -45,9 +46,10 @@ def main() -> None:
         metrics="JSON to write",
     ).parse_args()
     params, runtime = load(Index, "index"), read_runtime()
-    device = choose_device(runtime)
+    device = choose_device(runtime if params.build == "gpu" else runtime.model_copy(update={"device": "cpu"}))  # a flow gives it no GPU
+    gpu = demanded_gpu(device) if params.build == "gpu" else None
     embeddings, tokens = open_embeddings(arguments.embeddings), open_tokens(arguments.queries)
-    index = build(embeddings, params)
+    index = build(embeddings, params, gpu=gpu)
     with new_folder(arguments.out) as out:
         path = out / "index.faiss"
         faiss.write_index(index, str(path))
@@ -62,7 +64,7 @@ def main() -> None:
         queries = encode_queries(arguments.encoder, tokens, "fp32", device, most=SAMPLE)
         k = min(params.recall_at, len(embeddings))
         scores, rows = search_embeddings(queries, embeddings, k, device)
-        figures[f"recall@{k}"] = round(recall(search_index(index, queries, k)[1], scores, rows, k), 6)
+        figures[f"recall@{k}"] = round(recall(search_index(on_device(index, device), queries, k)[1], scores, rows, k), 6)
         note(**latencies(index, queries, k))
     write_json(arguments.metrics, figures)
 

@@ -1,5 +1,7 @@
 """Parameters of index."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from tasks.core.stage.params import Params
@@ -9,6 +11,11 @@ class Index(Params):
     """The faiss index that is served."""
 
     factory: str = Field("Flat", min_length=1, description="faiss factory string; the metric is the inner product")
+    build: Literal["cpu", "gpu"] = Field(
+        "cpu",
+        description="where inverted lists are clustered and filled; gpu: faster; needs a GPU and the extra gpu. "
+        "Both write the same kind of file, with other bits",
+    )
     nprobe: int = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
     ef_search: int = Field(128, ge=1, description="HNSW indexes: candidates kept per query")
     train_size: int = Field(262144, ge=1, description="maximum number of vectors to train the index on, sampled with the seed")

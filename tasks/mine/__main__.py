@@ -1,30 +1,26 @@
 """The top documents of every training query, without known positives and their duplicates: hard negatives for later rounds."""
 
-from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
-import torch
 
-from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_indexed
-from tasks.core.retrieval.pairs import embedded_scores
-from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
-from tasks.core.retrieval.ranked import Floats, rows_needed
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
+from tasks.core.retrieval.ranked import rows_needed
+from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tables.ids import Ints, StoredIds
+from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.judgments import relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.tokens import first_of_same, open_tokens
-from tasks.mine.guard import best_passages, guarded, ranked_positives, thresholds
+from tasks.core.workers.each import machine, open_workers, worker_files
+from tasks.mine.guard import guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
-from tasks.mine.pieces import Pieces
+from tasks.mine.positives import Positives
 
 
 def main() -> None:
@@ -39,8 +35,8 @@ def main() -> None:
     )
     arguments.add_argument("--name", required=True, help="the entry of `mine`")
     args = arguments.parse_args()
-    params, runtime = load(Mine, f"mine.{args.name}"), read_runtime()
-    device = choose_device(runtime)
+    params = load(Mine, f"mine.{args.name}")
+    indexed = params.search == "indexes"
     documents, queries = open_tokens(args.documents), open_tokens(args.queries)
     ids = StoredIds(args.documents / "ids.parquet")
     query, document = np.unique(np.stack(relevant_pairs(args.qrels, args.queries / "ids.parquet", ids.path)), axis=1)
@@ -48,41 +44,52 @@ def main() -> None:
     known = known_query * len(ids) + known_document
     depth = params.depth + params.skip + int(np.bincount(known_query).max(initial=0))
     needed = rows_needed(depth, documents.owners)
-    size = part_size(needed, device if params.search == "embeddings" else None)
-    scratch = None
-    if len(queries) > size:  # otherwise a kill costs less than a digest of all inputs
-        digest = work_digest(
-            params.model_dump(),
-            size,
-            str(compute_dtype(device, params.precision)),
-            hardware(device),
-            code_digest("mine"),
-            args.vectors / ("manifest.json" if params.search == "embeddings" else "index.faiss"),  # the manifest: digests of shards
-            args.encoder,
-            ids.path,
-            args.documents / "owners.npy",
-            args.queries,
-            args.qrels,
+    with open_workers(searchers(read_runtime(), indexed=indexed)) as workers, ExitStack() as files:
+        made = workers.agreed(partial(machine, workers.runtime, params.precision))
+        size = size_of_parts(needed, len(queries), "cpu" if indexed else made.device, workers)
+        scratch = None
+        if len(queries) > size:  # otherwise a kill costs less than a digest of all inputs
+            digest = work_digest(
+                params.model_dump(),
+                size,
+                made.dtype,
+                made.hardware,
+                code_digest("mine"),
+                args.vectors / ("index.faiss" if indexed else "manifest.json"),  # the manifest: digests of shards
+                args.encoder,
+                ids.path,
+                args.documents / "owners.npy",
+                args.queries,
+                args.qrels,
+            )
+            scratch = scratch_folder(f"mine-{args.name}", digest)
+        folder = scratch or (None if workers.alone else files.enter_context(worker_files(f"mine-{args.name}")))
+        parts = Parts(folder)
+        search = QuerySearch(
+            encoder=args.encoder,
+            queries=args.queries,
+            embeddings=None if indexed else args.vectors,
+            index=args.vectors / "index.faiss" if indexed else None,
+            documents=args.documents,
+            precision=params.precision,
+            depth=depth,
+            shown=params.depth + params.skip,
+            rows=needed,
+            size=size,
+            runtime=workers.runtime,
+            parts=parts,
+            excluded=known,
+            decoded=f"params.yaml: mine.{args.name}.search: indexes",
         )
-        scratch = scratch_folder(f"mine-{args.name}", digest)
-    pieces = Pieces(scratch)
-    vectors = pieces.array("queries", lambda: encode_queries(args.encoder, queries, params.precision, device))
-    search: Callable[[Vectors], tuple[Floats, Ints]]
-    if params.search == "embeddings":
-        embeddings = open_embeddings(args.vectors)
-        search = partial(search_embeddings, embeddings=embeddings, depth=depth, device=device)
-        own = pieces.array("positives", lambda: embedded_scores(vectors, embeddings, query, document))
-    else:
-        index = open_index(args.vectors / "index.faiss", len(documents), vectors.shape[1], threads=torch.get_num_threads())
-        refuse_other_scores(index, f"params.yaml: mine.{args.name}.search: indexes")
-        search = partial(search_indexed, index=index, depth=needed)
-        own = pieces.array("positives", lambda: best_passages(index, vectors, query, document, documents.owners))
-    bound = thresholds(query, own, len(queries), params.relative_margin, params.absolute_margin)
-    with new_folder(args.out) as out:
-        shown = params.depth + params.skip
-        tables = ranked_queries(vectors, search, needed, queries.ids(), ids, documents.owners, shown, 0, known, size, pieces.part)
-        rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
-        write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
+        positives = Positives(search, query, document)
+        for make in (search.encode, positives.scores):
+            make_first(workers, make)
+        own = positives.scores()
+        bound = thresholds(query, own, len(queries), params.relative_margin, params.absolute_margin)
+        with new_folder(args.out) as out:
+            tables = searched(workers, search, len(queries))
+            rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
+            write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
     if params.depth > len(ids):
         print(f"mine {args.name}: depth {params.depth} exceeds the corpus ({len(ids)} documents); all but known positives are kept")
     if len(known) > len(query):

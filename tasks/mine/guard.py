@@ -1,27 +1,15 @@
-"""Scores of known positives, and removal of negatives that score too close to them: probably unjudged positives."""
+"""Known positives as a table, and removal of negatives that score too close to them: probably unjudged positives."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.retrieval.faiss_search import index_scores
 from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.schemas import RANKED
-
-
-def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, owners: npt.NDArray[np.int32]) -> Floats:
-    """The same from a faiss index, by the vectors that it stores (its decoded codes)."""
-    first, count = np.searchsorted(owners, document.astype(owners.dtype), "left"), np.bincount(owners)[document]
-    pair = np.repeat(np.arange(len(query)), count)
-    row = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count) + first[pair]
-    scores = np.full(len(query), -np.inf, dtype=np.float32)
-    np.maximum.at(scores, pair, index_scores(index, queries_QD, query[pair], row))
-    return scores
 
 
 def ranked_positives(query: Ints, document: Ints, scores: Floats, query_ids: pa.Array, document_ids: pa.Array) -> pa.Table:

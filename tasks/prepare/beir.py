@@ -12,8 +12,8 @@ from typing import Any
 
 from tasks.core.sources.datasets import beir_layout
 from tasks.core.stage.errors import UserError
-from tasks.prepare.lines import INTEGER, grade, read_columns, read_lines, read_objects
-from tasks.prepare.source import At, Document, Qrel, Query, Source
+from tasks.prepare.lines import INTEGER, Lines, blocks, grade, read_columns, read_lines, read_objects
+from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
 
 WEIGHT = "weight"
 
@@ -25,10 +25,16 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
         documents=partial(documents, layout.documents),
         queries={key: partial(queries, file) for key, file in layout.queries.items()},
         qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
+        parts=partial(parts, layout.documents),
     )
 
 
-def documents(file: Path) -> Iterator[Document]:
+def parts(file: Path) -> Iterator[Documents]:
+    """The documents in parts of whole lines."""
+    return (partial(documents, block) for block in blocks(file))
+
+
+def documents(file: Path | Lines) -> Iterator[Document]:
     """JSON lines with `_id` (string or integer), `text`, and an optional `title`."""
     for at, record in read_objects(file, "_id, title and text"):
         title = record.get("title")

@@ -8,11 +8,10 @@ document and query (tasks.core.tables.id_sets), and the qrels as Arrow columns (
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from itertools import compress, islice
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +22,17 @@ import pyarrow.parquet as pq
 from tasks.core.sources.datasets import MAKE_QUERIES
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
+from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import track
 from tasks.core.tables.id_sets import Ids, hashes
-from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
-from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES, SPLITS
-from tasks.core.tables.trec_ids import WHITE
+from tasks.core.tables.schemas import COLUMNS, QRELS, QUERIES, SPLITS
 from tasks.core.tables.weights import WEIGHTS
+from tasks.prepare.documents import write_documents
 from tasks.prepare.params import Prepare
-from tasks.prepare.source import At, Document, Qrel, Query, Source
+from tasks.prepare.records import Tally, WhiteId, all_white, batch_of, chunks, full
+from tasks.prepare.source import At, Document, Qrel, Queries, Query, Source
 from tasks.prepare.stats import Stats, corpus_stats
-
-T = TypeVar("T")
-Text = TypeVar("Text", Document, Query)
 
 
 @dataclass
@@ -50,19 +47,6 @@ class Judged:
         return At(next(file for first, file in reversed(self.files) if first <= row), self.lines[row])
 
 
-@dataclass
-class Tally:
-    """Running counts; `dropped` by reason, `white_ids` (ids with white space) by what they name."""
-
-    documents: Lengths = field(default_factory=Lengths)
-    queries: dict[str, Lengths] = field(default_factory=lambda: {split: Lengths() for split in SPLITS})
-    empty_titles: int = 0
-    empty_texts: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    white_ids: Counter[str] = field(default_factory=Counter)
-    leaks: int = 0  # training queries that are in dev or test too
-
-
 @dataclass(frozen=True)
 class Corpus:
     """What negatives are checked against."""
@@ -73,16 +57,16 @@ class Corpus:
     stats: Stats
 
 
-def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels: bool = True) -> Corpus:
-    """Write documents.parquet, queries/ and qrels/ of all three splits, and stats.json to `folder`.
+def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels: bool = True, processes: int | None = None) -> Corpus:
+    """Write documents.parquet, queries/ and qrels/ of all three splits, and stats.json to `folder`; by default one process per core.
 
     UserError, with the place, for an id that is empty, duplicated, or (unless prepare.ids=escape) contains white space, an empty
     text, a qrel of an unknown document or query, two grades for one pair, a split without a relevant document, no documents at all, and,
     if `needs_qrels`, no qrels at all.
     """
     tally = Tally(dropped=Counter(source.dropped))
-    empty: set[str] = set()
-    documents = _write_documents(source, settings, folder / "documents.parquet", tally, empty)
+    documents, empty = write_documents(source, settings, folder / "documents.parquet", tally=tally, processes=processes or cores())
+    _refuse_repeated(documents, source.documents(), "document")
     judged = {split: _read_qrels(source.qrels[split]()) if split in source.qrels else _read_qrels([]) for split in SPLITS}
     masks = {split: _known(judged[split], "doc", documents, empty, settings, tally) for split in SPLITS}
     queries = _write_queries(source, settings, folder / "queries", tally, judged, masks)
@@ -121,30 +105,6 @@ def pairs(queries: Sequence[str], docs: Sequence[str]) -> list[str]:
     return [f"{len(query)} {query}{doc}" for query, doc in zip(queries, docs, strict=True)]
 
 
-def chunks(items: Iterable[T], size: int = BATCH_ROWS) -> Iterator[list[T]]:
-    """Lists of `size` items, the last one shorter."""
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
-
-
-def _write_documents(source: Source, settings: Prepare, path: Path, tally: Tally, empty: set[str]) -> Ids:
-    ids = Ids()
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for chunk in chunks(_full(track(source.documents(), "documents"), "document", settings, tally, empty)):
-            ids.add([document.id for document in chunk])
-            tally.documents.add(document.text for document in chunk)
-            tally.empty_titles += sum(not document.title.strip() for document in chunk)
-            tally.empty_texts += sum(not document.text.strip() for document in chunk)
-            yield _batch(DOCUMENTS, chunk)
-
-    if not write_table(path, DOCUMENTS, batches()):
-        raise UserError(f"{source.name} has no documents, expected at least one; fix the source")
-    _refuse_repeated(ids, source.documents(), "document")
-    return ids
-
-
 def _write_queries(
     source: Source, settings: Prepare, folder: Path, tally: Tally, judged: dict[str, Judged], masks: dict[str, npt.NDArray[np.bool_]]
 ) -> dict[str, Ids]:
@@ -162,7 +122,7 @@ def _write_queries(
                 rows, pending[split] = pending[split][:BATCH_ROWS], pending[split][BATCH_ROWS:]
                 written[split].add([query.id for query in rows])
                 tally.queries[split].add(query.text for query in rows)
-                writers[split].write(_batch(QUERIES, rows))
+                writers[split].write(batch_of(QUERIES, rows))
                 if own := [(query.id, name, value) for query in rows for name, value in query.columns.items()]:
                     if split not in columns:
                         columns[split] = stack.enter_context(_column_writer(folder.parent / "columns" / f"{split}.parquet"))
@@ -175,7 +135,7 @@ def _write_queries(
             wanted = {split: _wanted(judged[split], masks[split]) for split in splits}
             empty: set[str] = set()
             seen = Ids()
-            for chunk in chunks(_full(track(read(), f"queries {key}".rstrip()), "query", settings, tally, empty)):
+            for chunk in chunks(_checked(read, f"queries {key}".rstrip(), settings, tally, empty)):
                 ids = [query.id for query in chunk]
                 seen.add(ids)
                 for split in splits:
@@ -202,6 +162,13 @@ def _write_queries(
         masks["train"] &= ~pc.is_in(judged["train"].table["query"], value_set=names).to_numpy()
         tally.dropped["queries of train that are in dev or test too"] += len(leaks)
     return written
+
+
+def _checked(read: Queries, what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Query]:
+    try:
+        yield from full(track(read(), what), "query", settings, tally, empty)
+    except WhiteId as error:
+        raise all_white(error, read) from None
 
 
 def _column_writer(path: Path) -> pq.ParquetWriter:
@@ -236,53 +203,6 @@ def _held_out(source: Source, judged: dict[str, Judged], masks: dict[str, npt.ND
 def _leaked(rows: Sequence[Query], held_out: tuple[Ids, Ids]) -> npt.NDArray[np.bool_]:
     ids, texts = held_out
     return ids.contain([query.id for query in rows]) | texts.contain([_plain(query.text) for query in rows])
-
-
-def _full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
-    """The records that have a text, with their ids checked; an empty one is refused, or counted and its id remembered."""
-    for record in records:
-        if not record.id:
-            raise UserError(f"{record.at}: found an empty {what} id, expected one that names it; fix that line")
-        if WHITE.search(record.id):
-            if settings.ids == "refuse":
-                raise UserError(_white(record, records, what))
-            tally.white_ids[what] += 1
-        if record.text.strip() or (isinstance(record, Document) and record.title.strip()):
-            yield record
-        elif settings.empty_texts == "refuse":
-            fields = "title and text" if what == "document" else "text"
-            raise UserError(f"{record.at}: {what} {record.id} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
-        else:
-            tally.dropped[f"{'documents' if what == 'document' else 'queries'} without text"] += 1
-            empty.add(record.id)
-
-
-def _white(record: Text, rest: Iterable[Text], what: str) -> str:
-    count = 1
-    with suppress(UserError):  # another mistake further on
-        count += sum(bool(WHITE.search(other.id)) for other in rest)
-    ids = f"{count:,} such {what} id{'s' if count > 1 else ''}"
-    return (
-        f"{record.at}: found {what} id {record.id!r}, expected one without white space, which separates the fields of run files ({ids}); "
-        "rename it, or set prepare.ids=escape"
-    )
-
-
-def _batch(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.RecordBatch:
-    try:
-        return pa.record_batch([pa.array([getattr(r, f.name) for r in records], f.type) for f in schema], schema=schema)
-    except UnicodeEncodeError:
-        for record in records:
-            if _half_character(record):
-                raise UserError(
-                    f"{record.at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff); fix that line"
-                ) from None
-        raise
-
-
-def _half_character(record: Document | Query) -> bool:
-    texts = [record.id, record.text, *([record.title] if isinstance(record, Document) else record.answers)]
-    return any("\ud800" <= character <= "\udfff" for text in texts for character in text)
 
 
 def _read_qrels(lines: Iterable[Qrel]) -> Judged:

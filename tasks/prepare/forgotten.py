@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from tasks.core.sources.forgotten import mark
-from tasks.prepare.source import Document, Documents, Negative, Negatives, Qrel, Qrels, Queries, Query, Source
+from tasks.prepare.source import Document, Documents, Negative, Negatives, Parts, Qrel, Qrels, Queries, Query, Source
 
 Judged = TypeVar("Judged", Qrel, Negative)
 
@@ -21,7 +21,12 @@ def without(source: Source, marks: Collection[str]) -> Source:
         queries={split: partial(_queries, read, marks) for split, read in source.queries.items()},
         qrels={split: partial(_qrels, read, marks) for split, read in source.qrels.items()},
         negatives=partial(_negatives, source.negatives, marks),
+        parts=partial(_parts, source.parts, marks) if source.parts else None,
     )
+
+
+def _parts(parts: Parts, marks: Collection[str]) -> Iterator[Documents]:
+    return (partial(_documents, read, marks) for read in parts())
 
 
 def _documents(read: Documents, marks: Collection[str]) -> Iterator[Document]:

@@ -1,12 +1,13 @@
-"""Lines of text files, plain or gzip; errors name the file and line. One line is in memory at a time."""
+"""Lines of text files, plain or gzip; errors name the file and line. One line, or one block of lines, is in memory at a time."""
 
 import gzip
+import io
 import json
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At
@@ -15,26 +16,57 @@ GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 SHOWN = 60  # characters of a wrong line that a message quotes
+BLOCK = 1 << 22  # bytes of lines that one process reads at a time
 
 
-def read_lines(path: Path) -> Iterator[tuple[At, str]]:
-    """Every line that is not blank, decoded, without its line end. gzip is detected by its first bytes, not by the name."""
-    for number, text in enumerate(read_text_lines(path), 1):
-        line = text.rstrip("\r\n")
-        if line.strip():
-            yield At(path, number), line
+class Lines(NamedTuple):
+    """Lines of a file, from number `first` on: those of `raw`, or without it, all the rest of the file."""
+
+    path: Path
+    first: int = 1
+    raw: bytes | None = None
 
 
-def read_text_lines(path: Path) -> Iterator[str]:
-    """Every line, decoded, with its line end."""
-    number = 0
+def blocks(path: Path, size: int = BLOCK) -> Iterator[Lines]:
+    """A file in blocks of whole lines, `size` bytes or a line more. Where it is unreadable, the last block stands for the rest."""
+    first, waiting = 1, b""
     try:
         with _open(path) as handle:
+            while found := handle.read(size):
+                end = found.rfind(b"\n") + 1
+                if end:
+                    block = waiting + found[:end]
+                    yield Lines(path, first, block)
+                    first, waiting = first + block.count(b"\n"), b""
+                waiting += found[end:]
+    except (OSError, EOFError, zlib.error):
+        yield Lines(path, first)
+        return
+    if waiting:
+        yield Lines(path, first, waiting)
+
+
+def read_lines(source: Path | Lines) -> Iterator[tuple[At, str]]:
+    """Every line that is not blank, decoded, without its line end. gzip is detected by its first bytes, not by the name."""
+    lines = source if isinstance(source, Lines) else Lines(source)
+    for number, text in enumerate(read_text_lines(lines), lines.first):
+        line = text.rstrip("\r\n")
+        if line.strip():
+            yield At(lines.path, number), line
+
+
+def read_text_lines(source: Path | Lines) -> Iterator[str]:
+    """Every line, decoded, with its line end."""
+    path, first, block = source if isinstance(source, Lines) else Lines(source)
+    number = 0 if block is None else first - 1
+    try:
+        with _open(path) if block is None else io.BytesIO(block) as handle:
             for raw in handle:
                 number += 1
                 if number == 1:
                     raw = raw.removeprefix(BOM)
-                yield _decode(raw, path, number)
+                if number >= first:
+                    yield _decode(raw, path, number)
     except FileNotFoundError:
         raise UserError(f"{path}: not found; add it or fix the path") from None
     except IsADirectoryError:
@@ -43,9 +75,9 @@ def read_text_lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}:{number + 1}: the gzip file is truncated or corrupt here ({error}); download it again") from None
 
 
-def read_objects(path: Path, expected: str) -> Iterator[tuple[At, dict[str, Any]]]:
+def read_objects(source: Path | Lines, expected: str) -> Iterator[tuple[At, dict[str, Any]]]:
     """JSON lines; `expected` names the fields that an object should have."""
-    for at, line in read_lines(path):
+    for at, line in read_lines(source):
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
@@ -61,9 +93,9 @@ def read_objects(path: Path, expected: str) -> Iterator[tuple[At, dict[str, Any]
         yield at, value
 
 
-def read_columns(path: Path, names: tuple[str, ...]) -> Iterator[tuple[At, list[str]]]:
+def read_columns(source: Path | Lines, names: tuple[str, ...]) -> Iterator[tuple[At, list[str]]]:
     """Tab-separated lines of exactly the columns `names`."""
-    for at, line in read_lines(path):
+    for at, line in read_lines(source):
         cells = line.split("\t")
         if len(cells) != len(names):
             raise UserError(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tasks.core.sources.datasets import msmarco_layout
 from tasks.core.stage.errors import UserError
-from tasks.prepare.lines import SHOWN, grade, read_columns, read_lines
-from tasks.prepare.source import Document, Negative, Qrel, Query, Source
+from tasks.prepare.lines import SHOWN, Lines, blocks, grade, read_columns, read_lines
+from tasks.prepare.source import Document, Documents, Negative, Qrel, Query, Source
 
 
 def read(folder: Path) -> Source:
@@ -25,12 +25,19 @@ def read(folder: Path) -> Source:
         queries={split: partial(queries, file) for split, file in layout.queries.items()},
         qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
         negatives=partial(negatives, layout.official),
+        parts=partial(parts, layout.documents),
     )
 
 
-def documents(file: Path) -> Iterator[Document]:
+def parts(file: Path) -> Iterator[Documents]:
+    """The documents in parts of whole lines."""
+    return (partial(documents, block) for block in blocks(file))
+
+
+def documents(file: Path | Lines) -> Iterator[Document]:
     """Passages (two columns, no title), or documents if the file is msmarco-docs (four columns; the URL is discarded)."""
-    if file.name.startswith("msmarco-docs"):
+    path = file.path if isinstance(file, Lines) else file
+    if path.name.startswith("msmarco-docs"):
         for at, (doc, _, title, body) in read_columns(file, ("document id", "URL", "title", "body")):
             yield Document(at, doc, title, body)
     else:

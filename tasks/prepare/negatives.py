@@ -19,8 +19,9 @@ from tasks.core.stage.progress import track
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import QUERIES, RANKED
 from tasks.core.tables.trec_ids import escape, unescape
-from tasks.prepare.corpus import Corpus, chunks, pairs
+from tasks.prepare.corpus import Corpus, pairs
 from tasks.prepare.params import Prepare
+from tasks.prepare.records import chunks
 from tasks.prepare.source import Negative, Source
 
 BUCKETS = 64

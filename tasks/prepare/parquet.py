@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tasks.core.sources.datasets import MAKE_QUERIES, SPLIT_NAMES, parquet_files
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, refuse_damage
-from tasks.prepare.source import At, Document, Qrel, Query, Source
+from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
 
 Files: TypeAlias = tuple[Path, ...]
 DOCUMENT_ID, TITLE, TEXT = ("_id", "id", "docid", "doc_id", "pid"), ("title",), ("text", "passage", "body")
@@ -34,13 +34,21 @@ QREL_GRADE = ("score", "grade", "relevance")
 SHARD = re.compile(r"-\d+-of-\d+$")
 
 
+class Batch(NamedTuple):
+    """Rows of a file behind the first `start`: those of a batch as an Arrow stream, or without one, all the rest."""
+
+    file: Path
+    start: int
+    raw: bytes | None = None
+
+
 def read(folder: Path, *, needs_qrels: bool = True) -> Source:
     """The tables in `folder`; documents alone if it has no qrels and `needs_qrels` is false."""
     parquet_files(folder)
     corpus = tuple(file for files in _tables(folder, "documents", "corpus").values() for file in files)
     if not any((folder / f"{name}{end}").exists() for name in ("qrels", "default") for end in ("", ".parquet")):
         if not needs_qrels:
-            return Source(partial(documents, corpus), {}, {})
+            return Source(partial(documents, corpus), {}, {}, parts=partial(parts, corpus))
         raise UserError(f"{folder / 'qrels'}: not found, expected qrels.parquet or qrels/SPLIT.parquet; add one, or {MAKE_QUERIES}")
     texts = _by_split(_tables(folder, "queries"))
     judged = _by_split(_tables(folder, "qrels", "default"))
@@ -55,10 +63,23 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
         documents=partial(documents, corpus),
         queries={key: partial(queries, files) for key, files in texts.items() if key in {"", *judged}},
         qrels={split: partial(qrels, files) for split, files in judged.items()},
+        parts=partial(parts, corpus),
     )
 
 
-def documents(files: Files) -> Iterator[Document]:
+def parts(files: Files) -> Iterator[Documents]:
+    """The documents in parts of a batch of rows. Where a file is unreadable, the rest of it is left to whoever reads that part."""
+    for file in files:
+        row = 0
+        try:
+            for batch in _batches(file):
+                yield partial(documents, (Batch(file, row, _serialized(batch)),))
+                row += len(batch)
+        except (*UNREADABLE, OSError):
+            yield partial(documents, (Batch(file, row),))
+
+
+def documents(files: Files | tuple[Batch]) -> Iterator[Document]:
     for at, (doc, title, text) in _rows(files, [DOCUMENT_ID, TITLE, TEXT], optional=TITLE):
         yield Document(at, _id(at, doc), "" if title is None else _string(at, "title", title), _string(at, "text", text))
 
@@ -127,21 +148,36 @@ def _json(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read ({error}), expected what save_to_disk writes; save the dataset again") from None
 
 
-def _rows(files: Files, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, tuple[Any, ...]]]:
+def _rows(
+    files: Files | tuple[Batch], wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()
+) -> Iterator[tuple[At, tuple[Any, ...]]]:
     """Row by row, the value of each of `wanted` (a column's possible names); None for an `optional` column that is absent."""
-    for file in files:
-        row = 0
+    for part in files:
+        file, start, raw = part if isinstance(part, Batch) else Batch(part, 0)
+        row = 0 if raw is None else start
         try:
-            for batch in _batches(file):
+            for batch in _batches(file) if raw is None else pa.ipc.open_stream(raw):
                 picked = [_column(file, batch, names, names == optional) for names in wanted]
                 for values in zip(*picked, strict=True):
                     row += 1
-                    yield At(file, row), values
+                    if row > start:
+                        yield At(file, row), values
         except FileNotFoundError:
             raise UserError(f"{file}: not found; add it, or save the dataset again") from None
         except UNREADABLE as error:
             kind = "Arrow" if file.suffix == ".arrow" else "Parquet"
             refuse_damage(error, f"{file}: cannot be read as {kind} with UTF-8 texts after row {row} ({error}); write it again")
+
+
+def _serialized(batch: pa.RecordBatch) -> bytes:
+    """A batch of documents as an Arrow stream, less columns that no reader asks for."""
+    known = [name for names in (DOCUMENT_ID, TITLE, TEXT) for name in names if name in batch.schema.names]
+    kept = batch.select(known) if {*known} & {*DOCUMENT_ID} and {*known} & {*TEXT} else batch  # an error names all columns
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, kept.schema) as stream:
+        stream.write_batch(kept)
+    raw: bytes = sink.getvalue().to_pybytes()
+    return raw
 
 
 def _batches(file: Path) -> Iterator[pa.RecordBatch]:

@@ -54,6 +54,7 @@ Documents: TypeAlias = Callable[[], Iterator[Document]]
 Queries: TypeAlias = Callable[[], Iterator[Query]]
 Qrels: TypeAlias = Callable[[], Iterator[Qrel]]
 Negatives: TypeAlias = Callable[[], Iterator[Negative]]
+Parts: TypeAlias = Callable[[], Iterator[Documents]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Source:
     """A dataset as streams that can be restarted (a second pass finds both places of a duplicate).
 
     `queries` is one stream per split, or one under "" that serves every split. `dropped` counts what the reader
-    itself excluded, by reason.
+    itself excluded, by reason. `parts`, if any: the same documents cut into parts, in order, each of which any process can read by
+    itself; the last part raises the error that ends the documents.
     """
 
     documents: Documents
@@ -70,3 +72,4 @@ class Source:
     negatives: Negatives = field(default=lambda: iter(()))
     dropped: Mapping[str, int] = field(default_factory=dict)
     name: str = "the dataset"
+    parts: Parts | None = None

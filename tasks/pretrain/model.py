@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.models.folder import Shape, read_shape
 from tasks.core.models.head import Head
+from tasks.core.models.masks import attention_mask
 from tasks.core.models.mlm_head import MLMHead, load_head
 from tasks.core.models.pooling import pool
 from tasks.core.models.projector import make_projector
@@ -41,7 +42,9 @@ class Pretrainer(nn.Module):
 
     def hidden(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Eq. 4: the tokens' outputs, [B, L, H]."""
-        hidden_BLH: torch.Tensor = self.encoder.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        transformer = self.encoder.transformer
+        attended = attention_mask(mask_BL, transformer.config)
+        hidden_BLH: torch.Tensor = transformer(input_ids=ids_BL, attention_mask=attended).last_hidden_state
         return hidden_BLH
 
     def pool(self, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ pass, encoding the chunk again if its graph was not kept. The MLM loss needs onl
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,13 +17,17 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokens import cut_by_budget
-from tasks.core.training.loop import Metrics
+from tasks.core.training.figures import Figures
+from tasks.core.training.gradient_cache import backward_to
 from tasks.pretrain.batches import Batch, draw_batch
 from tasks.pretrain.decoder import streams
 from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
 from tasks.pretrain.model import Pretrainer, similar, span_means
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.words import Vocabulary
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
 
 DROPOUT = 5  # stream of draws
 Encoded = tuple[torch.Tensor, torch.Tensor]  # hidden states [B, L, H], attention mask [B, L]
@@ -50,6 +55,7 @@ class Work:
     dtype: torch.dtype
     graph_tokens: int
     pad: int
+    gang: "Gang | None" = None
 
 
 def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,7 +72,7 @@ def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
     return losses.sum() if how == "sum" else losses.sum() / max(1, losses.numel())
 
 
-def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, Metrics]:
+def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The contrastive loss of a step, reduced but not weighted, and metrics of the vectors."""
     if vectors.spans is not None:
         text_NH, own_NSH = similar(module.projected(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
@@ -76,12 +82,12 @@ def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple
         text_NH, own_NSH = queries_NH, passages_NH.unsqueeze(1)
         losses_N = inverse_cloze(queries_NH, passages_NH, params.tau)
     with torch.no_grad():
-        accuracy = float(first_own(text_NH, own_NSH))
+        accuracy = first_own(text_NH, own_NSH)
     loss = reduced(losses_N, params.contrastive_reduction)
-    return loss, {"contrastive_loss": float(loss.detach()), "accuracy": accuracy}
+    return loss, {"contrastive_loss": loss.detach(), "accuracy": accuracy}
 
 
-def geometry(vectors: Vectors, params: Pretrain) -> Metrics:
+def geometry(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
     """Alignment and uniformity of the vectors before the projector and before encoder.head, the transformer's own.
 
     Of texts and their spans; of queries and their passages, and of passages alone, in the inverse cloze task, so that its curves
@@ -89,9 +95,9 @@ def geometry(vectors: Vectors, params: Pretrain) -> Metrics:
     """
     if params.objective == "ict":
         queries, passages = vectors.text.chunk(2)
-        return {"alignment": float(alignment(queries, passages.unsqueeze(1))), "uniformity": float(uniformity(passages))}
-    paired = {} if vectors.spans is None else {"alignment": float(alignment(vectors.text, vectors.spans))}
-    return {**paired, "uniformity": float(uniformity(vectors.text))}
+        return {"alignment": alignment(queries, passages.unsqueeze(1)), "uniformity": uniformity(passages)}
+    paired = {} if vectors.spans is None else {"alignment": alignment(vectors.text, vectors.spans)}
+    return {**paired, "uniformity": uniformity(vectors.text)}
 
 
 class Step:
@@ -101,6 +107,9 @@ class Step:
         self.module, self.batch, self.params, self.work, self.key = module, batch, params, work, key
         self.cuts = cut_by_budget(batch.lengths, params.batch_tokens or best_batch_tokens(work.device, work.dtype, gradients=True))
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
+        self.sizes = [len(cut) * int(batch.lengths[cut].max()) for cut in self.cuts]
+        self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.dealt(self.sizes)
+        self.own = self.shares[0 if work.gang is None else work.gang.rank]  # numbers of the cuts that are computed here
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 
     def encode(self, number: int, masked: bool) -> Encoded:
@@ -119,7 +128,7 @@ class Step:
             spans = span_means(hidden_BLH, torch.from_numpy(self.batch.spans[self.cuts[number]]).to(hidden_BLH.device))
         return Vectors(self.module.pool(hidden_BLH, mask_BL), spans)
 
-    def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cut `number`'s share of the step's MLM loss, not weighted, and how many masked tokens were found."""
         assert self.module.head is not None
         picked = [(b, k) for b, k in enumerate(self.cuts[number].tolist())]
@@ -127,12 +136,12 @@ class Step:
         places = np.concatenate([np.flatnonzero(self.batch.hidden[k]) for _, k in picked])
         truth = np.concatenate([self.batch.clean[k][self.batch.hidden[k]] for _, k in picked])
         truth_M = torch.from_numpy(truth).to(hidden_BLH.device)
-        hidden_MH = hidden_BLH[torch.from_numpy(rows), torch.from_numpy(places)]
+        hidden_MH = hidden_BLH[torch.from_numpy(rows).to(hidden_BLH.device), torch.from_numpy(places).to(hidden_BLH.device)]
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
             logits_MV = self.module.head(hidden_MH, self.module.embeddings()).float()
         losses_M = masked_tokens(logits_MV, truth_M)
         share = losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, self.masked_count)
-        return share, int((logits_MV.detach().argmax(1) == truth_M).sum())
+        return share, (logits_MV.detach().argmax(1) == truth_M).sum()
 
     def decode(self, number: int, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Cut `number`'s share of the decoder's loss: every token from the text's vector and what each position sees (RetroMAE, Eq. 9)."""
@@ -147,7 +156,7 @@ class Step:
             size = len(self.batch.clean[text])
             visible_BLL[place, :size, :size], told_BL[place, :size] = self.batch.visible[text], self.batch.told[text]
         ids_BL = padded([self.batch.clean[text] for text in cut], self.work.pad)[0].to(self.work.device)
-        told = torch.from_numpy(told_BL).to(self.work.device)
+        told = tuple(torch.from_numpy(places).to(self.work.device) for places in told_BL.nonzero())
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
             asking_BLH, context_BLH = streams(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
             decoded_BLH = module.decoder(asking_BLH, context_BLH, torch.from_numpy(visible_BLL).to(self.work.device))
@@ -156,28 +165,39 @@ class Step:
         count = sum(int(one.sum()) for one in self.batch.told)
         return losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, count)
 
-    def gathered(self, parts: list[Vectors]) -> Vectors:
-        """The vectors of all cuts, in the order of the batch."""
-        order = torch.from_numpy(np.argsort(np.concatenate(self.cuts))).to(self.work.device)
-        spans = None if parts[0].spans is None else torch.cat([p.spans for p in parts if p.spans is not None])[order]
-        return Vectors(torch.cat([p.text for p in parts])[order], spans)
+    def gathered(self, parts: dict[int, Vectors]) -> Vectors:
+        """The vectors of all texts, in the order of the batch, from those of our own cuts; in a gang, the others' come from them."""
+        total, width = len(self.batch.lengths), self.module.encoder.hidden
+        text_NH = self._joined({number: part.text for number, part in parts.items()}, (total, width))
+        if self.batch.spans is None:
+            return Vectors(text_NH, None)
+        spans = {number: part.spans for number, part in parts.items() if part.spans is not None}
+        return Vectors(text_NH, self._joined(spans, (total, self.batch.spans.shape[1], width)))
 
-    def contrast(self, kept: list[bool]) -> tuple[Vectors, dict[int, Encoded], Metrics]:
+    def _joined(self, parts: dict[int, torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:
+        whole = torch.empty(shape, device=self.work.device)
+        for number, part in parts.items():
+            whole[torch.from_numpy(self.cuts[number]).to(self.work.device)] = part
+        if self.work.gang is not None:
+            self.work.gang.fill(whole.view(shape[0], -1), [[self.cuts[number] for number in share] for share in self.shares])
+        return whole
+
+    def contrast(self, kept: set[int]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
         """All vectors of the step as leaves that hold the contrastive loss's gradient, the graphs of the kept cuts, and figures."""
         graphs: dict[int, Encoded] = {}
-        parts = []
-        for number in range(len(self.cuts)):
-            with torch.set_grad_enabled(kept[number]):
+        parts: dict[int, Vectors] = {}
+        for number in self.own:
+            with torch.set_grad_enabled(number in kept):
                 encoded = self.encode(number, self.one_pass)
-            if kept[number]:
+            if number in kept:
                 graphs[number] = encoded
             with torch.no_grad():
-                parts.append(self.vectors(number, *encoded).detached())  # a view would keep its graph even here
+                parts[number] = self.vectors(number, *encoded).detached()  # a view would keep its graph even here
         leaves = self.gathered(parts)
         for leaf in leaves.tensors():
             leaf.requires_grad_()
         loss, metrics = contrastive(self.module, leaves, self.params)
-        torch.autograd.backward(self.params.contrastive_weight * loss)
+        backward_to(leaves.tensors(), self.params.contrastive_weight * loss, self.work.gang)
         return leaves, graphs, metrics
 
     def through(self, number: int, encoded: Encoded, leaves: Vectors) -> torch.Tensor:
@@ -186,19 +206,19 @@ class Step:
         pairs = zip(self.vectors(number, *encoded).tensors(), leaves.tensors(), strict=True)
         return torch.stack([(vectors * leaf.grad[cut]).sum() for vectors, leaf in pairs if leaf.grad is not None]).sum()
 
-    def backward(self) -> Metrics:
-        """Leave the step's gradients in the module; the metrics to plot."""
-        params = self.params
-        sizes = [len(cut) * int(self.batch.lengths[cut].max()) for cut in self.cuts]
-        kept = [params.contrastive and sum(sizes[number:]) <= self.work.graph_tokens for number in range(len(self.cuts))]
-        leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, Metrics())
-        parts: list[Vectors] = []
-        mlm, decoded, found = 0.0, 0.0, 0
-        for number in reversed(range(len(self.cuts))):  # the kept graphs first, to free them
+    def backward(self) -> Figures:
+        """Leave the step's gradients in the module, in a gang our share of them; the metrics to plot."""
+        params, own = self.params, self.own
+        fits = {number for place, number in enumerate(own) if sum(self.sizes[later] for later in own[place:]) <= self.work.graph_tokens}
+        kept = fits if params.contrastive else set()
+        leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, dict[str, torch.Tensor]())
+        parts: dict[int, Vectors] = {}
+        mlm, decoded, found = torch.zeros(3, dtype=torch.float64, device=self.work.device).unbind()
+        for number in reversed(own):  # the kept graphs first, to free them
             terms: list[torch.Tensor] = []
             encoded: Encoded | None = None
             if leaves is not None:
-                encoded = graphs.pop(number) if kept[number] else self.encode(number, self.one_pass)
+                encoded = graphs.pop(number) if number in kept else self.encode(number, self.one_pass)
                 terms.append(self.through(number, encoded, leaves))
                 if params.masked and not self.one_pass:  # the clean pass is done before the masked one takes its memory
                     torch.autograd.backward(terms.pop())
@@ -207,29 +227,32 @@ class Step:
                 encoded = encoded or self.encode(number, True)
                 share, right = self.predict(number, encoded[0])
                 terms.append(params.mlm_weight * share)
-                mlm, found = mlm + float(share.detach()), found + right
+                mlm, found = mlm + share.detach(), found + right
                 if params.objective == "retromae":
                     terms.append(self.decode(number, *encoded))
-                    decoded += float(terms[-1].detach())
+                    decoded = decoded + terms[-1].detach()
             if leaves is None and encoded is not None:
-                parts.append(self.vectors(number, *encoded).detached())
+                parts[number] = self.vectors(number, *encoded).detached()
             torch.autograd.backward(torch.stack(terms).sum())
+        if self.work.gang is not None:
+            mlm, decoded, found = self.work.gang.total({"mlm": mlm, "decoded": decoded, "found": found}).values()
         if params.masked:
             metrics |= {"mlm_loss": mlm, "token_accuracy": found / max(1, self.masked_count)}
         if params.objective == "retromae":
             metrics |= {"decoder_loss": decoded}
-        loss = params.contrastive_weight * metrics.get("contrastive_loss", 0.0) + params.mlm_weight * mlm + decoded
+        contrasted = metrics["contrastive_loss"].double() if params.contrastive else 0.0
+        loss = params.contrastive_weight * contrasted + params.mlm_weight * mlm + decoded
         with torch.no_grad():
-            shown = self.gathered(parts[::-1]) if leaves is None else leaves.detached()
+            shown = self.gathered(parts) if leaves is None else leaves.detached()
             return {"loss": loss, **metrics, **geometry(shown, params)}
 
 
 def make_step(
     module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work
-) -> Callable[[int], Metrics]:
+) -> Callable[[int], Figures]:
     """The function that leaves the gradients of step n in the module."""
 
-    def backward(step: int) -> Metrics:
+    def backward(step: int) -> Figures:
         batch = draw_batch(chunks, rows, vocabulary, params, step)
         return Step(module, batch, params, work, (params.seed, DROPOUT, step)).backward()
 

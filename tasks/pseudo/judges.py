@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.encode import encode
-from tasks.core.retrieval.exact import exact_search
+from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.lexical import known, load, ranked
 from tasks.core.retrieval.lexical_build import build, save
 from tasks.core.retrieval.lexical_params import BM25
@@ -111,7 +111,7 @@ def by_encoder(
                     seal(path)
                 yield first, np.load(path, mmap_mode="r", allow_pickle=False)
 
-        scores, found = exact_search(vectors, blocks(), min(rows_needed(depth, passages.owners), len(passages)), device)
+        scores, found = exact_search(vectors, Reread(blocks), min(rows_needed(depth, passages.owners), len(passages)), device)
         progress.close()
         ids = StoredIds(place_of / "documents" / "ids.parquet")
         yield from ranked_tables(scores, found, queries.ids(), ids, passages.owners, depth)

@@ -1,15 +1,14 @@
 """Rerank the best documents of a run by a cross-encoder's scores, and record the time per query."""
 
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
@@ -18,22 +17,30 @@ from tasks.core.tables.ids import ordinals
 from tasks.core.tables.schemas import MEASURED
 from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.core.text.document import Text
-from tasks.core.text.mapped import Texts, corpus_texts, query_texts
+from tasks.core.text.mapped import corpus_texts, query_texts
+from tasks.core.workers.each import Workers, machine, open_workers
+from tasks.rerank.lists import Listed, Model
 from tasks.rerank.params import Rerank
 
+QUERIES = 16  # of a piece of work: seconds of it
 
-def reranked(run: Path, corpus: Path, texts: Texts, model: CrossEncoder, depth: int, seconds: list[float]) -> Iterator[pa.RecordBatch]:
-    """The reranked run (schema RANKED), one query at a time, as in interactive search; `seconds` gets the time of each."""
+
+def listed(run: Path, corpus: Path, depth: int) -> list[Listed]:
+    """The best `depth` documents of every query of a run."""
     lists = list(read_run(run, depth))
     documents = pa.chunked_array([[doc for _, docs in lists for doc in docs]], pa.string())
     rows = iter(ordinals(documents, corpus / "documents.parquet").tolist())
     queries = dict(query_texts(corpus, run.stem))
-    for query, docs in track(lists, f"rerank {run.stem}", len(lists), "queries"):
-        pairs = [(queries[query], texts[next(rows)]) for _ in docs]
-        started = time.perf_counter()
-        scores = model.scores(pairs)
-        seconds.append(time.perf_counter() - started)
-        yield ranked_batch([(query, best_first(docs, scores.tolist()))])
+    return [Listed(query, queries[query], docs, [next(rows) for _ in docs]) for query, docs in lists]
+
+
+def reranked(lists: list[Listed], split: str, model: Model, workers: Workers, seconds: list[float]) -> Iterator[pa.RecordBatch]:
+    """The reranked run (schema RANKED), one query at a time; `seconds` gets the time of each."""
+    pieces = [lists[first : first + QUERIES] for first in range(0, len(lists), QUERIES)]
+    found = (one for made in workers.each(model, pieces) for one in made)
+    for (query, _, docs, _), (scores, taken) in zip(lists, track(found, f"rerank {split}", len(lists), "queries"), strict=True):
+        seconds.append(taken)
+        yield ranked_batch([(query, best_first(docs, scores))])
 
 
 def latency(seconds: list[float]) -> dict[str, float]:
@@ -53,22 +60,26 @@ def main() -> None:
     )
     arguments.add_argument("--name", required=True, help="the entry of `rerank`")
     args = arguments.parse_args()
-    params, text, runtime = load(Rerank, f"rerank.{args.name}"), load(Text, "text"), read_runtime()
-    device = choose_device(runtime)
-    dtype = compute_dtype(device, params.precision)
-    model = load_cross_encoder(args.reranker, params.max_length, params.batch_tokens, device, dtype)
-    model.scores([("", "")])  # a device's first products load its kernels, which counts for no query
+    params, text = load(Rerank, f"rerank.{args.name}"), load(Text, "text")
     taken: dict[str, dict[str, float]] = {}
-    with new_folder(args.out) as out, TemporaryDirectory(dir=out, prefix=".texts") as scratch:
-        texts = corpus_texts(args.corpus, text, Path(scratch) / "texts.bin")
+    with (
+        open_workers(read_runtime()) as workers,
+        new_folder(args.out) as out,
+        TemporaryDirectory(dir=out, prefix=".texts") as scratch,
+    ):
+        made = workers.agreed(partial(machine, workers.runtime, params.precision))
+        file = Path(scratch) / "texts.bin"
+        corpus_texts(args.corpus, text, file, lasting=True)
+        model = Model(args.reranker, args.corpus, file, params, text, workers.runtime)
         for split in MEASURED:
             run, seconds = args.run / f"{split}.trec", list[float]()
             if not run.exists():
                 continue
-            write_run(out / run.name, reranked(run, args.corpus, texts, model, params.depth, seconds), args.name)
+            lists = listed(run, args.corpus, params.depth)
+            write_run(out / run.name, reranked(lists, split, model, workers, seconds), args.name)
             if seconds:
                 taken[split] = latency(seconds)
-    write_json(args.latency, {"device": hardware(device), "depth": params.depth, "milliseconds a query": taken})
+    write_json(args.latency, {"device": made.hardware, "depth": params.depth, "milliseconds a query": taken})
 
 
 if __name__ == "__main__":

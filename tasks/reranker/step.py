@@ -1,6 +1,7 @@
 """One optimizer step of a cross-encoder: a softmax over each query's group."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
@@ -8,20 +9,36 @@ from torch.nn import functional as F
 from tasks.core.models.cross_encoder import CrossEncoder
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.mapped import Texts
+from tasks.core.training.figures import Figures
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
 
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
+
 
 def make_step(
-    encoder: CrossEncoder, queries: list[str], texts: Texts, groups: Groups, params: Reranker, dtype: torch.dtype
-) -> Callable[[int], dict[str, float]]:
-    """The function that leaves the gradients of step n in the model; as many groups at once as batch_tokens allows."""
+    encoder: CrossEncoder,
+    queries: list[str],
+    texts: Texts,
+    groups: Groups,
+    params: Reranker,
+    dtype: torch.dtype,
+    gang: "Gang | None" = None,
+) -> Callable[[int], Figures]:
+    """The function that leaves the gradients of step n in the model; as many groups at once as batch_tokens allows.
+
+    In a `gang`, a rank computes its share of the same parts, and leaves its share of the gradients.
+    """
     width = 1 + params.hard_negatives
     at_once = max(1, encoder.batch_tokens // (width * encoder.max_length))
 
-    def backward(step: int) -> dict[str, float]:
-        drawn, total, first = draw_groups(groups, params, step), 0.0, 0
-        for start in range(0, len(drawn), at_once):
+    def backward(step: int) -> Figures:
+        drawn = draw_groups(groups, params, step)
+        total, first = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
+        starts = range(0, len(drawn), at_once)
+        own = range(len(starts)) if gang is None else gang.dealt([min(at_once, len(drawn) - start) for start in starts])[gang.rank]
+        for start in (starts[number] for number in own):
             part = drawn[start : start + at_once]
             pairs = [(queries[query], texts[document]) for query, documents in part for document in documents]
             torch.manual_seed(draw_seed(params.seed, 3, step, start))
@@ -29,12 +46,14 @@ def make_step(
                 *map(list, zip(*pairs, strict=True)), truncation=True, max_length=encoder.max_length, padding=True, return_tensors="pt"
             ).to(encoder.device)
             with torch.autocast(encoder.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-                logits_BG = encoder.model(**tensors).logits.float().view(len(part), width)
+                logits_BG = encoder.logits(tensors).float().view(len(part), width)
             target_B = torch.zeros(len(part), dtype=torch.int64, device=logits_BG.device)
             loss = F.cross_entropy(logits_BG, target_B, reduction="sum") / len(drawn)
             torch.autograd.backward(loss)
-            total += float(loss.detach())
-            first += int((logits_BG.argmax(1) == 0).sum())
-        return {"loss": total, "accuracy": first / len(drawn)}
+            total = total.to(loss.device) + loss.detach()
+            first = first.to(loss.device) + (logits_BG.argmax(1) == 0).sum()
+        if gang is not None:
+            total, first = gang.total({"loss": total, "first": first}).values()
+        return {"loss": total, "accuracy": first.double() / len(drawn)}
 
     return backward

@@ -1,21 +1,19 @@
 """The run of a bi-encoder: encode the queries and search the whole corpus exactly."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import torch
 
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.faiss_search import open_index, search_indexed
-from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
-from tasks.core.retrieval.ranked import Floats, rows_needed
-from tasks.core.stage.devices import choose_device, read_runtime
-from tasks.core.tables.ids import Ints, StoredIds
+from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
+from tasks.core.retrieval.ranked import rows_needed
+from tasks.core.stage.devices import read_runtime
 from tasks.core.tables.parquet import BATCH_ROWS
 from tasks.core.text.tokens import open_tokens
+from tasks.core.workers.each import machine, open_workers, worker_files
 from tasks.retrieve.params import Retrieve
 
 
@@ -29,28 +27,26 @@ def dense_run(
     queries = open_tokens(tokens / "queries" / split)
     if not len(queries):
         return
-    device = choose_device(read_runtime())
     corpus = open_embeddings(embeddings)
-    owners, ids = corpus.owners(), StoredIds(embeddings / "ids.parquet")
-    vectors = encode_queries(encoder, queries, params.precision, device)
-    rows = rows_needed(params.depth, owners)
-    size = part_size(rows, device)
-    search: Callable[[Vectors], tuple[Floats, Ints]] = partial(search_embeddings, embeddings=corpus, depth=params.depth, device=device)
-    if index and (index / "index.faiss").exists():
-        search = partial(
-            search_indexed,
-            index=open_index(index / "index.faiss", len(corpus), corpus.manifest.width, threads=torch.get_num_threads()),
-            depth=rows,
-        )
-    tables = ranked_queries(
-        vectors,
-        search,
-        rows,
-        queries.ids(),
-        ids,
-        owners,
-        params.depth,
-        size=size,
-    )
-    for table in tables:
-        yield from table.to_batches(BATCH_ROWS)
+    file = index / "index.faiss" if index and (index / "index.faiss").exists() else None
+    rows = rows_needed(params.depth, corpus.owners())
+    with open_workers(searchers(read_runtime(), indexed=file is not None)) as workers:
+        device = workers.agreed(partial(machine, workers.runtime, params.precision)).device
+        with nullcontext(None) if workers.alone else worker_files(f"retrieve-{encoder.name}-{split}") as folder:
+            search = QuerySearch(
+                encoder=encoder,
+                queries=queries.folder,
+                embeddings=None if file else embeddings,
+                index=file,
+                documents=embeddings,
+                precision=params.precision,
+                depth=params.depth,
+                shown=params.depth,
+                rows=rows,
+                size=size_of_parts(rows, len(queries), device, workers),
+                runtime=workers.runtime,
+                parts=Parts(folder),
+            )
+            make_first(workers, search.encode)
+            for table in searched(workers, search, len(queries)):
+                yield from table.to_batches(BATCH_ROWS)

@@ -1,16 +1,26 @@
-"""Scores of many pairs, piece by piece: a kill loses only the piece in progress."""
+"""Scores of many pairs, piece by piece: a kill loses only the pieces in progress."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
+from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.ids import ordinals
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import Texts, corpus_texts, query_texts
+from tasks.core.workers.each import Workers
+from tasks.teacher.params import Teacher
 
 PIECE = 8192  # pairs
 TEXT = 2**24  # characters of their texts at once: tokenized, they take about 20 times as much
@@ -18,44 +28,131 @@ Floats = npt.NDArray[np.float32]
 Pair = tuple[str, str]
 
 
-class Pieces:
-    """Scores of tables of pairs (query, doc); those of finished pieces are in `scratch`, and reused if intact."""
+class Piece(NamedTuple):
+    """Some pairs, queries by id and documents by ordinal, and the file of their scores."""
 
-    def __init__(
-        self, total: int, documents: Path, texts: Callable[[str, int], Pair], scores: Callable[[list[Pair]], Floats], scratch: Path
-    ) -> None:
-        """`total` pairs in all; `texts` returns the texts of a query and of a document by its position in the file `documents`."""
-        self.documents, self.texts, self.scores, self.scratch = documents, texts, scores, scratch
-        self.progress = Progress("teacher", total, "pairs")
-        self.made = 0
+    path: Path
+    queries: list[str]
+    places: list[int]
 
-    def of(self, table: pa.Table) -> Floats:
-        """The score of each row, [len(table)]; tables must come in the same order every time."""
-        rows = ordinals(table["doc"], self.documents)
-        pieces = [np.empty(0, dtype=np.float32)]
-        for start in range(0, len(table), PIECE):
-            queries, places = table["query"].slice(start, PIECE).to_pylist(), rows[start : start + PIECE].tolist()
-            path = self.scratch / f"{self.made:06}.npy"
-            self.made += 1
-            if sealed(path):
-                self.progress.skip(len(places))
-            else:
-                found = np.concatenate([self.scores(pairs) for pairs in self._pairs(queries, places)])
-                with new_file(path) as temporary, temporary.open("wb") as handle:
-                    np.save(handle, found)
-                seal(path)
-                self.progress.advance(len(places))
-            pieces.append(np.load(path, allow_pickle=False))
-        return np.concatenate(pieces)
 
-    def _pairs(self, queries: list[str], places: list[int]) -> Iterator[list[Pair]]:
+class Scored(NamedTuple):
+    """How many pairs a piece has, and whether they were scored just now."""
+
+    pairs: int
+    fresh: bool
+
+
+class Scores(Protocol):
+    """What scores a piece's pairs."""
+
+    def texts(self, query: str, place: int) -> Pair: ...
+
+    def scores(self, pairs: list[Pair]) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """The cross-encoder of a folder and the texts of a corpus, opened when they are first needed."""
+
+    reranker: Path
+    corpus: Path
+    file: Path  # of the documents' texts, as corpus_texts wrote it
+    params: Teacher
+    text: Text
+    runtime: Runtime
+
+    def texts(self, query: str, place: int) -> Pair:
+        documents, queries = self._opened
+        return queries[query], documents[place]
+
+    def scores(self, pairs: list[Pair]) -> Floats:
+        return self._model.scores(pairs)
+
+    @cached_property
+    def _opened(self) -> tuple[Texts, dict[str, str]]:
+        return corpus_texts(self.corpus, self.text, self.file, lasting=True), dict(query_texts(self.corpus, "train"))
+
+    @cached_property
+    def _model(self) -> CrossEncoder:
+        device = choose_device(self.runtime)
+        dtype = compute_dtype(device, self.params.precision)
+        return load_cross_encoder(self.reranker, self.params.max_length, self.params.batch_tokens, device, dtype)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Writes and seals the scores of a piece, unless they are there and intact."""
+
+    model: Scores
+
+    def __call__(self, piece: Piece) -> Scored:
+        if sealed(piece.path):
+            return Scored(len(piece.places), False)
+        found = np.concatenate([self.model.scores(pairs) for pairs in self._pairs(piece)])
+        with new_file(piece.path) as temporary, temporary.open("wb") as handle:
+            np.save(handle, found)
+        seal(piece.path)
+        return Scored(len(piece.places), True)
+
+    def _pairs(self, piece: Piece) -> Iterator[list[Pair]]:
         """The texts of a piece's pairs, in order, until they fill TEXT characters."""
         held, size = list[Pair](), 0
-        for query, place in zip(queries, places, strict=True):
-            held.append(self.texts(query, place))
+        for query, place in zip(piece.queries, piece.places, strict=True):
+            held.append(self.model.texts(query, place))
             size += sum(map(len, held[-1]))
             if size >= TEXT:
                 yield held
                 held, size = [], 0
         if held:
             yield held
+
+
+@dataclass
+class _Asked:
+    """A table whose scores are being computed: the files of its pieces, and how many are not there yet."""
+
+    table: pa.Table
+    paths: list[Path]
+    missing: int
+
+
+class Pieces:
+    """Scores of tables of pairs (query, doc); those of finished pieces are in `scratch`, and reused if intact."""
+
+    def __init__(self, total: int, documents: Path, scratch: Path) -> None:
+        """`total` pairs in all; `documents`: the file of the documents."""
+        self.documents, self.scratch = documents, scratch
+        self.progress = Progress("teacher", total, "pairs")
+        self.made = 0
+
+    def scored(self, tables: Iterable[pa.Table], workers: Workers, score: Callable[[Piece], Scored]) -> Iterator[tuple[pa.Table, Floats]]:
+        """Each of `tables` and the scores of its rows, [len(table)]; tables must come in the same order every time."""
+        asked: deque[_Asked] = deque()
+
+        def pieces() -> Iterator[Piece]:
+            for table in tables:
+                made = list(self._cut(table))
+                asked.append(_Asked(table, [piece.path for piece in made], len(made)))
+                yield from made
+
+        for done in workers.each(score, pieces()):
+            (self.progress.advance if done.fresh else self.progress.skip)(done.pairs)
+            next(one for one in asked if one.missing).missing -= 1
+            yield from _whole(asked)
+        yield from _whole(asked)  # of tables without rows
+
+    def _cut(self, table: pa.Table) -> Iterator[Piece]:
+        rows = ordinals(table["doc"], self.documents)
+        for start in range(0, len(table), PIECE):
+            queries, places = table["query"].slice(start, PIECE).to_pylist(), rows[start : start + PIECE].tolist()
+            yield Piece(self.scratch / f"{self.made:06}.npy", queries, places)
+            self.made += 1
+
+
+def _whole(asked: deque[_Asked]) -> Iterator[tuple[pa.Table, Floats]]:
+    """The first tables in `asked` that lack no piece."""
+    while asked and not asked[0].missing:
+        first = asked.popleft()
+        pieces = [np.empty(0, dtype=np.float32), *(np.load(path, allow_pickle=False) for path in first.paths)]
+        yield first.table, np.concatenate(pieces)

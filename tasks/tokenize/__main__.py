@@ -1,6 +1,8 @@
 """Corpus to tokens: documents and the queries of every split."""
 
+import os
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -9,36 +11,30 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, new_folder
 from tasks.core.stage.params import load
-from tasks.core.tables.batching import cut
+from tasks.core.stage.processes import cores
+from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.tables import batching
 from tasks.core.tables.parquet import count_rows, read_batches
-from tasks.core.tables.schemas import DOCUMENTS, QUERIES, SPLITS
-from tasks.core.text.document import Text, document_text
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tables.schemas import QUERIES, SPLITS
+from tasks.core.text.document import Text
+from tasks.core.text.token_store import Cut, write_rows, write_tokens
 from tasks.core.text.tokens import SAME, open_tokens
 from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
-
-
-def documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
-    """Ids and texts of the corpus, a batch at a time."""
-    for batch in read_batches(path, DOCUMENTS):
-        for part in cut(batch, ["title", "text"]):
-            rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
-            yield part["id"].to_pylist(), [document_text(title, body, text) for title, body in rows]
+from tasks.tokenize.pieces import Job, large, opened, tokenized
 
 
 def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts of one split's queries, a batch at a time."""
     for batch in read_batches(path, QUERIES):
-        for part in cut(batch, ["text"]):
+        for part in batching.cut(batch, ["text"]):
             yield part["id"].to_pylist(), part["text"].to_pylist()
 
 
 def main() -> None:
     arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
-    tokenizer = load_tokenizer(arguments.tokenizer)
+    tokenizer = opened(arguments.tokenizer)
     most = tokenizer.model_max_length
     for name, length in (("query", params.query_length), ("document", params.document_length)):
         if length > most:
@@ -46,10 +42,14 @@ def main() -> None:
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
-        length, prefix = params.document_length, params.document_prefix
-        passages, overlap = params.passages, params.passage_overlap
-        total = count_rows(path)
-        write_tokens(out / "documents", documents(path, text), tokenizer, digest, length, prefix, total, passages, overlap)
+        cut = Cut(params.document_length, params.document_prefix, params.passages, params.passage_overlap)
+        scratch = None
+        if large(path):
+            settings = [params.model_dump(), text.model_dump(), code_digest("tokenize"), version("tokenizers"), digest, path]
+            scratch = scratch_folder("tokenize", work_digest(*settings))
+        os.environ.setdefault("RAYON_NUM_THREADS", str(cores()))  # the tokenizer's own threads
+        rows = tokenized(Job(path, arguments.tokenizer, text, cut), cores(), scratch)
+        write_rows(out / "documents", rows, tokenizer, digest=digest, cut=cut, total=count_rows(path))
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
             np.save(out / "documents" / SAME, first)
@@ -58,6 +58,8 @@ def main() -> None:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             length, prefix = params.query_length, params.query_prefix
             write_tokens(out / "queries" / split, queries(path), tokenizer, digest, length, prefix, count_rows(path))
+    if scratch:
+        finish(scratch)
 
 
 if __name__ == "__main__":

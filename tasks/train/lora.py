@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from torch import nn
@@ -12,6 +13,14 @@ from tasks.core.stage.errors import UserError
 from tasks.train.params import Lora
 
 STREAM = 7  # of draws
+
+
+def peft_version() -> str:
+    """The version of peft; empty if it is not installed, which `adapt` refuses."""
+    try:
+        return version("peft")
+    except PackageNotFoundError:
+        return ""
 
 
 def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:

@@ -1,6 +1,7 @@
 """One optimizer step of a round: batch, vectors, scores, masks, loss."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,14 @@ from tasks.core.models.bi_encoder import Towers
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.train.batches import Batch, TrainingSet, draw_batch
 from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
 
 
 def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor:
@@ -39,7 +44,7 @@ def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generato
     return np.where(places_UN < counts_U1, taken_UN, -1)
 
 
-def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, dict[str, float]]:
+def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, Figures]:
     """The round's loss over the scores of one batch's documents, and the fraction of queries whose positive scores highest."""
     device = scores_BU.device
     scores_BS = scores_BU[:, torch.from_numpy(batch.slots).to(device)] / params.temperature
@@ -51,7 +56,8 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
         negative_BS = hardest(scores_BS, negative_BS)
     weight_B = None if batch.weights is None else torch.from_numpy(batch.weights).to(device)
     if params.distilled:
-        loss = distillation(scores_BS, negative_BS, own_BS, torch.from_numpy(batch.scores).to(device), params, weight_B)
+        own_BH = torch.from_numpy(own_slots(batch.own)).to(device)
+        loss = distillation(scores_BS, negative_BS, own_BH, torch.from_numpy(batch.scores).to(device), params, weight_B)
     elif params.loss == "nll":
         loss = nll(scores_BS, negative_BS, weight_B)
     elif params.loss == "hinge":
@@ -63,21 +69,29 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
     with torch.no_grad():
         best_B = scores_BS.masked_fill(~negative_BS, -torch.inf).max(1).values
         accuracy = (scores_BS.diagonal() > best_B).float().mean()
-    return loss, {"accuracy": float(accuracy)}
+    return loss, {"accuracy": accuracy}
+
+
+def own_slots(own_BS: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """The slots of each query's own hard negatives, in order, [B, H]; every query has as many."""
+    slots: npt.NDArray[np.int64] = own_BS.nonzero()[1].reshape(len(own_BS), -1)
+    return slots
 
 
 def distillation(
     scores_BS: torch.Tensor,
     negative_BS: torch.Tensor,
-    own_BS: torch.Tensor,
+    own_BH: torch.Tensor,
     teacher_BG: torch.Tensor,
     params: Round,
     weight_B: Weights = None,
 ) -> torch.Tensor:
-    """Distillation loss over each query's own group, plus the weighted nll. Documents without a teacher's score are excluded."""
-    own = own_BS.nonzero()[:, 1].view(len(scores_BS), -1)  # [B, H]: the slots of a query's own hard negatives, in order
-    group_BG = torch.cat([scores_BS.diagonal().unsqueeze(1), scores_BS.gather(1, own)], dim=1)
-    allowed_BG = F.pad(negative_BS.gather(1, own), (1, 0), value=True)
+    """Distillation loss over each query's own group, plus the weighted nll. Documents without a teacher's score are excluded.
+
+    `own_BH` are the slots of a query's own hard negatives, in order.
+    """
+    group_BG = torch.cat([scores_BS.diagonal().unsqueeze(1), scores_BS.gather(1, own_BH)], dim=1)
+    allowed_BG = F.pad(negative_BS.gather(1, own_BH), (1, 0), value=True)
     valid_BG = allowed_BG & torch.isfinite(teacher_BG)
     teacher_BG = teacher_BG.nan_to_num() / params.teacher_temperature
     loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG, weight_B)
@@ -95,15 +109,16 @@ def make_step(
     dtype: torch.dtype,
     behind: int = 0,
     guide: Callable[[Batch], Batch] | None = None,
-) -> Callable[[int], dict[str, float]]:
+    gang: "Gang | None" = None,
+) -> Callable[[int], Figures]:
     """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds come before it.
 
-    `guide` takes likely positives from a batch's negatives (tasks.train.guide).
+    `guide` takes likely positives from a batch's negatives (tasks.train.guide). In a `gang`, a rank's share of the gradients.
     """
 
     batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
 
-    def backward(own: int) -> dict[str, float]:
+    def backward(own: int) -> Figures:
         step = behind + own
         batch = draw_batch(data, params, step)
         masked = guide(batch) if guide else batch
@@ -113,9 +128,9 @@ def make_step(
         held_UP = rows_UP >= 0
         sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
 
-        def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+        def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, Figures]:
             return batch_loss(best_passage(queries_BD @ documents_RD.T, torch.from_numpy(held_UP).to(device)), masked, params)
 
-        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step))
+        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step), gang)
 
     return backward

@@ -1,5 +1,7 @@
 """Scores with a gradient are the index's own; centroids written back are what faiss searches with."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,12 +12,15 @@ import pytest
 import torch
 
 from tasks.adore import documents as module
-from tasks.adore.documents import Centroids, Compressed, Exact, Rescored
+from tasks.adore.documents import Centroids, Compressed, Exact, Rescored, Shared
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.faiss_build import build
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
+from tasks.core.workers.gang import Gang
+from tests.fake_gpu import GPU, FakeGpu, fake_gpu
+from tests.gangs import as_ranks
 
 ROWS, WIDTH = 300, 8
 CPU = torch.device("cpu")
@@ -60,18 +65,35 @@ def built(embeddings: Embeddings, factory: str) -> faiss.Index:
 
 
 @pytest.mark.parametrize("room", [2**30, 0])
-def test_shards_together_give_what_they_give_alone(
-    embeddings: Embeddings, queries: np.ndarray, room: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_gpu_finds_what_a_cpu_finds(
+    embeddings: Embeddings,
+    queries: np.ndarray,
+    room: int,
+    dtype: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(module, "RESIDENT", room)
-    documents = Exact(embeddings, CPU)
-    assert (documents.resident is None) == (room == 0)
-    alone = documents.search(queries, 20)
-    documents.shards_at_once = 2
-    assert [(first, len(block)) for first, block in documents.blocks()] == [(0, 151), (151, 149)]
-    together = documents.search(queries, 20)
-    np.testing.assert_array_equal(together[1], alone[1])
-    np.testing.assert_allclose(together[0], alone[0], rtol=1e-6)
+    shutil.copytree(embeddings.folder, tmp_path / "of")
+    for shard in (tmp_path / "of").glob("[0-9]*.npy"):
+        np.save(shard, np.load(shard).astype(dtype))
+    write_manifest(tmp_path / "of", replace(embeddings.manifest, dtype=dtype), embeddings.folder / "tokens")
+    here = Exact(open_embeddings(tmp_path / "of"), CPU)
+    scores, rows = here.search(queries, 20)
+    with fake_gpu():
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (room or 100, 2**30))
+        documents = Exact(open_embeddings(tmp_path / "of"), GPU)
+        assert (documents.resident is None) == (room == 0)
+        for _ in range(2):  # the second time with what is known of the vectors
+            found = module.searched(documents, torch.from_numpy(queries).to(GPU), 20)
+            np.testing.assert_array_equal(found[1], rows)
+            np.testing.assert_allclose(found[0], scores, rtol=1e-5, atol=1e-6)
+        again = documents.scores(torch.from_numpy(queries).to(GPU), rows).cpu().numpy()
+        np.testing.assert_allclose(again, scores, rtol=1e-5, atol=1e-6)
+    said = capsys.readouterr().out
+    assert ("every step reads them from disk" in said) == (room == 0)
+    assert ("encode.dtype: float16" in said) == (room == 0 and dtype == "float32")
 
 
 def agree(documents: module.Documents, queries: np.ndarray) -> None:
@@ -100,6 +122,61 @@ def test_exact_search_and_scores(
     assert asked.grad is not None
     np.testing.assert_array_equal(asked.grad.numpy(), np.stack([vectors[299], np.zeros(WIDTH, np.float32)]))
     assert exact.search(queries, 10**6)[1].max() == ROWS - 1  # more than there are is all there are
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("room", [0, 1 << 30])
+def test_ranks_share_the_vectors_and_find_what_one_finds(
+    ranks: int, room: int, embeddings: Embeddings, queries: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bits and all; of four ranks over three shards one has nothing."""
+    monkeypatch.setattr(module, "RESIDENT", room)
+    exact = Exact(embeddings, CPU)
+    wanted, rows = exact.search(queries, 20), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
+    asked = torch.from_numpy(queries[:2]).requires_grad_()
+    scores = exact.scores(asked, rows)
+    scores.square().sum().backward()
+
+    def rank(gang: Gang) -> tuple[int, tuple[np.ndarray, np.ndarray], torch.Tensor, torch.Tensor | None]:
+        shared, own = Shared(embeddings, CPU, gang), torch.from_numpy(queries[:2]).requires_grad_()
+        found, again = shared.search(queries, 20), shared.scores(own, rows)
+        again.square().sum().backward()
+        return len(shared.own.embeddings), found, again, own.grad
+
+    found = as_ranks(ranks, rank)
+    assert sum(size for size, *_ in found) == ROWS and max(size for size, *_ in found) < ROWS
+    for _, (best, at), again, gradient in found:
+        np.testing.assert_array_equal(at, wanted[1])
+        np.testing.assert_array_equal(best, wanted[0])
+        assert torch.equal(again, scores) and asked.grad is not None and gradient is not None
+        assert torch.equal(gradient, asked.grad)
+    everything = as_ranks(ranks, lambda gang: Shared(embeddings, CPU, gang).search(queries, 10**6))[0][1]
+    assert (np.sort(everything[:, :ROWS], axis=1) == np.arange(ROWS)).all() and (everything[:, ROWS:] == -1).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: np.ndarray, dtype: str, tmp_path: Path) -> None:
+    """Bits and all, whichever type the vectors are held in."""
+    shutil.copytree(embeddings.folder, tmp_path / "of")
+    for shard in (tmp_path / "of").glob("[0-9]*.npy"):
+        np.save(shard, np.load(shard).astype(dtype))
+    write_manifest(tmp_path / "of", replace(embeddings.manifest, dtype=dtype), embeddings.folder / "tokens")
+    stored, rows = open_embeddings(tmp_path / "of"), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
+
+    def found(documents: module.Documents) -> list[np.ndarray]:
+        asked = torch.from_numpy(queries).to(GPU)
+        return [*module.searched(documents, asked, 20), documents.scores(asked[:2], rows).cpu().numpy()]
+
+    def rank(gang: Gang) -> list[np.ndarray]:
+        with FakeGpu():  # a mode is of one thread
+            return found(Shared(stored, GPU, gang))
+
+    with fake_gpu():
+        wanted = found(Exact(stored, GPU))
+        for ranks in (2, 4):
+            for ours in as_ranks(ranks, rank):
+                for one, other in zip(ours, wanted, strict=True):
+                    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("factory", ["Flat", "PQ4x4", "OPQ2_4,PQ2x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ2,IVF1,PQ2x8", "SQ8", "HNSW16"])

@@ -67,7 +67,7 @@ class Project:
         self.folder, self.encoder, self.monkeypatch = folder, encoder, monkeypatch
         folder.mkdir()
         self.params()
-        self.stage = import_module("tasks.encode.__main__")
+        self.stage, self.worker = import_module("tasks.encode.__main__"), import_module("tasks.encode.vectors")
 
     def params(self, dtype: str = "float32", precision: str = "fp32") -> None:
         (self.folder / "params.yaml").write_text(PARAMS.format(dtype=dtype, precision=precision))
@@ -84,10 +84,10 @@ class Project:
             return encode(*arguments, **more)
 
         with self.monkeypatch.context() as patch:
-            encode = self.stage.encode
+            encode = self.worker.encode
             patch.chdir(self.folder)
             patch.setattr(sys, "argv", self.argv())
-            patch.setattr(self.stage, "encode", counted)
+            patch.setattr(self.worker, "encode", counted)
             patch.setattr(self.stage, "boundaries", partial(boundaries, mean_rows=self.mean_rows))
             self.stage.main()
         self.rows = sum(computed)
@@ -133,8 +133,8 @@ def test_int8_where_the_cpu_multiplies_it_else_as_bf16(
     exact, vectors = made.run()[0], np.load(made.folder / "out/00000.npy")
     made.params(precision="int8")
     with monkeypatch.context() as patch:
-        patch.setattr(made.stage, "can_quantize", lambda *_: False)
-        patch.setattr(made.stage, "compute_dtype", lambda *_: torch.float32)
+        patch.setattr(made.worker, "can_quantize", lambda *_: False)
+        patch.setattr(made.worker, "compute_dtype", lambda *_: torch.float32)
         assert made.run()[0] == exact
     assert (
         "encode.precision: int8: needs a CPU with VNNI or AMX, and an encoder built like BERT; encodes in float32"

@@ -112,11 +112,12 @@ def test_a_late_duplicate_names_both_lines(prepare: Any) -> None:
 def test_a_hash_collision_is_not_a_duplicate(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few hash values, the second pass over the ids themselves decides."""
     from tasks.core.tables import id_sets
-    from tasks.prepare import corpus
+    from tasks.prepare import corpus, documents
 
     real = id_sets.hashes
     monkeypatch.setattr(id_sets, "hashes", lambda names: real(names) // 2**56)
-    monkeypatch.setattr(corpus, "hashes", lambda names: real(names) // 2**56)
+    for module in (corpus, documents):
+        monkeypatch.setattr(module, "hashes", lambda names: real(names) // 2**56)
     assert len(prepare(generated(9000, width=1)).documents) == 9000
 
 

@@ -7,8 +7,8 @@ import pytest
 from tasks.core.stage.params import load
 from tasks.core.text.chunks import Chunks
 from tasks.core.training.exposure import TEXT
-from tasks.pretrain import __main__ as entry
 from tasks.pretrain import exposure
+from tasks.pretrain import work as entry
 from tasks.pretrain.params import Pretrain
 
 

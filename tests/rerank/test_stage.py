@@ -33,7 +33,7 @@ def test_the_best_of_a_run_is_reordered_by_model_scores(
     rerank = import_module("tasks.rerank.__main__")
     places: list[Path] = []
     monkeypatch.setattr(
-        rerank, "corpus_texts", lambda *arguments, kept=rerank.corpus_texts: places.append(arguments[2]) or kept(*arguments)
+        rerank, "corpus_texts", lambda *arguments, kept=rerank.corpus_texts, **more: places.append(arguments[2]) or kept(*arguments, **more)
     )
     rerank.main()
     assert places[0].parent.parent == partial(Path("out")), "where the next attempt cleans up after a kill"

@@ -10,8 +10,8 @@ from tasks.core.stage.params import load
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY
-from tasks.reranker import __main__ as entry
 from tasks.reranker import exposure, step
+from tasks.reranker import work as entry
 from tasks.reranker.params import Reranker
 
 

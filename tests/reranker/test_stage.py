@@ -20,9 +20,12 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.mapped import store_texts
 from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.training.figures import read
+from tasks.core.workers.gang import Gang
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
 from tasks.reranker.step import make_step
+from tests.gangs import as_ranks
 
 GROUPS = Groups(
     np.array([0, 2]),
@@ -55,7 +58,7 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(tiny_reranker: Path, tmp_p
         model = load_classifier(tiny_reranker).eval()
         encoder = CrossEncoder(model, load_tokenizer(tiny_reranker), 64, batch_tokens, torch.device("cpu"))
         params = params_of(batch_queries=2, hard_negatives=7, batch_tokens=batch_tokens)
-        metrics = make_step(encoder, ["one", "two", "three"], texts, GROUPS, params, torch.float32)(0)
+        metrics = read(make_step(encoder, ["one", "two", "three"], texts, GROUPS, params, torch.float32)(0))
         gradients.append((metrics["loss"], model.classifier.weight.grad.clone()))
     drawn = draw_groups(GROUPS, params, 0)
     scorer = load_cross_encoder(tiny_reranker, 64, 8192, torch.device("cpu"), torch.float32)
@@ -66,6 +69,26 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(tiny_reranker: Path, tmp_p
     for loss, gradient in gradients:
         assert loss == pytest.approx(wanted, rel=1e-4)
         torch.testing.assert_close(gradient, gradients[0][1], atol=1e-5, rtol=1e-4)
+
+
+def test_ranks_add_up_to_one(tiny_reranker: Path, tmp_path: Path) -> None:
+    """Two groups, one at a time, on two ranks and on three; dropout off."""
+    texts = store_texts([f"document number {n} about thing {n * 7}" for n in range(7)], tmp_path / "t")
+    params = params_of(batch_queries=2, hard_negatives=7, batch_tokens=512)
+
+    def step(gang: Gang | None = None) -> tuple[dict[str, Any], torch.Tensor]:
+        model = load_classifier(tiny_reranker).eval()
+        encoder = CrossEncoder(model, load_tokenizer(tiny_reranker), 64, 512, torch.device("cpu"))
+        metrics = make_step(encoder, ["one", "two", "three"], texts, GROUPS, params, torch.float32, gang)(0)
+        if gang is not None:
+            gang.sum_gradients(model.parameters())
+        return {name: float(value) for name, value in metrics.items()}, model.classifier.weight.grad
+
+    metrics, gradient = step()
+    for ranks in (2, 3):
+        for found, summed in as_ranks(ranks, step):
+            assert found == pytest.approx(metrics, rel=1e-6)
+            torch.testing.assert_close(summed, gradient, atol=1e-6, rtol=1e-5)
 
 
 def run(project: Path, entry: str, monkeypatch: pytest.MonkeyPatch, out: str, checkpoint_seconds: int = 30) -> Path:

@@ -4,6 +4,7 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from tasks.core.stage.devices import Runtime
 from tasks.core.stage.files import folder_digest
 from tasks.core.stage.scratch import remove_finished
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import RANKED
+from tasks.core.workers.each import Alone
 from tasks.teacher import pieces
 
 Row = tuple[str, str, int, float]
@@ -133,7 +136,9 @@ def test_long_texts_are_scored_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(pieces, "TEXT", 40)
     rows = pa.table([["q"] * 20, [str(n) for n in range(20)], [1] * 20, [0.0] * 20], schema=RANKED)
-    found = pieces.Pieces(20, tmp_path / "documents.parquet", lambda query, place: (query, texts[place]), lengths, tmp_path).of(rows)
+    model = SimpleNamespace(texts=lambda query, place: (query, texts[place]), scores=lengths)
+    made = pieces.Pieces(20, tmp_path / "documents.parquet", tmp_path).scored([rows], Alone(Runtime()), pieces.Score(model))
+    ((_, found),) = made
     assert found.tolist() == list(map(len, texts))
     assert len(seen) > 5 and max(sum(len(q) + len(d) for q, d in part[:-1]) for part in seen) < 40
 

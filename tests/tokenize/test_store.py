@@ -19,6 +19,7 @@ from tasks.core.tables.schemas import QUERIES
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
+from tasks.tokenize import pieces
 from tasks.tokenize.params import Tokenize
 
 LETTERS = "abcdefghij    éüñßøłżЖдщ東京日本語한글🙂👩‍👩‍👧\u200b\u0301\t\n-.,'[]"
@@ -166,21 +167,21 @@ def test_long_documents_are_tokenized_a_few_at_a_time(
 ) -> None:
     """A batch is bounded by its text; the files are the same, to the row groups of the ids."""
     whole = folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}"))
-    module, sizes = import_module("tasks.tokenize.__main__"), list[int]()
-    real = module.write_tokens
+    sizes, real = list[int](), pieces.rows_by
 
-    def watched(folder: Path, batches: Any, *rest: Any) -> None:
-        def seen() -> Any:
-            for ids, texts in batches:
-                sizes.append(sum(len(text.encode()) for text in texts))
-                yield ids, texts
+    def watched(*settings: Any) -> Any:
+        def rows(ids: list[str], texts: list[str]) -> Any:
+            sizes.append(sum(len(text.encode()) for text in texts))
+            return real(*settings)(ids, texts)
 
-        real(folder, seen(), *rest)
+        return rows
 
-    monkeypatch.setattr(module, "write_tokens", watched)
-    monkeypatch.setattr(module, "cut", partial(module.cut, size=2000))
+    pieces._rows.cache_clear()
+    monkeypatch.setattr(pieces, "rows_by", watched)
+    monkeypatch.setattr(pieces, "cut", partial(pieces.cut, size=2000))
     assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}")) == whole
-    assert len(sizes) > 8 and max(sizes) <= 2000
+    assert len(sizes) > 4 and max(sizes) <= 2000
+    pieces._rows.cache_clear()
 
 
 def test_a_split_without_queries(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from tasks.core.models.folder import MODULE, OLD_POOLINGS, ROUTER, TOWERS, TRUNC
 from tasks.core.models.head import Head, write_module
 from tasks.core.models.layers import Layer, check_widths
 from tasks.core.models.limits import model_class
+from tasks.core.models.masks import attention_mask
 from tasks.core.models.pooling import places, pool
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -68,7 +69,8 @@ class Encoder(nn.Module):
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         more = {"position_ids": places(mask_BL), "use_cache": False} if self.causal else {}
-        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL, **more).last_hidden_state
+        attended = attention_mask(mask_BL, self.transformer.config)
+        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=attended, **more).last_hidden_state
         return self.finish(pool(hidden_BLH, mask_BL, self.shape.pooling))
 
     def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """A cross-encoder: one score for query and document read together. Any sequence classifier of one label."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from tasks.core.models.folder import refuse_adapters
+from tasks.core.models.masks import attention_mask
 from tasks.core.stage.devices import best_batch_tokens, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -32,6 +33,12 @@ class CrossEncoder:
     batch_tokens: int
     device: torch.device
 
+    def logits(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Logits [B, 1] of tokenized pairs."""
+        mask = attention_mask(tensors["attention_mask"], self.model.config)
+        logits: torch.Tensor = self.model(**{**tensors, "attention_mask": mask}).logits
+        return logits
+
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Floats:
         """The logit of every (query, document), float32 [P]; UserError if one is not finite."""
         if not pairs:
@@ -42,7 +49,7 @@ class CrossEncoder:
             for batch in cut_by_budget(np.array([len(ids) for ids in encoded["input_ids"]]), self.batch_tokens):
                 rows = {name: [values[n] for n in batch] for name, values in encoded.items()}
                 tensors = self.tokenizer.pad(rows, return_tensors="pt").to(self.device)
-                found[batch] = self.model(**tensors).logits[:, 0].float().cpu().numpy()
+                found[batch] = self.logits(tensors)[:, 0].float().cpu().numpy()
         if not np.isfinite(found).all():
             raise UserError("the reranker returns NaN or infinity for a pair; choose another model or set precision: fp32")
         return found

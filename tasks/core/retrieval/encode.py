@@ -1,6 +1,7 @@
 """Texts to vectors: batches of similar length under a token budget, no gradients.
 
-On a CPU encoders built like BERT run packed (`tasks.core.retrieval.packed`). Everything else is padded and goes through `Encoder`.
+Encoders built like BERT run packed (`tasks.core.retrieval.packed`), on a GPU if torch has the attention for it. Everything else is
+padded and goes through `Encoder`.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def encode(
                 ids_BL, mask_BL = tokens.padded(rows[batch], int(lengths[batch[0]]))
                 out_RD[batch] = encoder(ids_BL.to(device), mask_BL.to(device)).cpu().numpy()
             else:
-                out_RD[batch] = packed.vectors(tokens, rows[batch], lengths[batch]).numpy()
+                out_RD[batch] = packed.vectors(tokens, rows[batch], lengths[batch]).cpu().numpy()
             done(len(batch))
     return out_RD
 

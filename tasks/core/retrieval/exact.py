@@ -3,15 +3,27 @@
 Q queries, R rows (a row is a passage of a document), D width, K rows kept.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from tasks.core.retrieval.gpu.exact import rows_at_once, search
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
+
+
+@dataclass(frozen=True)
+class Reread:
+    """Blocks that may be passed over more than once: `read` begins from the first."""
+
+    read: Callable[[], Iterator[tuple[int, npt.NDArray[np.floating] | torch.Tensor]]]
+
+    def __iter__(self) -> Iterator[tuple[int, npt.NDArray[np.floating] | torch.Tensor]]:
+        return self.read()
 
 
 def exact_search(
@@ -23,11 +35,14 @@ def exact_search(
 ) -> tuple[Floats, Ints]:
     """The rows of largest inner product: scores float32 [Q, k + MARGIN] and rows int64 [Q, k + MARGIN].
 
-    `blocks` are (first row, vectors [R_b, D]); tensors are taken as they are, on `device` and finite. Where there are fewer
+    `blocks` are (first row, vectors [R_b, D]); tensors are taken as they are, on `device` and finite. A GPU (see
+    tasks.core.retrieval.gpu.exact) may pass over them twice. Where there are fewer
     rows, scores are -inf and rows -1. `done` is called with the number of rows of each block. UserError for a vector that is not finite.
     """
-    queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(device)
     keep = k + MARGIN
+    if device.type == "cuda":
+        return search(queries_QD, blocks, keep, device, done, rows=rows_at_once(queries_QD.shape[1], device))
+    queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(device)
     best = torch.full((len(queries), keep), -torch.inf, device=device)
     best_rows = torch.full((len(queries), keep), -1, dtype=torch.int64, device=device)
     for first, block in blocks:

@@ -14,6 +14,7 @@ import torch
 
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors
+from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
@@ -37,11 +38,11 @@ class Recipe(Protocol):
     def seed(self) -> int: ...
 
 
-def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") -> Any:
+def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *, gpu: FaissGpu | None = None) -> Any:
     """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train.
 
     PCA and the graph of an HNSW are made on one thread: their bits would depend on the number of threads. OPQ's do depend on it, as
-    its hundreds of clusterings on one thread would take too long.
+    its hundreds of clusterings on one thread would take too long. On a `gpu`, inverted lists are clustered and filled, if faiss can.
     """
     width = embeddings.manifest.width
     threads = torch.get_num_threads()
@@ -53,19 +54,45 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory") ->
         with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
             prepared = train_transforms(index, sample, threads)
             if "_HNSW" in params.factory:
-                fill_centroids(index, prepared, threads)
-            index.train(sample)
+                fill_centroids(index, prepared, threads, gpu)
+            with clustered_on(gpu, index):
+                index.train(sample)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
+    target = index
+    if gpu:
+        if why := without_gpu(index):
+            print(f"index {params.factory}: on the CPU: {why}")
+        else:
+            with faiss_errors(f"{params.factory}, which does not go to the GPU", key):
+                target = gpu.copy(index, len(embeddings))
     if "HNSW" in params.factory:  # its graph depends on the order of threads
         faiss.omp_set_num_threads(1)
     for _, block in embeddings.blocks():
         with faiss_errors(f"{params.factory}, which takes no vectors", key):
-            index.add(np.array(block, dtype=np.float32))
+            target.add(np.array(block, dtype=np.float32))
         progress.advance(len(block))
     progress.close()
     faiss.omp_set_num_threads(threads)
+    if target is not index:
+        index = faiss.index_gpu_to_cpu(target)
+        set_effort(index, params)
     return index
+
+
+@contextmanager
+def clustered_on(gpu: FaissGpu | None, index: Any) -> Iterator[None]:
+    """Within, `train` assigns vectors to the centroids of inverted lists on the `gpu`."""
+    inverted: Any = faiss.try_extract_index_ivf(index) if gpu else None
+    if gpu is None or inverted is None:
+        yield
+        return
+    assigning = gpu.flat(inverted.d, inverted.metric_type)
+    inverted.clustering_index = assigning
+    try:
+        yield
+    finally:
+        inverted.clustering_index = None  # faiss does not own it
 
 
 def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
@@ -88,14 +115,14 @@ def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
     return vectors
 
 
-def fill_centroids(index: Any, vectors: Floats, threads: int) -> None:
+def fill_centroids(index: Any, vectors: Floats, threads: int, gpu: FaissGpu | None = None) -> None:
     """The centroids of an IVF that stand in an HNSW: clustered on all threads, put into its graph on one, as `train` would do on one.
 
     `vectors` is the sample as the IVF sees it. `train` then finds this done (faiss, Level1Quantizer::train_q1).
     """
     ivf = faiss.extract_index_ivf(index)
     clustering = faiss.Clustering(ivf.d, ivf.nlist, ivf.cp)
-    clustering.train(vectors, faiss.IndexFlatL2(ivf.d))
+    clustering.train(vectors, gpu.flat(ivf.d, faiss.METRIC_L2) if gpu else faiss.IndexFlatL2(ivf.d))
     faiss.omp_set_num_threads(1)
     faiss.downcast_index(ivf.quantizer).add(faiss.vector_to_array(clustering.centroids).reshape(ivf.nlist, ivf.d))
     faiss.omp_set_num_threads(threads)

@@ -1,10 +1,11 @@
-"""Encoders built like BERT (Devlin et al. 2019) without padding: faster inference on a CPU.
+"""Encoders built like BERT (Devlin et al. 2019) without padding: faster inference, on a CPU and on GPUs with flash attention.
 
 The tokens of a batch's rows are concatenated in one matrix, so no linear layer, activation, or norm is spent on
 padding and no attention on masked keys. In float32, buffers are reused by every layer, and biases and residuals are part of
 the matrix products. In bfloat16, oneDNN's linear layers do that: weights are reordered once per call of `encode`, and bias, GELU, and
 residual are added before a sum is rounded. Attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16 before the
-softmax, as transformers' own eager attention does. `tasks.core.retrieval.int8` is the arithmetic of quantized layers.
+softmax, as transformers' own eager attention does. `tasks.core.retrieval.int8` is the arithmetic of quantized layers,
+`tasks.core.retrieval.gpu.varlen` has a GPU's layers.
 
 Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), H hidden width, I inner width, A attention heads.
 """
@@ -19,6 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
+from tasks.core.retrieval.gpu.varlen import has_varlen_layers, varlen_layers
 from tasks.core.retrieval.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
@@ -48,15 +50,13 @@ class Packed:
         transformer = encoder.transformer
         config = transformer.config
         known = config.model_type in FIRST_POSITION and hasattr(transformer, "encoder") and not config.is_decoder
-        if (
-            not known
-            or encoder.shape.pooling not in ("cls", "mean")
-            or device.type != "cpu"
-            or torch.is_autocast_enabled("cpu")
-            or encoder.training
-        ):
+        if not known or encoder.shape.pooling not in ("cls", "mean") or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
-        if int8:
+        if device.type != "cpu":
+            if not has_varlen_layers(transformer, device):
+                return None
+            layers: Layers = varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer])
+        elif int8:
             layers = int8_layers(transformer)
         elif transformer.dtype == torch.float32:
             layers = plain_layers(transformer)
@@ -68,20 +68,25 @@ class Packed:
         return cls(encoder, config.pad_token_id + 1 if first is None else first, layers)
 
     def vectors(self, tokens: Tokens, rows: Ints, lengths_B: Ints) -> torch.Tensor:
-        """Vectors [B, D] of `rows`; `lengths_B` must not increase."""
+        """Vectors [B, D] of `rows`, where the encoder is; `lengths_B` must not increase."""
+        device = next(self.encoder.parameters()).device
         starts_B = np.cumsum(lengths_B) - lengths_B
         total = int(lengths_B.sum())
-        ids_T = np.full(_whole(total), tokens.pad, dtype=np.int64)
+        ids_T = np.full(_whole(total) if device.type == "cpu" else total, tokens.pad, dtype=np.int64)
         ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
         places_T = np.zeros(len(ids_T), dtype=np.int64)
         places_T[:total] = np.arange(total) - np.repeat(starts_B, lengths_B)
-        positions_T = torch.from_numpy(places_T + self.first_position)
-        embedded_TH = self.encoder.transformer.embeddings(input_ids=torch.from_numpy(ids_T)[None], position_ids=positions_T[None])[0]
+        positions_T = torch.from_numpy(places_T + self.first_position).to(device)
+        given_T = torch.from_numpy(ids_T).to(device)
+        embedded_TH = self.encoder.transformer.embeddings(input_ids=given_T[None], position_ids=positions_T[None])[0]
         hidden_TH = self.layers(embedded_TH, lengths_B).float()
         if self.encoder.shape.pooling == "cls":
-            pooled_BH = hidden_TH[torch.from_numpy(starts_B)]
-        else:
-            pooled_BH = torch.segment_reduce(hidden_TH[:total], "mean", lengths=torch.from_numpy(lengths_B))
+            pooled_BH = hidden_TH[torch.from_numpy(starts_B).to(device)]
+        else:  # unsafe: without reading the lengths back to check them
+            lengths = torch.from_numpy(lengths_B).to(device)
+            pooled_BH = torch.segment_reduce(hidden_TH[:total], "mean", lengths=lengths, unsafe=device.type != "cpu")
+        if device.type != "cpu":
+            return self.encoder.finish(pooled_BH)
         spare = _whole(len(rows)) - len(rows)
         return self.encoder.finish(F.pad(pooled_BH, (0, 0, 0, spare)))[: len(rows)]
 

@@ -11,7 +11,7 @@ import torch
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors, encode
-from tasks.core.retrieval.exact import exact_search
+from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats, Ids, ranked_tables, rows_needed
 from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
 from tasks.core.stage.errors import UserError
@@ -58,7 +58,7 @@ def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, d
     embeddings.refuse_other_width(queries_QD.shape[1])
     progress = Progress("search", len(embeddings), "passages")
     found = exact_search(
-        queries_QD, embeddings.blocks(), min(rows_needed(depth, embeddings.owners()), len(embeddings)), device, progress.advance
+        queries_QD, Reread(embeddings.blocks), min(rows_needed(depth, embeddings.owners()), len(embeddings)), device, progress.advance
     )
     progress.close()
     return found
@@ -85,19 +85,13 @@ def ranked_queries(
     skip: int = 0,
     excluded: Ints | None = None,
     size: int | None = None,
-    kept: Callable[[int, Iterator[pa.Table]], Iterator[pa.Table]] = lambda _, tables: tables,
 ) -> Iterator[pa.Table]:
     """Ranked documents (see `ranked_tables`) of any number of queries; `search` returns `rows` results for each of a part of them.
 
-    Parts have `size` queries (none: `part_size`). `kept` receives the first query of each part and its lazily searched tables,
-    and returns the tables to use instead.
+    Parts have `size` queries (none: `part_size`).
     """
     size = size or part_size(rows)
-
-    def part(start: int) -> Iterator[pa.Table]:
+    for start in range(0, len(queries_QD), size):
         scores, found = search(queries_QD[start : start + size])
         left_out = None if excluded is None else excluded - start * len(document_ids)
         yield from ranked_tables(scores, found, query_ids.slice(start, size), document_ids, owners, depth, skip, left_out)
-
-    for start in range(0, len(queries_QD), size):
-        yield from kept(start, part(start))

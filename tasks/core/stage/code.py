@@ -30,6 +30,10 @@ NEUTRAL = {
     "tasks.core.stage.entry": "starts and ends a stage",
     "tasks.core.stage.errors": "text of errors: a stage that fails has no artifact",
     "tasks.core.stage.progress": "what is shown while a stage runs",
+    "tasks.core.workers.attempts": "the order in which pieces of work are given out; each is computed by its stage's code",
+    "tasks.core.workers.cluster": "passes pieces and results between a stage and a Ray cluster",
+    "tasks.core.workers.pool": "passes pieces and results between a stage and its processes",
+    "tasks.core.workers.together": "starts the ranks of a training, and starts them again; what they compute is their stage's code",
 }
 # Calls whose literal text is shown but never stored (raised exceptions are too), and keywords that contain nothing else.
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}

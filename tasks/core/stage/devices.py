@@ -4,7 +4,7 @@ import ctypes
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -17,6 +17,9 @@ from tasks.core.stage.params import Params, read_yaml, validate
 Precision = Literal["bf16", "fp32"]
 RUNTIME_FILE = Path("runtime.yaml")
 RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage records threads, device, and arithmetic
+GRAPH_TOKENS = 16384  # on a CPU, and at least
+ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
+STATE_BYTES = 12  # of a weight: its gradient and two moments
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -24,18 +27,23 @@ class Runtime(Params):
     """Settings that must not change a result: the content of runtime.yaml, which is optional and not tracked by DVC."""
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto uses the first GPU, else the CPU")
-    threads: int | None = Field(None, ge=1, description="CPU threads; none: one per core. Another count may change last bits")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads, of each worker where there are several; none: one per core, shared by the workers. Another count may "
+        "change last bits",
+    )
     slots: int = Field(1, ge=1, description="how many stages that need a device run at once without a GPU; give each its share of threads")
     checkpoint_seconds: float = Field(
         30.0,
         ge=0,
         description="between two checkpoints of a training, or 20 times what one takes if longer; a kill loses at most this. 0: every step",
     )
-    graph_tokens: int = Field(
-        16384,
-        ge=0,
-        description="tokens of a training step whose activations stay in memory (fp32, texts of 64 tokens: about 3 GiB for "
-        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); the rest are encoded twice",
+    graph_tokens: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto",
+        description="tokens of a training step whose activations stay in memory (fp32, texts of 64 tokens: 16,384 take about 3 GiB for "
+        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); the rest are encoded twice. auto: 16,384 on a CPU, as many as half of "
+        "a GPU's free memory is estimated to hold",
     )
     shard_store_gib: float = Field(
         8.0, ge=0, description="disk for finished embedding shards, GiB; the least recently used are removed first"
@@ -122,6 +130,17 @@ def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
     for weight in module.parameters():
         weight.data = weight.data.to(dtype)
     return module
+
+
+def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, config: Any) -> int:
+    """`graph_tokens` of the runtime for training `module`, whose transformer has the configuration `config`. Changes no result."""
+    if runtime.graph_tokens != "auto":
+        return runtime.graph_tokens
+    if device.type != "cuda":
+        return GRAPH_TOKENS
+    state = STATE_BYTES * sum(weight.numel() for weight in module.parameters())
+    token = ACTIVATION_BYTES * int(config.num_hidden_layers) * int(config.hidden_size)
+    return max(GRAPH_TOKENS, (torch.cuda.mem_get_info(device)[0] - state) // 2 // token)
 
 
 def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:

@@ -110,20 +110,27 @@ def one_line_errors() -> Iterator[None]:
     """Turn a user error, or a full, failing, or forbidden disk, into one line on stderr, a record for the caller, and exit status 2."""
     try:
         yield
-    except UserError as error:
-        problem = error.problem
     except Exception as error:
-        if message := disk_fault(error):
-            problem = DiskError(message).problem
-        elif message := memory_fault(error):
-            problem = MemoryFull(message).problem
-        else:
+        known = user_error(error)
+        if known is None:
             raise
+        problem = known.problem
     else:
         return
     print(f"retemper: {problem.message}", file=sys.stderr)
     report([problem])
     raise SystemExit(USER_ERROR)
+
+
+def user_error(error: Exception) -> UserError | None:
+    """`error` if it is a user's, or the one that a full, failing, or forbidden disk or a full GPU is for the user; None for a bug."""
+    if isinstance(error, UserError):
+        return error
+    if message := disk_fault(error):
+        return DiskError(message)
+    if message := memory_fault(error):
+        return MemoryFull(message)
+    return None
 
 
 def report(problems: Sequence[Problem]) -> None:

@@ -9,36 +9,52 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TypeVar
 
 from tasks.core.stage.entry import PR_SET_PDEATHSIG
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Invalid, UserError
+from tasks.core.stage.params import read_yaml
+from tasks.core.stage.scratch import seal, sealed
 
+RUNTIME = Path("runtime.yaml")  # tasks.core.stage.devices reads all of it, and imports PyTorch
 AHEAD = 3  # pieces of work in flight per process; this bounds memory
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 
-def cores() -> int:
-    """The CPU cores that this process may use."""
+def available_cores() -> int:
+    """The CPU cores that the system lets this process use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int) -> Iterator[Result]:
-    """`function` of each piece of `work`, in order, computed by `processes` processes; a single piece starts none.
+def cores() -> int:
+    """The CPU cores that this process may use: at most `threads` of runtime.yaml."""
+    there = available_cores()
+    threads = read_yaml(RUNTIME).get("threads") if RUNTIME.exists() else None
+    if threads is None:
+        return there
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise Invalid(where=f"{RUNTIME}: threads", found=repr(threads), expected="a whole number of 1 or more", remedy="fix it")
+    return min(there, threads)
+
+
+def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int, alone: int = 1) -> Iterator[Result]:
+    """`function` of each piece of `work`, in order, computed by `processes` processes; up to `alone` pieces start none.
 
     `function`, pieces, and results pass between processes, so `function` must be at module level (or a partial of such a function).
     UserError if a process is killed.
     """
     rest = iter(work)
-    first = list(islice(rest, 2))
-    if processes == 1 or len(first) < 2:
+    first = list(islice(rest, alone + 1)) if processes > 1 else []
+    if len(first) <= alone:
         yield from map(function, first)
         yield from map(function, rest)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_tie, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
             for piece in (part for source in (first, rest) for part in source):
@@ -56,8 +72,31 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _tie(parent: int) -> None:
-    """Make a worker end with its stage, even if the stage is killed."""
+def resumable(function: Callable[[Work, Path], None], work: Iterable[Work], folder: Path, processes: int) -> Iterator[Path]:
+    """The files of results of each piece of `work`, in order; `function` writes one. Files in `folder` that are intact are kept.
+
+    `folder` (tasks.core.stage.scratch) belongs to this work alone: a file is known by the number of its piece.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    yield from in_order(partial(_make, function), ((folder / f"{number:06}", piece) for number, piece in enumerate(work)), processes)
+
+
+def _make(function: Callable[[Work, Path], None], place: tuple[Path, Work]) -> Path:
+    path, piece = place
+    if not sealed(path):
+        function(piece, path)
+        seal(path)
+    return path
+
+
+def _begin(parent: int) -> None:
+    """Begin as a worker that ends with its stage. A tokenizer in it has one thread: the others have workers."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tie(parent)
+
+
+def tie(parent: int) -> None:
+    """Make this process, a worker, end with its stage, even if the stage is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

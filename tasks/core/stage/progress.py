@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # rich costs a process 60 ms: it is imported where there is a
 T = TypeVar("T")
 LOG_SECONDS = 30.0
 LIVE = "RETEMPER_LIVE"  # set by a flow that runs on a terminal: it shows lines that begin with \r, and keeps them out of logs
+SILENT = "RETEMPER_SILENT"  # set in a worker: only its stage shows progress
 LIVE_SECONDS = 0.5
 DRAWN_SECONDS = 0.1
 
@@ -31,8 +32,9 @@ class Progress:
         self.what, self.total, self.unit = what, total, unit
         self.done = self.resumed = 0
         self.start = self.told = self.passed = time.monotonic()
+        self.silent = bool(os.environ.get(SILENT))
         self.terminal = drawable(sys.stderr)
-        self.live = bool(os.environ.get(LIVE)) and not self.terminal
+        self.live = bool(os.environ.get(LIVE)) and not self.terminal and not self.silent
         self._bar: rich.TaskID | None = None
 
     def skip(self, count: int) -> None:
@@ -56,6 +58,8 @@ class Progress:
         self._tell(self._line(time.monotonic(), note), ended=True)
 
     def _tell(self, line: str, ended: bool = False) -> None:
+        if self.silent:
+            return
         if not self.terminal:
             print(line, file=sys.stderr, flush=True)
             return

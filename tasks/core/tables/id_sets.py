@@ -29,7 +29,11 @@ class Ids:
         self._hashes = array("Q")
 
     def add(self, ids: Sequence[str]) -> None:
-        self._hashes.frombytes(hashes(ids).tobytes())
+        self.extend(hashes(ids))
+
+    def extend(self, found: Hashes) -> None:
+        """Add ids by their `hashes`."""
+        self._hashes.frombytes(found.tobytes())
 
     def __len__(self) -> int:
         return len(self._hashes)

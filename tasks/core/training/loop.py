@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from dvclive import Live
@@ -23,9 +24,12 @@ from tasks.core.stage.errors import Corrupt, UserError
 from tasks.core.stage.files import new_file, read_json, write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.training.cpu_dropout import CheapDropout
+from tasks.core.training.figures import Figures, Metrics, read
 from tasks.core.training.optimizers import linear_schedule
 
-Metrics = dict[str, float]
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
+
 POINTS = 500  # points per curve at most
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
@@ -79,7 +83,7 @@ class Validation:
 def fit(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    backward: Callable[[int], Metrics],
+    backward: Callable[[int], Figures],
     schedule: Schedule,
     scratch: Path,
     curves: Path,
@@ -87,6 +91,7 @@ def fit(
     what: str,
     clipped: nn.Module | None = None,
     validation: Validation | None = None,
+    gang: "Gang | None" = None,
 ) -> int:
     """Train `module` in place for `schedule.steps` steps; returns how many its weights have had, fewer only under `validation`.
 
@@ -94,22 +99,27 @@ def fit(
     `loss`. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part
     of `module` whose gradient is clipped, if not all of it. UserError for a loss or a
     gradient that is not finite: the last checkpoint is kept.
+
+    In a `gang`, `backward` leaves a rank's share of the gradients, which are summed here; every rank steps alike, and only the first
+    reads the checkpoint, validates, and writes.
     """
+    first = gang is None or gang.first
     factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
     peaks = [group["lr"] for group in optimizer.param_groups]
-    start, history = load_checkpoint(scratch / CHECKPOINT, module, optimizer)
+    start, history = begin(scratch / CHECKPOINT, module, optimizer, gang)
     progress = Progress(what, schedule.steps, "steps")
     progress.skip(start)
     saved, taken = time.monotonic(), 0.0
     dropout = CheapDropout() if next(module.parameters()).device.type == "cpu" else nullcontext()
-    with Live(str(curves), dvcyaml=None, save_dvc_exp=False, report=None, monitor_system=False) as live:
+    with live_curves(curves) if first else nullcontext() as live:
         for point in history:
             log_point(live, point)
         for step in range(start, schedule.steps + 1):
             if validation and validation.due(step, schedule.steps, history):
-                history.append({"step": step, validation.name: validation.measure()})
+                value = validation.measure() if first else math.nan
+                history.append({"step": step, validation.name: value if gang is None else gang.said(value)})
                 log_point(live, history[-1])
-                if validation.keep_best and validation.best(history)[0] == step:
+                if first and validation.keep_best and validation.best(history)[0] == step:
                     save_checkpoint(scratch / BEST, step, history, module, optimizer)
             if step == schedule.steps or (validation and validation.over(history)):
                 break
@@ -117,34 +127,42 @@ def fit(
                 group["lr"] = peak * factor(schedule.first + step)
             optimizer.zero_grad(set_to_none=True)
             with dropout:
-                metrics = backward(step)
-            norm = float(nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip))
+                figures = backward(step)
+            if gang is not None:
+                gang.sum_gradients(module.parameters())
+            gradient_norm = nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip)
+            metrics = read({**figures, "gradient_norm": gradient_norm})
+            norm = metrics["gradient_norm"]
             if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
-                if all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # unchanged since the previous step
+                if first and all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # unchanged since the previous step
                     save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
+                if gang is not None:
+                    gang.wait()  # until that is written
                 raise UserError(
                     f"{what}: step {step}: loss {metrics['loss']}, gradient norm {norm}, expected finite values; "
                     f"decrease lr or increase temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
                 )
             optimizer.step()
             if plotted(step, schedule.steps):
-                history.append({"step": step, **metrics, "gradient_norm": norm, "lr": optimizer.param_groups[0]["lr"]})
+                history.append({"step": step, **metrics, "lr": optimizer.param_groups[0]["lr"]})
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
             began = time.monotonic()
             wait = max(checkpoint_seconds, CHECKPOINT_SHARE * taken) if checkpoint_seconds else 0.0
-            if began - saved >= wait and step + 1 < schedule.steps:
+            if first and began - saved >= wait and step + 1 < schedule.steps:
                 save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
                 saved = time.monotonic()
                 taken = saved - began
     progress.close()
+    if gang is not None:
+        gang.check_same(_crc(trained_weights(module), {}), what)
     if not validation:
         return schedule.steps
     best, value = validation.best(history)
     kept = best if validation.keep_best else step
     last = history[-1][validation.name]
     print(f"{what}: best {validation.name} {value:.4f} after {best} steps, last {last:.4f}; the weights after {kept} steps are kept")
-    if kept != step:
+    if first and kept != step:
         _restore(scratch / BEST, best, module, optimizer)
     return kept
 
@@ -154,8 +172,15 @@ def plotted(step: int, steps: int) -> bool:
     return step % max(1, steps // POINTS) == 0 or step == steps - 1
 
 
-def log_point(live: Live, point: Metrics) -> None:
-    """One point of every curve."""
+def live_curves(folder: Path) -> Live:
+    """DVCLive, writing curves into `folder` and nothing else."""
+    return Live(str(folder), dvcyaml=None, save_dvc_exp=False, report=None, monitor_system=False)
+
+
+def log_point(live: Live | None, point: Metrics) -> None:
+    """One point of every curve; nowhere, on a rank that does not write."""
+    if live is None:
+        return
     live.step = int(point["step"])
     for name, value in point.items():
         if name != "step":
@@ -201,13 +226,21 @@ def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: t
         optimizer.state[weight][key] = tensor.to(weight.device) if beside else tensor.clone()
 
 
+def trained_weights(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies on the CPU, or the weights themselves if they are there, of what is trained: `weights.NAME`."""
+    return {f"weights.{name}": p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
+
+
 def save_checkpoint(path: Path, step: int, history: list[Metrics], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Weights, optimizer state, curve and the next step's number in one file, written atomically."""
-    tensors = {f"weights.{name}": p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
-    tensors |= {f"state.{name}": tensor for name, tensor in state_tensors(module, optimizer).items()}
+    tensors = _tensors(module, optimizer)
     metadata = {"step": str(step), "history": json.dumps(history)}
     with new_file(path) as temporary:
         save_file(tensors, temporary, metadata=metadata | {"crc": _crc(tensors, metadata)})
+
+
+def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return trained_weights(module) | {f"state.{name}": tensor for name, tensor in state_tensors(module, optimizer).items()}
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
@@ -244,6 +277,17 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     _take(tensors, module, optimizer)
     print(f"resuming from step {metadata['step']}")
     return int(metadata["step"]), json.loads(metadata["history"])
+
+
+def begin(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, gang: "Gang | None") -> tuple[int, list[Metrics]]:
+    """`load_checkpoint`, by the first rank of a gang for all: the others take its weights and state, with or without a checkpoint."""
+    if gang is None:
+        return load_checkpoint(path, module, optimizer)
+    found = gang.said(load_checkpoint(path, module, optimizer) if gang.first else (0, []))
+    tensors = gang.copied(_tensors(module, optimizer))
+    if not gang.first:
+        _take(tensors, module, optimizer)
+    return found
 
 
 def _take(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -53,19 +53,43 @@ class Lamb(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         assert closure is None, "Lamb takes no closure"
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for w in group["params"]:
-                if w.grad is None:
-                    continue
-                state = self.state[w]
-                if not state:
-                    state["step"] = torch.tensor(0.0)
-                    state["exp_avg"] = torch.zeros_like(w)
-                    state["exp_avg_sq"] = torch.zeros_like(w)
-                state["step"] += 1
-                m = state["exp_avg"].mul_(beta1).add_(w.grad, alpha=1 - beta1)
-                v = state["exp_avg_sq"].mul_(beta2).addcmul_(w.grad, w.grad, value=1 - beta2)
-                u = (m / (v.sqrt() + group["eps"])).add_(w, alpha=group["weight_decay"])
-                norm_w, norm_u = w.norm().clamp(max=10), u.norm()
-                trust = torch.where((norm_w > 0) & (norm_u > 0), norm_w / norm_u, torch.ones_like(norm_u))
-                w.sub_(u * (group["lr"] * trust))
+            weights = [w for w in group["params"] if w.grad is not None]
+            for w in weights:
+                if not self.state[w]:
+                    self.state[w] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(w), "exp_avg_sq": torch.zeros_like(w)}
+            if weights:
+                (_together if weights[0].device.type == "cuda" else _one_by_one)(weights, [self.state[w] for w in weights], group)
+
+
+def _one_by_one(weights: list[torch.Tensor], states: list[Group], group: Group) -> None:
+    """A step of each weight in turn."""
+    beta1, beta2 = group["betas"]
+    for w, state in zip(weights, states, strict=True):
+        assert w.grad is not None
+        state["step"] += 1
+        m = state["exp_avg"].mul_(beta1).add_(w.grad, alpha=1 - beta1)
+        v = state["exp_avg_sq"].mul_(beta2).addcmul_(w.grad, w.grad, value=1 - beta2)
+        u = (m / (v.sqrt() + group["eps"])).add_(w, alpha=group["weight_decay"])
+        norm_w, norm_u = w.norm().clamp(max=10), u.norm()
+        trust = torch.where((norm_w > 0) & (norm_u > 0), norm_w / norm_u, torch.ones_like(norm_u))
+        w.sub_(u * (group["lr"] * trust))
+
+
+def _together(weights: list[torch.Tensor], states: list[Group], group: Group) -> None:
+    """The same step of all weights in few operations: a GPU takes longer to be given one than to compute it."""
+    beta1, beta2 = group["betas"]
+    gradients = [w.grad for w in weights if w.grad is not None]
+    steps, first, second = ([state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq"))
+    torch._foreach_add_(steps, 1)
+    torch._foreach_mul_(first, beta1)
+    torch._foreach_add_(first, gradients, alpha=1 - beta1)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
+    roots = torch._foreach_sqrt(second)
+    torch._foreach_add_(roots, group["eps"])
+    updates = torch._foreach_div(first, roots)
+    torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+    norm_w, norm_u = torch.stack(torch._foreach_norm(weights)).clamp(max=10), torch.stack(torch._foreach_norm(updates))
+    trust = torch.where((norm_w > 0) & (norm_u > 0), norm_w / norm_u, torch.ones_like(norm_u))
+    torch._foreach_mul_(updates, (group["lr"] * trust).unbind())
+    torch._foreach_sub_(weights, updates)

@@ -14,6 +14,7 @@ from tasks.core.retrieval.encode import encode, encode_texts
 from tasks.core.retrieval.packed import Packed, has_fused_layers
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens
+from tests.fake_gpu import GPU, fake_gpu
 
 CPU = torch.device("cpu")
 
@@ -143,8 +144,30 @@ def test_in_bf16_an_activation_that_onednn_does_not_fuse_is_kept() -> None:
     assert (np.linalg.norm(found - exact, axis=1) < 0.05 * np.linalg.norm(exact, axis=1)).all()
 
 
-def test_encoders_in_training_or_on_a_gpu_are_not_packed(tower: Encoder) -> None:
-    assert Packed.of(tower, CPU) is not None and Packed.of(tower, torch.device("cuda")) is None
+@pytest.mark.parametrize("budget", [1, 300, 10**5])
+def test_on_a_gpu_packed_vectors_are_as_near_to_float32_as_padded_ones(
+    budget: int, other: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [[2, *row] for row in random_rows(5, 40)]
+    exact = encode(other, tokens_of(rows), np.arange(40), 300, CPU)
+    found = {}
+    with fake_gpu() as gpu:
+        low = deepcopy(other).to(torch.bfloat16).to(GPU)
+        for packs in (True, False):
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, packs=packs: (8, 0) if packs else (7, 5))
+            assert (Packed.of(low, GPU) is not None) == (packs and other.transformer.config.model_type != "distilbert")
+            gpu.waited.clear()
+            batches: list[int] = []
+            found[packs] = encode(low, tokens_of(rows), np.arange(40), budget, GPU, batches.append)
+            if other.transformer.config.model_type != "distilbert":
+                assert len(gpu.waited) == len(batches), gpu.waited
+        assert Packed.of(deepcopy(other).to(GPU), GPU) is None, "flash attention has no float32"
+    error, usual = (np.linalg.norm(found[packs] - exact, axis=1) / np.linalg.norm(exact, axis=1) for packs in (True, False))
+    assert error.mean() < 1.25 * usual.mean() and error.max() < 0.1
+
+
+def test_encoders_in_training_are_not_packed(tower: Encoder) -> None:
+    assert Packed.of(tower, CPU) is not None
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert Packed.of(tower, CPU) is None
     low = deepcopy(tower).to(torch.bfloat16)

@@ -4,12 +4,13 @@ import ctypes
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from tasks.core.stage.devices import Runtime, choose_device, compute_dtype, place, read_runtime
+from tasks.core.stage.devices import Runtime, choose_device, compute_dtype, kept_tokens, place, read_runtime
 from tasks.core.stage.errors import UserError, one_line_errors
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -93,6 +94,18 @@ def test_freed_tensors_memory_is_not_unmapped() -> None:
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", MAPPED], cwd=root, capture_output=True, text=True, check=False)
     assert done.stdout == "1 True 0\n", done
+
+
+def test_a_gpu_keeps_as_many_graphs_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, config = torch.nn.Linear(100, 100, bias=False), SimpleNamespace(num_hidden_layers=12, hidden_size=768)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (60 << 30, 80 << 30))
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert kept_tokens(Runtime(), cpu, module, config) == 16384
+    assert kept_tokens(Runtime(), gpu, module, config) == ((60 << 30) - 12 * 100 * 100) // 2 // (64 * 12 * 768) == 54613
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 30, 80 << 30))
+    assert kept_tokens(Runtime(), gpu, module, config) == 16384, "never fewer than a CPU"
+    for device in (cpu, gpu):
+        assert kept_tokens(Runtime(graph_tokens=5), device, module, config) == 5
 
 
 def test_the_runtime_file_is_optional_and_checked(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.processes import in_order
+from tasks.core.stage.processes import cores, in_order, resumable
 
 FILES = list(map(Path, ["/", "/usr", "/usr/lib", "/no/such/file", "/usr/bin", "/tmp"]))
 
@@ -32,3 +32,35 @@ def test_a_killed_worker_is_a_one_line_error() -> None:
     with pytest.raises(UserError, match=r"a worker was killed by the system, most likely for lack of memory; .* run again") as refusal:
         list(in_order(signal.raise_signal, [signal.SIGKILL] * 9, 2))
     assert "\n" not in str(refusal.value)
+
+
+def test_threads_of_the_runtime_bound_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert cores() == 8
+    for text, wanted in (("threads: 3\n", 3), ("threads: 99\n", 8), ("slots: 2\n", 8)):
+        (tmp_path / "runtime.yaml").write_text(text)
+        assert cores() == wanted
+    (tmp_path / "runtime.yaml").write_text("threads: many\n")
+    with pytest.raises(UserError, match=r"runtime.yaml: threads: found 'many', expected a whole number of 1 or more; fix it"):
+        cores()
+
+
+def test_few_pieces_stay_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.core.stage.processes.ProcessPoolExecutor", None)
+    assert list(in_order(os.path.exists, FILES, 8, alone=len(FILES))) == [path.exists() for path in FILES]
+
+
+def test_pieces_are_made_once_and_damaged_ones_again(tmp_path: Path) -> None:
+    made = list[int]()
+
+    def write(piece: int, path: Path) -> None:
+        made.append(piece)
+        path.write_text(f"piece {piece}")
+
+    paths = list(resumable(write, range(5), tmp_path, 1))
+    assert [path.read_text() for path in paths] == [f"piece {n}" for n in range(5)]
+    paths[1].write_text("piece X")
+    paths[3].unlink()
+    assert list(resumable(write, range(6), tmp_path, 1))[:5] == paths
+    assert made == [0, 1, 2, 3, 4, 1, 3, 5]

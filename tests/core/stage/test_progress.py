@@ -150,3 +150,13 @@ def test_a_flow_on_a_terminal_gets_transient_lines(
         "encode: 4/10 rows, 7.5 s each, 0m30s, 0m45s left",
         "",
     ]
+
+
+def test_a_worker_shows_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RETEMPER_SILENT", "1")
+    monkeypatch.setenv("RETEMPER_LIVE", "1")
+    monkeypatch.setattr("tasks.core.stage.progress.LOG_SECONDS", 0.0)
+    progress = Progress("search", 9)
+    progress.advance(4)
+    progress.close()
+    assert capsys.readouterr().err == ""

@@ -11,7 +11,10 @@ from torch.nn import functional as F
 from tasks.core.models.bi_encoder import Encoder, load_transformer
 from tasks.core.models.folder import Shape
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.figures import read
 from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.workers.gang import Gang
+from tests.gangs import as_ranks
 
 CPU = torch.device("cpu")
 
@@ -41,7 +44,7 @@ def run(tower: Encoder, batch_tokens: int, graph_tokens: int) -> tuple[dict[str,
     word_VH = tower.transformer.get_input_embeddings().weight
     sparse: list[bool] = []  # after each chunk
     hook = word_VH.register_post_accumulate_grad_hook(lambda word: sparse.append(word.grad.is_sparse))
-    metrics = cached_backward(sides, contrast, batch_tokens, graph_tokens, CPU, torch.float32, (1, 2, 3))
+    metrics = read(cached_backward(sides, contrast, batch_tokens, graph_tokens, CPU, torch.float32, (1, 2, 3)))
     hook.remove()
     assert sparse[0] and not any(sparse[1:]), "the first chunk's gradient is sparse, and made dense before the next"
     assert not tower.transformer.get_input_embeddings().sparse, "the caller's module is as it was"
@@ -87,6 +90,41 @@ def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encode
             torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+@pytest.mark.parametrize("graph_tokens", [0, 90])
+def test_ranks_share_the_chunks_and_add_up_to_one(tower: Encoder, graph_tokens: int, ranks: int) -> None:
+    """Two towers; of seven ranks over six chunks, one has none. A weight of the loss itself counts once."""
+    towers = [tower.eval(), deepcopy(tower)]
+    queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22, 5, 17, 40], 2)
+    scale = torch.nn.Parameter(torch.tensor(0.05))
+
+    def step(gang: Gang | None = None) -> tuple[dict[str, float], int, list[torch.Tensor | None]]:
+        module = torch.nn.ModuleList(deepcopy(towers))
+        module.register_parameter("scale", torch.nn.Parameter(scale.detach().clone()))
+        encoded: list[int] = []
+        for each in list(module):
+            each.register_forward_hook(lambda _, __, vectors: encoded.append(len(vectors)))
+
+        def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+            return F.cross_entropy(queries_BD @ documents_RD.T / module.scale, torch.arange(len(queries_BD))), {}
+
+        sides = [Side(module[0], queries, np.arange(4)), Side(module[1], documents, np.arange(7))]
+        metrics = cached_backward(sides, loss, 45, graph_tokens, CPU, torch.float32, (1,), gang)
+        if gang is not None:
+            gang.sum_gradients(module.parameters())
+        return {name: float(value) for name, value in metrics.items()}, sum(encoded), [p.grad for p in module.parameters()]
+
+    metrics, texts, gradients = step()
+    found = as_ranks(ranks, step)
+    assert sum(own for _, own, _ in found) == texts if not graph_tokens else 11 <= sum(own for _, own, _ in found) <= texts
+    for told, _, summed in found:
+        assert told == metrics, "the same vectors, the same loss"
+        for gradient, wanted in zip(summed, gradients, strict=True):
+            assert (gradient is None) == (wanted is None)
+            if gradient is not None and wanted is not None:
+                torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("graph_tokens", [40, 90, 10_000])
 def test_kept_graphs_change_nothing_with_dropout(tower: Encoder, graph_tokens: int) -> None:
     """The second pass must draw the first one's dropout: else encoding twice differs from keeping the graph."""
@@ -117,7 +155,7 @@ def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
             assert queries.dtype == documents.dtype == torch.float32
             return contrast(queries, documents)
 
-        loss = cached_backward(sides, checked, 45, 0, CPU, dtype, (1, 2, 3))["loss"]
+        loss = read(cached_backward(sides, checked, 45, 0, CPU, dtype, (1, 2, 3)))["loss"]
         gradients = [p.grad for p in tower.parameters() if p.grad is not None]
         assert all(g.dtype == torch.float32 for g in gradients)
         found[dtype] = loss, torch.cat([g.flatten() for g in gradients])

@@ -3,14 +3,20 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
+from tasks.core.training import optimizers
 from tasks.core.training.optimizers import groups, linear_schedule, make_optimizer
+from tests.fake_gpu import GPU, fake_gpu
 
 
-def test_lamb_equals_a_plain_loop() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_lamb_equals_a_plain_loop(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """algorithms of DRhard's lamb.py: no bias correction, ||w|| clamped to 10, decay inside the update."""
+    if together:  # as on a GPU
+        monkeypatch.setattr(optimizers, "_one_by_one", optimizers._together)
     torch.manual_seed(1)
     module = nn.Linear(5, 4).double()
     with torch.no_grad():
@@ -33,6 +39,26 @@ def test_lamb_equals_a_plain_loop() -> None:
         optimizer.step()
     for name, parameter in module.named_parameters():
         np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-9)
+
+
+def test_lamb_on_a_gpu_is_that_of_a_cpu() -> None:
+    """In float32, to its rounding; without waiting for the GPU."""
+    found = []
+    for device in (torch.device("cpu"), GPU):
+        with fake_gpu() as gpu:
+            torch.manual_seed(1)
+            module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 2))
+            inputs = [torch.randn(4, 6) for _ in range(3)]
+            module.to(device)
+            optimizer = make_optimizer("lamb", module, lr=0.1, weight_decay=0.01)
+            for given in inputs:
+                module(given.to(device)).square().sum().backward()
+                optimizer.step()
+            assert not gpu.waited
+            found.append([weight.detach().cpu() for weight in module.parameters()])
+            assert {float(state["step"]) for state in optimizer.state.values()} == {3.0}
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_norms_and_biases_are_not_decayed() -> None:

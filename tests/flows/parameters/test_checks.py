@@ -1,12 +1,11 @@
 """Refusals of params.yaml: one line each, with file and key."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.parameters.checks import check, check_file, check_names, find_cycle
+from flows.parameters.checks import check, check_file
 from tasks.core.stage.errors import Invalid, Missing, UserError
 from tasks.core.stage.params import read_yaml
 
@@ -345,37 +344,6 @@ def test_a_missing_section_and_a_missing_field(sections: dict[str, Any]) -> None
     del sections["bm25"]
     with pytest.raises(UserError, match=r"^params.yaml: bm25: missing"):
         check(sections)
-
-
-def test_a_name_in_two_sections_of_one_namespace() -> None:
-    with pytest.raises(UserError, match=r"^p: rounds.costa: the name costa is taken by pretrain.costa"):
-        check_names({"pretrain": {"costa": {}}, "rounds": {"costa": {}}}, "p")
-    with pytest.raises(UserError, match=r"^p: mix.warmup: the name warmup is taken by mine.warmup"):
-        check_names({"rounds": {"warmup": {}}, "mine": {"warmup": {}}, "mix": {"warmup": {}}}, "p")
-
-
-def test_a_name_twice_in_one_section(tmp_path: Path) -> None:
-    file = tmp_path / "params.yaml"
-    file.write_text("rounds:\n  a: {}\n  a: {}\n")
-    with pytest.raises(UserError, match=rf"^{file}:\d+: not YAML"):
-        check_file(file)
-
-
-def test_cycles_are_found_exactly_where_there_are_some() -> None:
-    """Every graph of three names with up to two edges each, against the powers of its adjacency matrix."""
-    names = "abc"
-    choices = [list(edges) for size in range(3) for edges in itertools.combinations(names, size)]
-    for needs in itertools.product(choices, repeat=3):
-        graph = dict(zip(names, needs, strict=True))
-        reach = {(a, b) for a in names for b in graph[a]}
-        for _ in names:
-            reach |= {(a, d) for a, b in reach for c, d in reach if b == c}
-        cyclic = any((name, name) in reach for name in names)
-        path = find_cycle(graph)
-        assert bool(path) == cyclic, graph
-        if path:
-            assert path[0] == path[-1]
-            assert all(second in graph[first] for first, second in itertools.pairwise(path))
 
 
 def test_a_query_tower_may_rescore_with_the_vectors_of_its_round(sections: dict[str, Any]) -> None:

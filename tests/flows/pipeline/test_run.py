@@ -120,8 +120,8 @@ def test_a_slot_forgotten_by_the_server_ends_no_stage(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(flow, "concurrency", concurrency)
     monkeypatch.setenv("RETEMPER_DEVICE_LIMIT", "gpu-here")
-    with flow.shared_slot():
-        assert given == [{"name": "gpu-here", "occupy": 1, "strict": True, "raise_on_lease_renewal_failure": False}]
+    with flow.shared_slot(3):
+        assert given == [{"name": "gpu-here", "occupy": 3, "strict": True, "raise_on_lease_renewal_failure": False}]
 
 
 def test_a_refused_dry_run_leaves_the_parameters_frozen_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

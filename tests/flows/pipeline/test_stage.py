@@ -1,7 +1,9 @@
 """DVC's output as recorded (3.67), and which stage has the device."""
 
+import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.pipeline import stage as stages
-from flows.pipeline.stage import Slots, Transcript, find_devices, run_stage
+from flows.pipeline.stage import Slots, Transcript, devices_needed, find_devices, run_stage, spares_gpus
 from flows.process.processes import Processes
 from tasks.core.stage.errors import PROBLEM, Invalid, Problem, UserError, report
 
@@ -151,6 +153,64 @@ def test_a_device_serves_one_stage_at_a_time() -> None:
     assert not at_work
 
 
+def test_several_devices_are_taken_at_once() -> None:
+    """One that needs two waits until both are free, and then comes before those that asked later."""
+    slots, order = Slots(["0", "1", "2"]), list[str]()
+    release = {name: threading.Event() for name in "abcd"}
+
+    def work(name: str, count: int) -> None:
+        with slots.take(count) as env:
+            order.append(f"{name} {env['CUDA_VISIBLE_DEVICES']}")
+            assert release[name].wait(60)
+
+    threads = []
+    for name, count in (("a", 1), ("b", 1), ("c", 5), ("d", 1)):
+        threads.append(threading.Thread(target=work, args=(name, count)))
+        threads[-1].start()
+        if name in "ab":
+            until(lambda: len(order) == len(threads))
+        elif name == "c":
+            until(slots._turn.locked)  # it waits
+    assert order == ["a 0", "b 1"], "one is free, but c needs all three, and d came after c"
+    release["a"].set()
+    time.sleep(0.2)
+    assert len(order) == 2
+    release["b"].set()
+    until(lambda: len(order) == 3)
+    assert {*order[2].removeprefix("c ").split(",")} == {"0", "1", "2"}, "of five, the three that there are"
+    release["c"].set()
+    until(lambda: len(order) == 4)
+    release["d"].set()
+    for thread in threads:
+        thread.join()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_how_many_devices_a_stage_with_workers_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert devices_needed(["0", "1"], "pieces") == devices_needed(["0", "1"], "together") == 1
+    for text, gpus, cpus in (
+        ("workers: 2", 2, 1),
+        ("workers: 9", 3, 1),
+        ("workers: all", 3, 1),
+        ("workers: none", 1, 1),
+    ):
+        Path("runtime.yaml").write_text(f"{text}\n")
+        for kind in ("pieces", "together"):
+            assert devices_needed(["0", "1", "2"], kind) == gpus
+            assert devices_needed([""], kind) == cpus
+        assert devices_needed(["0", "1", "2"], None) == 1
+    Path("runtime.yaml").write_text("engine: ray\nworkers: all\n")
+    for devices in (["0", "1", "2"], [""]):
+        assert [devices_needed(devices, kind) for kind in ("pieces", "together", None)] == [0, 1, 1], "a training stays here"
+
+
 def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
@@ -172,6 +232,18 @@ def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("runtime.yaml").write_text("slots: many\n")
     with pytest.raises(UserError, match=r"^runtime.yaml: slots: found 'many', expected 1 or more$"):
         find_devices()
+
+
+def test_an_index_that_is_built_on_the_cpu_waits_for_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    for params, spared in (({}, True), ({"index": None}, True), ({"index": {"build": "cpu"}}, True), ({"index": {"build": "gpu"}}, False)):
+        Path("data/params.json").write_text(json.dumps(params))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+        assert spares_gpus("index@warmup") == spared
+        assert not spares_gpus("train@index")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert not spares_gpus("index@warmup"), "on a machine without GPUs it takes its turn"
 
 
 def test_a_driver_that_hangs_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from flows.parameters.checks import check
 from flows.projects.answers import data_seen_from, default_queries, read_data, seen_from, suggested_length
-from flows.projects.estimate import Known, Scaled, Size, disk_line, known, scaled, size_of, time_line
+from flows.projects.estimate import Known, Scaled, disk_line, known, scaled, time_line
+from flows.results.sizes import Size, size_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml
 from tasks.params import Parameters
@@ -146,6 +147,6 @@ def test_what_a_project_has_recorded_is_read(small_project: Any, tmp_path: Path,
 def test_the_size_of_data_is_what_is_read_of_it(parameters: Parameters) -> None:
     counts = {split: {"queries": number} for number, split in enumerate(("train", "dev", "test"))}
     stats = {"documents": {"count": 5, "words": {"mean": 20.0}}, "splits": counts}
-    assert size_of(stats, parameters) == Size(5, 0, 1, 2, pytest.approx(1.35 * 20 + 2))
+    assert size_of(stats, parameters.tokenize) == Size(5, 0, 1, 2, pytest.approx(1.35 * 20 + 2))
     stats["documents"]["words"] = {"mean": 500.0}  # type: ignore[index]
-    assert size_of(stats, parameters).tokens == 64
+    assert size_of(stats, parameters.tokenize).tokens == 64

@@ -1,0 +1,147 @@
+"""What the stages of a run may cost: time, memory and disk, by the records of how they were made before (flows.storage.makings).
+
+A record counts for its stage, whoever made it; the one of the current dvc.lock first, else the last one. Where it says how large the data
+was, time and disk are scaled to the data that is prepared now. Nothing else is guessed: a stage without a record is unknown.
+"""
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flows.process.display import clock
+from flows.repository.lock import entry_digest, read_lock
+from flows.results.sizes import Size, current_size, outs, work
+from flows.storage import links, makings
+from flows.storage.cache import cache_folder
+from tasks.core.stage.errors import DiskError, UserError
+from tasks.core.stage.params import FROZEN, read_parameters
+
+PREPARE = "prepare"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a stage may cost; None where no record says. `since`: what it is estimated from."""
+
+    stage: str
+    seconds: float | None = None
+    peak_mib: float | None = None
+    bytes: int | None = None
+    since: str = "unknown"
+
+    @property
+    def line(self) -> str:
+        """`train@star: about 3m10s, 1,850 MiB of memory, 0.09 GiB of disk (made 2026-11-24)`."""
+        parts = [
+            f"about {clock(self.seconds)}" if self.seconds is not None else "",
+            f"{self.peak_mib:,.0f} MiB of memory" if self.peak_mib else "",
+            f"{self.bytes / 2**30:,.2f} GiB of disk" if self.bytes is not None else "",
+        ]
+        told = ", ".join(filter(None, parts))
+        return f"{self.stage}: {told} ({self.since})" if told else f"{self.stage}: unknown"
+
+
+def forecasts(stages: Sequence[str], cache: Path | None = None) -> list[Forecast]:
+    """The costs of `stages`, by what the cache has recorded."""
+    cache = cache or cache_folder()
+    lock = read_lock()
+    digests = {stage: entry_digest(lock[stage]) for stage in stages if stage in lock}
+    made = makings.read(cache, digests.values())
+    records = {stage: made[digest] for stage, digest in digests.items() if digest in made}
+    records |= makings.latest(cache, set(stages) - records.keys())
+    sections = read_parameters(FROZEN) if FROZEN.exists() else {}
+    size = None if PREPARE in stages else current_size(sections)  # prepare may find other data
+    return [_forecast(stage, records.get(stage), size=size, rounds=sections.get("rounds") or {}) for stage in stages]
+
+
+def _forecast(stage: str, record: Mapping[str, Any] | None, *, size: Size | None, rounds: Mapping[str, Any]) -> Forecast:
+    if record is None:
+        return Forecast(stage)
+    since = f"made {datetime.fromtimestamp(record['at'], UTC):%Y-%m-%d}" if "at" in record else "made before"
+    seconds, kept = record.get("seconds"), record.get("bytes")
+    then = _size(record.get("size"))
+    if then and size:
+        longer = _ratio(work(stage, size, _steps(rounds)), work(stage, then, _steps({stage.partition("@")[2]: record.get("round")})))
+        larger = _ratio(outs(stage, size), outs(stage, then)) or 1.0
+        seconds = seconds * (longer or 1.0) if seconds is not None else None
+        kept = kept * larger if kept is not None else None
+        since += f" from {then.documents:,} documents"
+        if longer and abs(longer - 1) > 0.01:
+            since += f", time x {longer:,.2f}"
+        if abs(larger - 1) > 0.01:
+            since += f", disk x {larger:,.2f}"
+    else:
+        since += ", not scaled: the size of the data is known once it is prepared" if then else ", on data of unknown size"
+    peak = (record.get("cost") or {}).get("peak_mib")
+    return Forecast(stage, seconds, peak, round(kept) if kept is not None else None, since)
+
+
+def _size(found: Mapping[str, Any] | None) -> Size | None:
+    try:
+        return Size(**found) if found else None
+    except TypeError:  # of another version
+        return None
+
+
+def _steps(rounds: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: own for name, own in rounds.items() if isinstance(own, Mapping)}
+    return {
+        name: SimpleNamespace(steps=own.get("steps"), epochs=own.get("epochs"), batch_queries=own.get("batch_queries") or 1)
+        for name, own in given.items()
+    }
+
+
+def _ratio(now: float | None, then: float | None) -> float | None:
+    return now / then if now and then else None
+
+
+def total_line(found: Iterable[Forecast]) -> str:
+    """The sums of all stages, and which are unknown."""
+    found = list(found)
+    seconds = [one.seconds for one in found if one.seconds is not None]
+    kept = [one.bytes for one in found if one.bytes is not None]
+    if not seconds:
+        return "time and disk: unknown, as no run of these stages is recorded; this one will be"
+    unknown = [one.stage for one in found if one.seconds is None]
+    rest = f"; unknown: {', '.join(unknown)}" if unknown else ""
+    disk = f", {sum(kept) / 2**30:,.2f} GiB of new files in the cache" if kept else ""
+    return f"in all at most about {clock(sum(seconds))}, one stage after another{disk}{rest}"
+
+
+def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> None:
+    """DiskError where the new files of `stages`, as far as they are estimated, do not fit the disks of the project and its cache.
+
+    New files go to the cache; where data/ has copies and not links, what grows goes there too. What is not estimated counts as nothing.
+    """
+    project, cache = project or Path.cwd(), cache_folder()
+    try:
+        found = [one for one in forecasts(stages, cache) if one.bytes is not None]
+        lock = read_lock()
+    except (UserError, OSError):
+        return
+    sizes = {stage: sum(int(out.get("size") or 0) for out in entry.get("outs") or []) for stage, entry in lock.items()}
+    new = sum(one.bytes or 0 for one in found)
+    grown = 0 if links.kind(project) != links.COPY else sum(max(0, (one.bytes or 0) - sizes.get(one.stage, 0)) for one in found)
+    needed: dict[int, tuple[Path, int]] = {}
+    for place, amount in ((_existing(cache), new), (project, grown)):
+        device = place.stat().st_dev
+        first, before = needed.get(device, (place, 0))
+        needed[device] = first, before + amount
+    names = "1 stage" if len(found) == 1 else f"{len(found)} stages"
+    for place, amount in needed.values():
+        free = shutil.disk_usage(place).free
+        if amount > free:
+            raise DiskError(
+                where=str(place),
+                found=f"{free / 2**30:,.1f} GiB free",
+                expected=f"about {amount / 2**30:,.1f} GiB for the new files of {names} (retemper run --dry-run lists them)",
+                remedy="make room (retemper gc), share one cache with links (retemper cache share), or run with --ignore-disk",
+            )
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)

@@ -1,0 +1,55 @@
+"""One copy on disk: how DVC puts a cached file into data/, by a link that needs no room where the file system has one."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from flows.storage.cache import cache_of
+
+COPY = "copy"
+NAMES = {"reflink": "reflinks", "hardlink": "hard links", "symlink": "symbolic links"}
+OURS = ["reflink", "hardlink", COPY]  # of a cache in the project; symbolic links would name the folder that the project is in now
+DEFAULT = ["reflink", COPY]  # DVC's own
+
+
+def kind(project: Path) -> str:
+    """What DVC uses between the project's cache and its data/: the first type it is told to use that works there."""
+    from dvc.config import Config
+
+    told = Config(dvc_dir=str(project / ".dvc"))["cache"].get("type") or DEFAULT
+    kinds = [one.strip() for one in (told.split(",") if isinstance(told, str) else told)]
+    return _first(kinds, cache_of(project), project)
+
+
+def choose(project: Path) -> str:
+    """Let DVC link outs to the cache inside this project, if the disk can; what was chosen, in a line."""
+    from dvc.config import Config
+
+    config = Config(dvc_dir=str(project / ".dvc"), validate=False)
+    with config.edit("local") as own:
+        own["cache"] = {**own.get("cache", {}), "type": OURS}
+    found = _first(OURS, cache_of(project), project)
+    if found == COPY:
+        return "disk: two copies of each artifact, in data/ and in the cache, as this file system has no links"
+    return f"disk: one copy of each artifact ({NAMES[found]} between data/ and the cache)"
+
+
+def _first(kinds: list[str], cache: Path, project: Path) -> str:
+    from dvc_objects.fs.system import hardlink, reflink, symlink
+
+    ways: dict[str, Callable[[str, str], None]] = {"reflink": reflink, "hardlink": hardlink, "symlink": symlink}
+    place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
+    with (
+        suppress(OSError),
+        tempfile.TemporaryDirectory(dir=place, prefix=".link") as there,
+        tempfile.TemporaryDirectory(dir=project, prefix=".link") as here,
+    ):
+        (Path(there) / "file").write_bytes(b"x")
+        for way in kinds:
+            if way in ways:
+                with suppress(OSError, NotImplementedError):
+                    ways[way](os.path.join(there, "file"), os.path.join(here, way))  # noqa: PTH118 - DVC wants strings
+                    return way
+    return COPY

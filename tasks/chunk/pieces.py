@@ -1,0 +1,70 @@
+"""Articles cut into chunks by one process per core, in their order; a kill loses the pieces in progress."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.chunk.params import Chunk
+from tasks.chunk.store import Chunker, Part
+from tasks.core.stage.processes import in_order, resumable
+from tasks.core.text.tokenizer import load_tokenizer
+
+ARTICLES = 512  # of a piece; one may be long
+ALONE = 24  # pieces, seconds of work: fewer are not worth a process
+ARRAYS = ("tokens", "starts", "lengths", "sentences", "chunks")  # of Part
+Batch = tuple[list[str], list[str]]  # ids and texts
+
+
+class Job(NamedTuple):
+    """What all pieces share; only names and settings, for it passes between processes."""
+
+    tokenizer: Path
+    params: Chunk
+
+
+def chunked(job: Job, batches: Iterable[Batch], processes: int, scratch: Path | None) -> Iterator[Part]:
+    """The chunks of all articles, in order, for any number of processes; finished pieces are kept in `scratch`, if given."""
+    if scratch is None:
+        yield from in_order(partial(chunk_batch, job), batches, processes, alone=ALONE)
+        return
+    for path in resumable(partial(keep_batch, job), batches, scratch, processes):
+        yield load_part(path)
+
+
+def chunk_batch(job: Job, batch: Batch) -> Part:
+    """The chunks of the articles of one piece."""
+    return _chunker(job.tokenizer, job.params.model_dump_json())(*batch)
+
+
+def keep_batch(job: Job, batch: Batch, path: Path) -> None:
+    """Write the chunks of one piece to a file."""
+    part = chunk_batch(job, batch)
+    _, offsets, text = pa.array(part.ids, pa.large_string()).buffers()
+    arrays: dict[str, Any] = {name: getattr(part, name) for name in ARRAYS}
+    arrays |= {"id_offsets": np.frombuffer(offsets, np.int64)[: len(part.ids) + 1], "ids": np.frombuffer(text or b"", np.uint8)}
+    with path.open("wb") as out:
+        np.savez(out, **arrays)
+
+
+def load_part(path: Path) -> Part:
+    """What `keep_batch` wrote."""
+    with np.load(path, allow_pickle=False) as found:
+        offsets = found["id_offsets"]
+        ids = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(found["ids"])])
+        return Part(ids.to_pylist(), *(found[name] for name in ARRAYS))
+
+
+@cache
+def opened(tokenizer: Path) -> Any:
+    """The tokenizer of a folder, read once per process."""
+    return load_tokenizer(tokenizer)
+
+
+@cache
+def _chunker(tokenizer: Path, params: str) -> Chunker:
+    """Once per process: it remembers words."""
+    return Chunker(opened(tokenizer), Chunk.model_validate_json(params))

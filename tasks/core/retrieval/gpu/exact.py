@@ -1,0 +1,210 @@
+"""Exact search with products in half precision, whose results are those of float32.
+
+Score of query q and row r:      s(q, r), their inner product in float32, summed in a fixed order (`inner`)
+Product in half precision:       h(q, r), of q and r rounded to float16, summed in float32 in any order
+Bound:                           |s - h| <= e(q, r) = |q - q16| |r| + |q16| |r - r16| + c |q| |r|
+
+The first two terms are Cauchy and Schwarz's, the last is for the sums: c = (D + 16) 2^-22 holds for tensor cores, too, which
+truncate (Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ Computer Science 2021). Queries and rows are first
+scaled by powers of two, so that none overflows.
+
+Of each group of rows, those of the K' largest h are scored by s, and the best K are kept. A row that was not scored has
+s <= h_K' + e. Where that is below the K-th best score at the end, the K best are proven; `Counted` says for how many queries it
+is not, and for those each row with h + e of at least the K-th best score is scored.
+
+So scores and order depend neither on how rows are grouped nor on the GPU: by score, ties by row. Q queries, R rows, D width.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from tasks.core.retrieval.gpu.reading import Given, groups
+from tasks.core.retrieval.ranked import Floats
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
+
+QUERIES = 1024  # of a product
+ROWS = 2**19  # of a product, at most: scoring a group's candidates costs about as much as half of this
+SPARE = 64  # rows scored of each group beyond K
+PAIRS = 2**18  # query and row, scored at a time
+SLACK = 1.01  # for the rounding of the bounds themselves
+
+
+@dataclass
+class Counted:
+    """Queries searched, and those that needed a second pass."""
+
+    queries: int = 0
+    again: int = 0
+
+
+def rows_at_once(width: int, device: torch.device) -> int:
+    """Rows of a product for which half of the GPU's free memory suffices: vectors in four forms, and the products themselves."""
+    return max(1, min(ROWS, torch.cuda.mem_get_info(device)[0] // 2 // (16 * width + 8 * QUERIES)))
+
+
+def inner(left_XD: torch.Tensor, right_XD: torch.Tensor) -> torch.Tensor:
+    """Inner products [X] in float32: halves are added to each other until one number is left, so bits depend on nothing else."""
+    products_XD = left_XD.float() * right_XD.float()
+    width = products_XD.shape[-1]
+    while width > 1:
+        half = width // 2
+        added_XD = products_XD[..., :half] + products_XD[..., half : 2 * half]
+        products_XD = torch.cat([added_XD, products_XD[..., 2 * half :]], dim=-1) if width % 2 else added_XD
+        width = products_XD.shape[-1]
+    return products_XD[..., 0]
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Vectors [X, D] in float16, scaled by 2^-`exponent`, and the norms that bound their errors."""
+
+    values_XD: torch.Tensor
+    exponent: torch.Tensor  # of queries [X, 1], of a group of rows a scalar
+    norm: torch.Tensor  # the larger one of the exact and the rounded vectors'; of a group the largest
+    error: torch.Tensor  # of the difference of both
+
+    @classmethod
+    def of(cls, vectors_XD: torch.Tensor, *, together: bool) -> "Halved":
+        """Each vector with its own scale and norms, or one for all. Vectors in float16 are taken as they are, without a copy."""
+        exact_XD = vectors_XD.float()
+        if together and vectors_XD.dtype == torch.float16:
+            zero = torch.zeros((), device=vectors_XD.device)
+            return cls(vectors_XD, zero.int(), exact_XD.norm(dim=1).amax(), zero)
+        largest = exact_XD.abs().amax() if together else exact_XD.abs().amax(1, keepdim=True)
+        exponent = torch.frexp(largest).exponent
+        exact_XD = torch.ldexp(exact_XD, -exponent)
+        values_XD = exact_XD.half()
+        norm_X = torch.maximum(exact_XD.norm(dim=1), values_XD.float().norm(dim=1))
+        error_X = (exact_XD - values_XD.float()).norm(dim=1)
+        return cls(values_XD, exponent, *((norm_X.amax(), error_X.amax()) if together else (norm_X, error_X)))
+
+
+def products(left_QD: torch.Tensor, right_RD: torch.Tensor) -> torch.Tensor:
+    """float32 [Q, R] of float16 vectors. A CPU, where only tests call this, multiplies the same numbers in float32."""
+    if left_QD.device.type == "cuda":
+        found_QR: torch.Tensor = torch.mm(left_QD, right_RD.T, out_dtype=torch.float32)
+        return found_QR
+    return left_QD.float() @ right_RD.float().T
+
+
+def bound(queries: Halved, rows: Halved, width: int) -> torch.Tensor:
+    """e of each query and all rows of a group, [Q], in the scale of their products."""
+    sums = (width + 16) * 2.0**-22
+    return SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + 2.0**-24  # of what underflows
+
+
+def search(
+    queries_QD: Floats | torch.Tensor,
+    blocks: Iterable[tuple[int, Given]],
+    keep: int,
+    device: torch.device,
+    done: Callable[[int], None] = lambda _: None,
+    *,
+    rows: int = ROWS,
+    known: dict[int, Halved] | None = None,
+    counted: Counted | None = None,
+) -> tuple[Floats, Ints]:
+    """The rows of largest inner product, best first, ties by row: scores float32 and rows int64, [Q, keep]; -inf and -1 beyond the last.
+
+    `blocks` (first row, vectors) may be passed over twice; `rows` of them are searched at a time. `known` keeps what is computed of
+    each group, by its first row, for the next search of the same vectors. UserError for a vector that is not
+    finite. Nothing is read from the GPU before all rows have been searched, and then all at once.
+    """
+    given = queries_QD if isinstance(queries_QD, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(queries_QD))
+    asked_QD = given.to(device).float()
+    halved = Halved.of(asked_QD, together=False)
+    best = torch.full((len(asked_QD), keep), -torch.inf, device=device)
+    best_rows = torch.full((len(asked_QD), keep), -1, dtype=torch.int64, device=device)
+    left_out = torch.full((len(asked_QD),), -torch.inf, device=device)
+    finite, edges = [], []
+    for first, group_RD, sizes in groups(blocks, rows, device):
+        found = (known or {}).get(first) or Halved.of(group_RD, together=True)
+        if known is not None:
+            known[first] = found
+        finite.append(torch.isfinite(found.norm))
+        edges.append((first, first + len(group_RD) - 1))
+        limit = bound(halved, found, asked_QD.shape[1])
+        wanted = min(keep + SPARE, len(group_RD))
+        for start in range(0, len(asked_QD), QUERIES):
+            part = slice(start, start + QUERIES)
+            half_QR = products(halved.values_XD[part], found.values_XD)
+            half_QK, place_QK = half_QR.topk(wanted, dim=1)
+            del half_QR
+            if wanted < len(group_RD):
+                highest_Q = torch.ldexp(half_QK[:, -1] + limit[part], halved.exponent[part, 0] + found.exponent)
+                left_out[part] = torch.maximum(left_out[part], highest_Q)
+            scores_QK = _scores(asked_QD[part], group_RD, place_QK)
+            best[part], best_rows[part] = merged(best[part], best_rows[part], scores_QK, place_QK + first)
+        for size in sizes:
+            done(size)
+    proven_Q = (best[:, -1] > left_out) | (left_out == -torch.inf)
+    fine = torch.stack(finite).all() if finite else torch.ones((), dtype=torch.bool, device=device)
+    columns = [best.double(), best_rows.double(), proven_Q[:, None].double(), fine.double().expand(len(best), 1)]
+    read = torch.cat(columns, dim=1).cpu().numpy()  # rows below 2^53 are exact
+    if not read[:, -1].all():
+        _refuse_infinite(finite, edges)
+    unproven = np.flatnonzero(read[:, -2] == 0).tolist()
+    if counted is not None:
+        counted.queries += len(read)
+        counted.again += len(unproven)
+    if unproven:
+        _search_again(asked_QD, halved, unproven, groups(blocks, rows, device), best, best_rows)
+        return best.cpu().numpy(), best_rows.cpu().numpy()
+    return read[:, :keep].astype(np.float32), read[:, keep : 2 * keep].astype(np.int64)
+
+
+def merged(
+    scores_QK: torch.Tensor, rows_QK: torch.Tensor, more_QN: torch.Tensor, more_rows_QN: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The K best of K and N scored rows, by score, ties by row."""
+    scores, rows = torch.cat([scores_QK, more_QN], dim=1), torch.cat([rows_QK, more_rows_QN], dim=1)
+    order = rows.sort(dim=1, stable=True).indices
+    scores, rows = scores.gather(1, order), rows.gather(1, order)
+    order = scores.sort(dim=1, descending=True, stable=True).indices[:, : scores_QK.shape[1]]
+    return scores.gather(1, order), rows.gather(1, order)
+
+
+def _scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, places_QK: torch.Tensor) -> torch.Tensor:
+    """Scores of each query's rows, [Q, K]."""
+    at_once = max(1, PAIRS // max(1, places_QK.shape[1]))
+    parts = [slice(start, start + at_once) for start in range(0, len(queries_QD), at_once)]
+    return torch.cat([inner(queries_QD[part].unsqueeze(1), vectors_RD[places_QK[part]]) for part in parts])
+
+
+def _refuse_infinite(finite: list[torch.Tensor], edges: list[tuple[int, int]]) -> NoReturn:
+    """UserError naming the first group with a vector that is not finite."""
+    first, last = edges[torch.stack(finite).tolist().index(False)]
+    raise UserError(f"vectors of rows {first} to {last}: found NaN or infinity; train or encode that model again")
+
+
+def _search_again(
+    asked_QD: torch.Tensor,
+    halved: Halved,
+    unproven: list[int],
+    again: Iterable[tuple[int, torch.Tensor, list[int]]],
+    best: torch.Tensor,
+    best_rows: torch.Tensor,
+) -> None:
+    """Score every row of the `unproven` queries that may be among the best, and write the best into `best` and `best_rows`.
+
+    The K-th best score so far is one of true scores, so no row below it is among the K best.
+    """
+    least = best[:, -1].clone()
+    for query in unproven:
+        best[query], best_rows[query] = -torch.inf, -1
+    for first, group_RD, _ in again:
+        found = Halved.of(group_RD, together=True)
+        limit = bound(halved, found, asked_QD.shape[1])
+        for query in unproven:
+            half_R = products(halved.values_XD[query : query + 1], found.values_XD)[0] + limit[query]
+            place_N = (torch.ldexp(half_R, halved.exponent[query, 0] + found.exponent) >= least[query]).nonzero()[:, 0]
+            for start in range(0, len(place_N), PAIRS):
+                place_P = place_N[start : start + PAIRS]
+                scores_1P = inner(asked_QD[query].unsqueeze(0), group_RD[place_P]).unsqueeze(0)
+                row = slice(query, query + 1)
+                best[row], best_rows[row] = merged(best[row], best_rows[row], scores_1P, (place_P + first).unsqueeze(0))

@@ -1,0 +1,109 @@
+"""faiss indexes on a GPU: filled and searched there, kept as ordinary files of a CPU's index. Needs the extra `gpu` (faiss-gpu)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import faiss
+import torch
+
+from tasks.core.retrieval.ranked import Floats
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import Ints
+
+TEMPORARY = 1 << 30  # bytes that faiss may hold besides its indexes
+MOST = 2048  # results and inverted lists of a query on a GPU
+WIDE = 56  # sub-vectors of a code from which the lookup tables of float32 do not fit beside each other
+
+
+@dataclass(frozen=True)
+class FaissGpu:
+    """A GPU as faiss uses it."""
+
+    number: int
+    resources: Any
+
+    @classmethod
+    def of(cls, device: torch.device) -> "FaissGpu | None":
+        """None on a CPU, or if the installed faiss knows no GPU."""
+        if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
+            return None
+        resources = faiss.StandardGpuResources()
+        resources.setTempMemory(TEMPORARY)
+        return cls(device.index or 0, resources)
+
+    def copy(self, index: Any, rows: int = 0) -> Any:
+        """`index` on the GPU, with room for `rows` vectors; RuntimeError if faiss cannot."""
+        options = faiss.GpuClonerOptions()
+        options.reserveVecs = rows
+        if (found := faiss.try_extract_index_ivf(index)) is not None:
+            inverted: Any = faiss.downcast_index(found)
+            options.allowCpuCoarseQuantizer = not isinstance(faiss.downcast_index(inverted.quantizer), faiss.IndexFlat)
+            options.useFloat16 = isinstance(inverted, faiss.IndexIVFPQ) and inverted.pq.M >= WIDE  # of an IVFPQ: its lookup tables
+        return faiss.index_cpu_to_gpu(self.resources, self.number, index, options)
+
+    def flat(self, width: int, metric: int) -> Any:
+        """An empty exact index, which k-means assigns vectors with."""
+        return self.copy(faiss.IndexFlat(width, metric))
+
+
+def demanded_gpu(device: torch.device) -> FaissGpu:
+    """What `index.build: gpu` needs; UserError without it."""
+    gpu = FaissGpu.of(device)
+    if gpu is None:
+        known = hasattr(faiss, "StandardGpuResources")
+        without = f"faiss finds no GPU (device {device})" if known else "the installed faiss knows no GPUs"
+        raise UserError(
+            f"params.yaml: index.build: found gpu, but {without}; expected the extra gpu (make run EXTRA=gpu) and a GPU; "
+            "set index.build: cpu to build without"
+        )
+    return gpu
+
+
+def without_gpu(index: Any) -> str:
+    """Why faiss keeps `index` on the CPU; empty if it does not."""
+    inner = faiss.downcast_index(index)
+    if isinstance(inner, faiss.IndexPreTransform):
+        inner = faiss.downcast_index(inner.index)
+    if not isinstance(inner, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexIVFPQ | faiss.IndexIVFScalarQuantizer):
+        return f"faiss has no {type(inner).__name__} for GPUs"
+    if isinstance(inner, faiss.IndexIVFPQ) and inner.pq.nbits != 8:
+        return f"codes have {inner.pq.nbits} bits, a GPU's 8"
+    if isinstance(inner, faiss.IndexIVF) and inner.nprobe > MOST:
+        return f"nprobe {inner.nprobe}, a GPU takes at most {MOST}"
+    return ""
+
+
+class Copied:
+    """An index and its copy on a GPU, which is searched where `k` allows."""
+
+    def __init__(self, index: Any, copy: Any) -> None:
+        self.index, self.copy = index, copy
+        self.d, self.ntotal = index.d, index.ntotal
+        self.told = False
+
+    def search(self, queries_QD: Floats, k: int) -> tuple[Floats, Ints]:
+        """As a faiss index."""
+        if k <= MOST:
+            return self.copy.search(queries_QD, k)  # type: ignore[no-any-return]
+        if not self.told:
+            print(f"search index: on the CPU: {k} results of a query, a GPU gives at most {MOST}")
+            self.told = True
+        return self.index.search(queries_QD, k)  # type: ignore[no-any-return]
+
+
+def on_device(index: Any, device: torch.device) -> Any:
+    """What to search instead of `index`: its copy on the GPU if there is one, else itself; says why not in one line.
+
+    The copy does not follow later changes of `index`.
+    """
+    gpu = FaissGpu.of(device)
+    if gpu is None:
+        return index
+    why = without_gpu(index)
+    if not why:
+        try:
+            return Copied(index, gpu.copy(index))
+        except RuntimeError as error:  # it does not fit
+            why = str(error).splitlines()[-1].strip()
+    print(f"search index: on the CPU: {why}")
+    return index

@@ -1,0 +1,63 @@
+"""Vectors on their way to a GPU: large groups of shards, copied while the GPU computes with the group before."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Given = npt.NDArray[np.floating] | torch.Tensor  # vectors [R_b, D] of a shard; a tensor is on the device already
+
+
+def groups(blocks: Iterable[tuple[int, Given]], rows: int, device: torch.device) -> Iterator[tuple[int, torch.Tensor, list[int]]]:
+    """(first row, vectors [R_g, D] on `device`, rows of each block) of as many consecutive blocks as have about `rows` rows.
+
+    Vectors keep their type. A thread reads the next group into pinned memory, from which a GPU copies beside its computations.
+    """
+    copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    with ThreadPoolExecutor(1) as pool:
+        parts = _parts(blocks, rows)
+        coming = pool.submit(_next, parts, copies is not None)
+        while (found := coming.result()) is not None:
+            first, host, sizes = found
+            coming = pool.submit(_next, parts, copies is not None)
+            if copies is None or host.device.type == "cuda":
+                yield first, host.to(device), sizes
+                continue
+            with torch.cuda.stream(copies):
+                vectors_RD = host.to(device, non_blocking=True)
+            computing = torch.cuda.current_stream(device)
+            computing.wait_stream(copies)
+            vectors_RD.record_stream(computing)  # its memory is free again when that stream has passed
+            yield first, vectors_RD, sizes
+
+
+def _parts(blocks: Iterable[tuple[int, Given]], rows: int) -> Iterator[tuple[int, list[Given]]]:
+    """First row and blocks of each group."""
+    start, held = 0, list[Given]()
+    for first, block in blocks:
+        if held and sum(map(len, held)) + len(block) > rows:
+            yield start, held
+            held = []
+        start = start if held else first
+        held.append(block)
+    if held:
+        yield start, held
+
+
+def _next(parts: Iterator[tuple[int, list[Given]]], pin: bool) -> tuple[int, torch.Tensor, list[int]] | None:
+    """The next group in memory, None at the end."""
+    found = next(parts, None)
+    if found is None:
+        return None
+    first, held = found
+    sizes = list(map(len, held))
+    tensors = [block for block in held if isinstance(block, torch.Tensor)]
+    if tensors:
+        return first, tensors[0] if len(tensors) == 1 else torch.cat(tensors), sizes
+    arrays = [block for block in held if isinstance(block, np.ndarray)]
+    dtype = torch.from_numpy(np.empty(0, dtype=arrays[0].dtype)).dtype
+    host_RD = torch.empty(sum(sizes), arrays[0].shape[1], dtype=dtype, pin_memory=pin)  # torch keeps pinned memory for the next group
+    np.concatenate(arrays, out=host_RD.numpy())
+    return first, host_RD, sizes

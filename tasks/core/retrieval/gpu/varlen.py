@@ -1,0 +1,44 @@
+"""Layers of an encoder built like BERT over rows without padding, on a GPU: attention is torch's flash attention of many lengths."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from tasks.core.tables.ids import Ints
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10
+    varlen_attn = None  # type: ignore[assignment]
+
+FLASH = (8, 0)  # compute capability of Ampere
+WIDEST = 256  # numbers of an attention head
+
+
+def has_varlen_layers(transformer: Any, device: torch.device) -> bool:
+    """Whether this torch and GPU have such attention for `transformer`, in its dtype."""
+    width = transformer.config.hidden_size // transformer.config.num_attention_heads
+    if varlen_attn is None or device.type != "cuda" or transformer.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return bool(width % 8 == 0 and width <= WIDEST and torch.cuda.get_device_capability(device) >= FLASH)
+
+
+def varlen_layers(transformer: Any, products: list[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
+    """Embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]; `products`: each layer's joint query, key, value."""
+    heads = transformer.config.num_attention_heads
+
+    def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
+        ends = torch.from_numpy(np.concatenate([[0], lengths_B.cumsum()]).astype(np.int32)).to(x_TH.device)
+        longest = int(lengths_B.max())
+        for layer, (weight_KH, bias_K) in zip(transformer.encoder.layer, products, strict=True):
+            q, k, v = F.linear(x_TH, weight_KH, bias_K).view(len(x_TH), 3, heads, -1).unbind(1)
+            context_TH: Any = varlen_attn(q, k, v, ends, ends, longest, longest)
+            mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
+            x_TH = mixed.LayerNorm(mixed.dense(context_TH.flatten(1)) + x_TH)
+            x_TH = outer.LayerNorm(outer.dense(inner.intermediate_act_fn(inner.dense(x_TH))) + x_TH)
+        return x_TH
+
+    return forward

@@ -1,0 +1,289 @@
+"""Workers of engine ray: tasks of a Ray cluster, each with a GPU or some CPU threads, retried by Ray when a worker or node is lost.
+
+The project's folder is on a file system that every node sees under the same path: workers read inputs and leave large results
+there, so no vectors pass through Ray's object store. Before the work, every node must show that it sees the folder and has the
+same code and libraries; the stage then compares their hardware (`agreed`).
+"""
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import tasks
+from tasks.core.stage.code import Reader
+from tasks.core.stage.devices import RECORD, RUNTIME_FILE, Runtime, read_runtime
+from tasks.core.stage.errors import Invalid, Unavailable, UserError
+from tasks.core.stage.files import write_text
+from tasks.core.stage.scratch import ROOT, work_digest
+from tasks.core.workers.attempts import AHEAD, Called, Outcome, Raised, Run, attempt, become_worker, result_of
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+CONNECT_SECONDS = 10.0
+ADDRESS = "RAY_ADDRESS"  # environment: what `auto` stands for
+PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_")  # environment of the stage that its workers get
+LIBRARIES = ("numpy", "torch", "transformers", "faiss")
+
+
+class Session(NamedTuple):
+    """What a worker must find: the project's folder, a file that this run has just written there, and the same code and libraries."""
+
+    project: str
+    mark: str
+    word: str
+    code: str
+
+
+class Node(NamedTuple):
+    """A node that can hold workers, and how many."""
+
+    name: str
+    host: str
+    places: int
+
+
+@contextmanager
+def open_cluster(runtime: Runtime) -> Iterator["Cluster"]:
+    """The workers of the cluster at `address`. UserError if it cannot be reached, or if its nodes cannot work together."""
+    ray = _connected(runtime.address)
+    mark = ROOT / "scratch" / "workers" / f"{secrets.token_hex(8)}.txt"
+    try:
+        session = Session(str(Path.cwd()), str(mark), secrets.token_hex(16), code_and_libraries())
+        write_text(mark, session.word)
+        each, nodes = shares(runtime, ray.nodes())
+        cluster = Cluster(ray, each, nodes, session)
+        cluster.refuse_strangers()
+        yield cluster
+    finally:
+        mark.unlink(missing_ok=True)
+        ray.shutdown()
+
+
+@contextmanager
+def open_cpus() -> Iterator["Cluster"]:
+    """All CPUs of the cluster of runtime.yaml, one thread for each worker."""
+    with open_cluster(read_runtime().model_copy(update={"device": "cpu", "threads": 1, "workers": "all"})) as cluster:
+        yield cluster
+
+
+def _connected(address: str) -> Any:
+    """The module ray, connected to the cluster."""
+    try:
+        import ray
+    except ImportError:
+        raise Unavailable(
+            where=f"{RUNTIME_FILE}: engine",
+            found="ray, which is not installed",
+            remedy="pip install -c constraints.txt 'retemper[ray]', or set engine: local",
+        ) from None
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    remedy = "start one (ray start --head; docs/cluster.md), or set engine: local"
+    try:
+        if address == "auto":  # Ray would try for minutes to reach a cluster that is gone
+            address = canonicalize_bootstrap_address_or_die(os.environ.get(ADDRESS) or address)
+    except ConnectionError as error:
+        found = f"no Ray cluster that this machine is part of ({str(error).splitlines()[0]})"
+        raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
+    refuse_unreachable(address, remedy)
+    os.environ[ADDRESS] = address  # which Ray prefers to what it is called with
+    passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED) or name == RECORD}
+    passed |= {"PYTHONPATH": str(Path(tasks.__file__).parents[1])}
+    try:
+        ray.init(address=address, runtime_env={"env_vars": passed}, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        found = f"no Ray cluster of this version at {address} ({str(error).splitlines()[0]})"
+        raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
+    return ray
+
+
+def refuse_unreachable(address: str, remedy: str) -> None:
+    """UserError unless something listens at `address`, HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise Invalid(where=f"{RUNTIME_FILE}: address", found=address, expected="auto or HOST:PORT, as ray start --head prints it")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        found = f"nothing that answers at {address} ({error})"
+        raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
+
+
+def shares(runtime: Runtime, listed: list[dict[str, Any]]) -> tuple[Runtime, list[Node]]:
+    """The settings of each worker, and the nodes that can hold some, from what Ray lists. UserError if there are none.
+
+    On a CPU each has `threads` threads: those of runtime.yaml, or all of the smallest node.
+    """
+    alive = [(node, node["Resources"]) for node in listed if node["Alive"]]
+    gpus = [(node, int(has["GPU"])) for node, has in alive if has.get("GPU", 0) >= 1]
+    cpus = [(node, int(has["CPU"])) for node, has in alive if has.get("CPU", 0) >= 1]
+    if runtime.device.startswith("cuda:"):
+        raise Invalid(where=f"{RUNTIME_FILE}: device", found=f"{runtime.device} with engine: ray", expected="auto, cuda, or cpu")
+    if runtime.device != "cpu" and (gpus or runtime.device == "cuda"):
+        device, threads = "cuda", runtime.threads or max(1, min((int(n["Resources"].get("CPU", 1)) // g for n, g in gpus), default=1))
+        places = gpus
+    else:
+        device, threads = "cpu", runtime.threads or min((count for _, count in cpus), default=1)
+        places = [(node, count // threads) for node, count in cpus]
+    nodes = [Node(node["NodeID"], str(node["NodeManagerHostname"]), count) for node, count in places if count]
+    if not nodes:
+        wanted = "a GPU" if device == "cuda" else f"{threads} CPUs"
+        raise Unavailable(
+            where=f"{RUNTIME_FILE}: engine", found=f"no node of the Ray cluster with {wanted}", remedy="start one (ray start)"
+        )
+    return runtime.model_copy(update={"device": device, "threads": threads}), nodes
+
+
+class Cluster:
+    """The workers of a connected cluster: as many as runtime.yaml asks for, or as fit on `nodes`; `runtime`: the settings of each."""
+
+    alone = False
+
+    def __init__(self, ray: Any, runtime: Runtime, nodes: list[Node], session: Session) -> None:
+        self.runtime, self._ray, self._nodes, self._session = runtime, ray, nodes, session
+        places = sum(node.places for node in nodes)
+        self.count = places if runtime.workers == "all" else min(runtime.workers, places)
+        if runtime.workers != "all" and self.count < runtime.workers:
+            print(f"{RUNTIME_FILE}: workers: {runtime.workers}: the Ray cluster has room for {places}")
+        device = {"num_gpus": 1, "num_cpus": 0} if runtime.device == "cuda" else {"num_gpus": 0, "num_cpus": runtime.threads}
+        # max_calls: by default Ray ends a worker with a GPU after each piece, and the next would load everything again.
+        self._settings = {**device, "max_retries": runtime.restarts, "max_calls": 0}
+
+    def refuse_strangers(self) -> None:
+        """UserError if a node does not see the project's folder, or has other code or libraries."""
+        wrong = [(host, found) for host, found in self._everywhere(_look, {"num_cpus": 0, "num_gpus": 0}, self._session) if found]
+        if wrong:
+            host, found = wrong[0]
+            raise UserError(
+                where=f"node {host} of the Ray cluster",
+                found=found,
+                remedy=f"{len(wrong)} of {len(self._nodes)} nodes; see docs/cluster.md",
+            )
+
+    def agreed(self, function: Callable[[], Result]) -> Result:
+        put = [self._ray.put(Called(function))]
+        outcomes = self._everywhere(_work, self._settings, self._session, put, 0)
+        found: list[Result] = [result_of(outcome) for _, outcome in outcomes]
+        if any(other != found[0] for other in found[1:]):
+            said = "; ".join(f"{host}: {result}" for (host, _), result in zip(outcomes, found, strict=True))
+            raise UserError(
+                where="the Ray cluster", found=f"nodes that differ ({said})", expected="hardware of one kind", remedy="remove the others"
+            )
+        return found[0]
+
+    def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
+        run = Run(function, iter(pieces), AHEAD * self.count)
+        put = [self._ray.put(function)]  # in a list: else Ray would load it anew for each piece
+        work = self._ray.remote(**self._settings)(_work)
+        running: dict[Any, int] = {}
+        try:
+            while True:
+                while run.turn in run.done:
+                    outcome = run.done.pop(run.turn)
+                    run.turn += 1
+                    yield result_of(outcome)
+                while len(running) < self.count and (found := run.next()):
+                    running[work.remote(self._session, put, found[1])] = found[0]
+                if not running:
+                    return
+                for done in self._ray.wait(list(running), num_returns=1)[0]:
+                    run.done[running.pop(done)] = self._fetch(done)
+        finally:  # after an error, or if nobody wants the rest
+            for left in running:
+                self._ray.cancel(left, force=True)
+
+    def _everywhere(self, function: Callable[..., Any], settings: dict[str, Any], *given: Any) -> list[tuple[str, Any]]:
+        """What `function` returns on every node, by host."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        asked = [
+            self._ray.remote(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))(function).remote(*given)
+            for node in self._nodes
+        ]
+        return [
+            (node.host, result_of(found) if isinstance(found := self._fetch(ref), Raised) else found)
+            for node, ref in zip(self._nodes, asked, strict=True)
+        ]
+
+    def _fetch(self, reference: Any) -> Outcome:
+        """A task's outcome. A UserError if its worker or node was lost too often."""
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            outcome: Outcome = self._ray.get(reference)
+        except RayTaskError:  # of ours: a worker catches what its work raises
+            raise
+        except RayError as error:
+            reason = str(error).strip().splitlines()[0]
+            return Raised(
+                UserError(
+                    f"the Ray cluster lost the workers of a piece of work {self.runtime.restarts + 1} times ({RUNTIME_FILE}: restarts: "
+                    f"{self.runtime.restarts}): {type(error).__name__}: {reason}; see the nodes' memory and Ray's logs, and run again"
+                )
+            )
+        return outcome
+
+
+# What follows runs on the nodes.
+
+
+@cache
+def code_and_libraries() -> str:
+    """One digest of the code of all stages and of the libraries that compute."""
+    return work_digest(Reader(Path(tasks.__file__).parents[1]).stage_digests(), [_version(name) for name in LIBRARIES])
+
+
+def _version(name: str) -> str:
+    if name == "faiss":
+        import faiss
+
+        return str(faiss.__version__)
+    return version(name)
+
+
+def _look(session: Session) -> str:
+    """What is wrong with this node; empty if nothing is."""
+    project = Path(session.project)
+    try:
+        word = (project / session.mark).read_text(encoding="utf-8")
+    except OSError as error:
+        return (
+            f"no file that this run has just written ({error.strerror}: {project / session.mark}), expected the same file system everywhere"
+        )
+    if word != session.word:
+        return f"another file in the place of {project / session.mark}, expected the same file system everywhere"
+    if code_and_libraries() != session.code:
+        return "other code, or other versions of numpy, torch, transformers or faiss, expected those of the stage"
+    return ""
+
+
+@cache
+def _enter(session: Session) -> str:
+    """Make this process a worker of `session`; what is wrong with its node."""
+    if not (wrong := _look(session)):
+        os.chdir(session.project)
+        become_worker()
+    return wrong
+
+
+@lru_cache(maxsize=1)
+def _function(reference: Any) -> Callable[[Any], Any]:
+    """The function of the pieces that this process computes: what it has loaded stays."""
+    import ray
+
+    function: Callable[[Any], Any] = ray.get(reference)
+    return function
+
+
+def _work(session: Session, put: list[Any], piece: Any) -> Outcome:
+    """Compute a piece in a worker."""
+    if wrong := _enter(session):
+        return Raised(UserError(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong))
+    return attempt(_function(put[0]), piece)

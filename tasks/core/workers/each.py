@@ -1,0 +1,160 @@
+"""The verb `each`: one function of many pieces of work, results in the order of the pieces, by one worker or several.
+
+A piece must be idempotent: a lost worker's pieces in flight are done again, perhaps while the lost one still writes. Large results go
+to files that are renamed when they are complete; what passes between processes is small. Workers never write outs, call DVC, or hold
+locks. Results have the same bits for any number of workers with the same threads and hardware each: see `threads_each`.
+
+With one worker of engine local, the pieces are computed here, one after another, and none of the modules beside this one is imported.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+
+from tasks.core.stage.devices import RUNTIME_FILE, Precision, Runtime, choose_device, compute_dtype, hardware
+from tasks.core.stage.errors import Invalid
+from tasks.core.stage.processes import available_cores
+from tasks.core.stage.scratch import ROOT
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+
+class Workers(Protocol):
+    """Those who compute the pieces of a stage."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The settings of each worker: its device and threads."""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether this process is the only worker: then results need no files."""
+
+    def agreed(self, function: Callable[[], Result]) -> Result:
+        """What `function` returns on every kind of worker; UserError if it is not the same."""
+
+    def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
+        """`function` of each of `pieces`, in order. A worker gets `function` once, so it may keep what it loads. One at a time.
+
+        What a piece raises is raised when its turn comes. UserError for a piece that lost its worker more than `restarts` times.
+        """
+
+
+@dataclass(frozen=True)
+class Alone:
+    """This process as the only worker."""
+
+    runtime: Runtime
+    count: int = 1
+    alone: bool = True
+
+    def agreed(self, function: Callable[[], Result]) -> Result:
+        return function()
+
+    def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
+        return map(function, pieces)
+
+
+@contextmanager
+def open_workers(runtime: Runtime) -> Iterator[Workers]:
+    """The workers that runtime.yaml asks for; they end with the block, and with this process."""
+    if runtime.engine == "ray":
+        from tasks.core.workers.cluster import open_cluster
+
+        with open_cluster(runtime) as cluster:
+            yield cluster
+        return
+    if runtime.workers == 1:
+        yield Alone(runtime)
+        return
+    gpus = gpus_of(runtime)
+    count = local_count(runtime, gpus)
+    if count == 1:
+        yield Alone(runtime)
+        return
+    from tasks.core.workers.pool import Pool
+
+    device = "cuda" if gpus else "cpu"
+    each = runtime.model_copy(update={"device": device, "threads": threads_each(runtime, available_cores(), count)})
+    environments = [{"CUDA_VISIBLE_DEVICES": name} for name in gpus[:count]] or [{}] * count
+    pool = Pool(each, environments)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def gpus_of(runtime: Runtime) -> list[str]:
+    """The GPUs of this machine that workers may use, as CUDA_VISIBLE_DEVICES names them; none where they compute on the CPU."""
+    if runtime.device == "cpu":
+        return []
+    if runtime.device.startswith("cuda:"):
+        raise Invalid(
+            where=f"{RUNTIME_FILE}: device",
+            found=f"{runtime.device} with workers: {runtime.workers}",
+            expected="auto, cuda, or cpu",
+            remedy="each worker has a GPU of its own; choose GPUs with CUDA_VISIBLE_DEVICES",
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    names = [name.strip() for name in visible.split(",") if name.strip()] if visible is not None else [str(n) for n in range(count)]
+    if not count and runtime.device == "cuda":
+        raise Invalid(where=f"{RUNTIME_FILE}: device", found="cuda, but no GPU", expected="a GPU", remedy="set device: auto")
+    return names[:count]
+
+
+def local_count(runtime: Runtime, gpus: list[str]) -> int:
+    """How many workers run on this machine. On GPUs, at most one each; results do not depend on it."""
+    if gpus:
+        count = len(gpus) if runtime.workers == "all" else min(runtime.workers, len(gpus))
+        if runtime.workers != "all" and count < runtime.workers:
+            print(f"{RUNTIME_FILE}: workers: {runtime.workers}: this stage has {count} GPUs, and one worker for each")
+        return count
+    if runtime.workers == "all":
+        return max(1, available_cores() // runtime.threads) if runtime.threads else 1
+    return runtime.workers
+
+
+def threads_each(runtime: Runtime, available: int, count: int) -> int:
+    """CPU threads of each of `count` workers: `threads` of runtime.yaml, else a share of the `available` cores.
+
+    On a CPU the last bits of a result may depend on this number, so only a fixed `threads` gives the same bits for any `count`.
+    """
+    return runtime.threads or max(1, available // count)
+
+
+class Machine(NamedTuple):
+    """What the bits that a worker computes depend on."""
+
+    device: str  # cpu or cuda
+    hardware: str
+    dtype: str  # of the computation that a stage's `precision` gives there
+
+
+def machine(runtime: Runtime, precision: Precision) -> Machine:
+    """This process, as a worker."""
+    device = choose_device(runtime)
+    return Machine(device.type, hardware(device), str(compute_dtype(device, precision)))
+
+
+@contextmanager
+def worker_files(kind: str) -> Iterator[Path]:
+    """An empty folder for what workers write, below the project's scratch; removed at the end, and by the next of its kind."""
+    folder = ROOT / "scratch" / f"{kind}-workers" / "now"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder.parent, ignore_errors=True)

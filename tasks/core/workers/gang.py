@@ -1,0 +1,184 @@
+"""A rank of a gang, and what it exchanges with the others: the same code over gloo (CPU tensors) and NCCL (GPU tensors).
+
+Nothing is reduced by a backend: sums are taken here, in the order of ranks, so their bits do not depend on how a ring or a tree is laid
+out. R ranks, N texts, D width of a vector.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from tasks.core.stage.draws import Ints
+from tasks.core.stage.errors import UserError, memory_fault
+
+BUCKET = 1 << 24  # numbers of gradients that are exchanged at a time: 64 MiB, three times, beside the gradients themselves
+PATIENCE = timedelta(hours=1)  # for ranks that wait while the first one validates or writes; a lost rank is noticed at once
+NONE = np.empty(0, dtype=np.int64)
+Value = TypeVar("Value")
+
+
+class PeerLost(Exception):
+    """An exchange failed because another rank has ended."""
+
+
+@contextmanager
+def exchange() -> Iterator[None]:
+    """Errors of torch.distributed as PeerLost. A full GPU is none of those."""
+    try:
+        yield
+    except RuntimeError as error:
+        if memory_fault(error):
+            raise
+        raise PeerLost(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Gang:
+    """Rank `rank` of `size`, after `join`. Every rank must call the same methods in the same order."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @classmethod
+    def join(cls, rank: int, size: int, device: torch.device, store: str) -> "Gang":
+        """Meet the other ranks through a new file `store` that they all see."""
+        with exchange():
+            found = dist.FileStore(store, size)  # type: ignore[attr-defined]
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=found, rank=rank, world_size=size, timeout=PATIENCE)
+        return cls(rank, size, device)
+
+    def leave(self) -> None:
+        """Wait for the others, and end the exchange."""
+        self.wait()
+        dist.destroy_process_group()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that reads and writes checkpoints, curves, and outs."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Until every rank has come here."""
+        self.gathered(0.0)
+
+    def said(self, value: Value) -> Value:
+        """The first rank's `value`, on every rank."""
+        box = [value]
+        with exchange():
+            dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        return box[0]
+
+    def gathered(self, value: float) -> list[float]:
+        """Every rank's `value`, in the order of ranks."""
+        return self._rows([value])[:, 0].tolist()
+
+    def total(self, values: Mapping[str, float | torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Sums over the ranks, in their order, of figures that all have under the same names: float64, on the device, not read from it."""
+        own = [torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values.values()]
+        first, *others = self.all(torch.stack(own))
+        return dict(zip(values, sum(others, first), strict=True))
+
+    def _rows(self, values: Sequence[float]) -> torch.Tensor:
+        return self.all(torch.tensor(values, dtype=torch.float64))
+
+    def all(self, own: torch.Tensor) -> torch.Tensor:
+        """Every rank's tensor [...], of one shape, as [R, ...]."""
+        found = own.new_empty(self.size, *own.shape)
+        with exchange():
+            dist.all_gather(list(found), own.contiguous())
+        return found
+
+    def copied(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The first rank's CPU tensors, on every rank; those of the others do not count."""
+        forms = self.said([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()])
+        found = {name: tensors[name].contiguous() if self.first else torch.empty(shape, dtype=dtype) for name, shape, dtype in forms}
+        with exchange():
+            for tensor in found.values():
+                dist.broadcast(tensor, src=0)
+        return found
+
+    def dealt(self, sizes: Sequence[int]) -> list[list[int]]:
+        """Which pieces of work, of these sizes, each rank computes."""
+        return dealt(sizes, self.size)
+
+    def fill(self, vectors_ND: torch.Tensor, rows: Sequence[Sequence[Ints]]) -> None:
+        """Rows rows[r] (in parts) of `vectors_ND` as rank r has them, on every rank; no row is in two parts."""
+        places = [torch.from_numpy(np.concatenate([NONE, *parts])).to(vectors_ND.device) for parts in rows]
+        packed_MD = vectors_ND.new_zeros(max(map(len, places)), vectors_ND.shape[1])
+        packed_MD[: len(places[self.rank])] = vectors_ND[places[self.rank]]
+        for place, found_MD in zip(places, self.all(packed_MD), strict=True):
+            vectors_ND[place] = found_MD[: len(place)]
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace each gradient by the sum of all ranks', in the order of ranks. One that no rank has stays None.
+
+        A reduce-scatter and an all-gather: each rank sums its part of the numbers, so as many bytes travel as in a ring.
+        """
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        held = self._rows([float(parameter.grad is not None) for parameter in trained]).amax(0).tolist()
+        for bucket in _buckets([parameter for parameter, has in zip(trained, held, strict=True) if has]):
+            sizes = [parameter.numel() for parameter in bucket]
+            part = -(-sum(sizes) // self.size)
+            flat = bucket[0].new_zeros(part * self.size)
+            views = torch.split(flat[: sum(sizes)], sizes)
+            for parameter, view in zip(bucket, views, strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                view.copy_(parameter.grad.reshape(-1))
+            parts_RP = flat.new_empty(self.size, part)
+            with exchange():
+                dist.all_to_all_single(parts_RP.view(-1), flat)
+            total_P = parts_RP[0]
+            for rank in range(1, self.size):
+                total_P = total_P + parts_RP[rank]
+            with exchange():
+                dist.all_gather(list(torch.split(flat, part)), total_P)
+            for parameter, view in zip(bucket, views, strict=True):
+                assert parameter.grad is not None
+                parameter.grad.copy_(view.view_as(parameter))
+
+    def check_same(self, digest: str, what: str) -> None:
+        """UserError if the ranks do not have the same `digest` of what all must have, as under mixed hardware."""
+        found = self.gathered(float(int(digest)))
+        if len(set(found)) > 1:
+            raise UserError(
+                f"{what}: the workers ended with different weights (CRC-32 {', '.join(f'{int(one):08x}' for one in found)}), expected the "
+                "same on all; use GPUs or processors of one kind, or workers: 1 in runtime.yaml"
+            )
+
+
+def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Parameters of one type, in order, of BUCKET numbers at most; a larger one is alone."""
+    bucket: list[nn.Parameter] = []
+    count = 0
+    for parameter in parameters:
+        if bucket and (count + parameter.numel() > BUCKET or parameter.dtype != bucket[0].dtype):
+            yield bucket
+            bucket, count = [], 0
+        bucket.append(parameter)
+        count += parameter.numel()
+    if bucket:
+        yield bucket
+
+
+def dealt(sizes: Sequence[int], ranks: int) -> list[list[int]]:
+    """Which pieces of work each rank computes, in ascending order: the largest first, each to the rank that has least, the first of equals.
+
+    A pure function of its arguments (longest processing time first: Graham, 1969).
+    """
+    work: list[list[int]] = [[] for _ in range(ranks)]
+    load = [0] * ranks
+    for piece in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
+        rank = load.index(min(load))
+        work[rank].append(piece)
+        load[rank] += sizes[piece]
+    return [sorted(own) for own in work]

@@ -1,0 +1,188 @@
+"""Workers of engine local: processes of this machine, one GPU or a share of the CPU threads each.
+
+They are spawned, not forked: torch and CUDA survive no fork. Each has a pipe to the stage. When a worker dies, the pipe ends, and
+another one does its pieces again; when the stage dies, however that happens, the kernel ends its workers.
+"""
+
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.processes import tie
+from tasks.core.workers.attempts import AHEAD, Called, Run, attempt, become_worker, result_of
+
+if TYPE_CHECKING:  # torch takes a worker seconds to import: only functions that need it do
+    from tasks.core.stage.devices import Runtime
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+GIVEN = 2  # pieces that a worker has at a time, so that it does not wait for the stage
+
+
+@dataclass
+class Worker:
+    """A process, the pipe to it, and the pieces that it has, with their numbers; the first is the one that it computes."""
+
+    process: BaseProcess
+    pipe: Connection
+    has: deque[tuple[int, Any]] = field(default_factory=deque)
+
+    def give(self, number: int, piece: Any) -> None:
+        """Give it one more piece; it may be dead already, which shows when it is asked."""
+        self.has.append((number, piece))
+        with suppress(OSError):
+            self.pipe.send((number, piece))
+
+    def end(self) -> None:
+        """Kill it: what it writes is renamed only when it is complete."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+class Pool:
+    """As many workers as there are `environments`, which tell them their GPUs; `runtime`: the settings of each."""
+
+    alone = False
+
+    def __init__(self, runtime: "Runtime", environments: Sequence[dict[str, str]]) -> None:
+        self.runtime, self.count = runtime, len(environments)
+        self._environments = list(environments)
+        self._workers: list[Worker | None] = [None] * len(self._environments)  # started when they are needed
+
+    def agreed(self, function: Callable[[], Result]) -> Result:
+        found: list[Result] = list(self.each(Called(function), range(self.count)))  # one for each worker
+        if any(one != found[0] for one in found[1:]):
+            different = sorted({str(one) for one in found})
+            raise UserError(
+                f"runtime.yaml: workers: found workers that differ ({' | '.join(different)}), expected GPUs of one kind; choose them "
+                "with CUDA_VISIBLE_DEVICES"
+            )
+        return found[0]
+
+    def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
+        run = Run(function, iter(pieces), AHEAD * self.count)
+        for worker in self._workers:
+            if worker:
+                with suppress(OSError):  # dead: that shows when it is given a piece
+                    worker.pipe.send((None, function))
+        try:
+            while True:
+                while run.turn in run.done:
+                    outcome = run.done.pop(run.turn)
+                    run.turn += 1
+                    yield result_of(outcome)
+                    self._give(run)  # the stage may have taken its time
+                self._give(run)
+                busy = [worker for worker in self._workers if worker and worker.has]
+                if not busy and run.turn not in run.done:
+                    return
+                for pipe in wait([worker.pipe for worker in busy]) if busy else ():
+                    self._hear(run, next(worker for worker in busy if worker.pipe is pipe))
+        finally:  # after an error, or if nobody wants the rest
+            for place, worker in enumerate(self._workers):
+                if worker and worker.has:
+                    worker.end()
+                    self._workers[place] = None
+
+    def close(self) -> None:
+        """End all workers."""
+        for place, worker in enumerate(self._workers):
+            if worker:
+                worker.end()
+            self._workers[place] = None
+
+    def _give(self, run: Run) -> None:
+        """Give out pieces, at first one to each worker."""
+        for most in range(1, GIVEN + 1):
+            for place in range(len(self._workers)):
+                worker = self._workers[place]
+                if len(worker.has if worker else ()) >= most:
+                    continue
+                found = run.next()
+                if found is None:
+                    return
+                if worker is None:
+                    worker = self._workers[place] = self._start(place, run.function)
+                worker.give(*found)
+
+    def _hear(self, run: Run, worker: Worker) -> None:
+        """Take in a worker's result, or its death."""
+        try:
+            number, outcome = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._lost(run, worker)
+            return
+        worker.has.popleft()
+        run.done[number] = outcome
+
+    def _lost(self, run: Run, worker: Worker) -> None:
+        """Have the pieces of a dead worker done again; UserError if the one that it computed has lost too many."""
+        worker.process.join()
+        self._workers[self._workers.index(worker)] = None
+        ended = f"killed by signal {-code}" if (code := worker.process.exitcode or 0) < 0 else f"ended with status {code}"
+        cause = ", most likely for lack of memory" if code == -signal.SIGKILL else ""
+        number = worker.has[0][0]
+        run.lost[number] += 1
+        if run.lost[number] > self.runtime.restarts:
+            worker.pipe.close()
+            worker.has.clear()
+            raise UserError(
+                f"a worker was {ended}{cause}, and {run.lost[number]} of them on the same work (runtime.yaml: restarts: "
+                f"{self.runtime.restarts}); close other programs or set fewer workers, and run again"
+            )
+        print(f"a worker was {ended}{cause}; its work is done again ({run.lost[number]} of {self.runtime.restarts})", file=sys.stderr)
+        run.again.extend(worker.has)
+        worker.has.clear()
+        worker.pipe.close()
+
+    def _start(self, place: int, function: Callable[[Any], Any]) -> Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(theirs, os.getpid(), self._environments[place]), daemon=True)
+        process.start()
+        theirs.close()
+        ours.send((None, function))
+        return Worker(process, ours)
+
+
+def serve(pipe: Connection, parent: int, environment: dict[str, str]) -> None:
+    """A worker: computes what comes through `pipe` until it ends: (None, function), then (number, piece) again and again."""
+    tie(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the stage, which ends us
+    os.environ.update(environment)
+    become_worker()
+    waiting: queue.SimpleQueue[tuple[int | None, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, waiting), daemon=True).start()
+    function: Callable[[Any], Any] | None = None
+    while True:
+        number, given = waiting.get()
+        if number is None:
+            function = given
+            continue
+        assert function is not None
+        pipe.send((number, attempt(function, given)))
+        given = None
+
+
+def _receive(pipe: Connection, waiting: "queue.SimpleQueue[tuple[int | None, Any]]") -> None:
+    """Read what the stage sends at once: it may send a large piece while we send it a large result."""
+    try:
+        while True:
+            waiting.put(pipe.recv())
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException:  # a function that cannot be loaded
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)

@@ -1,0 +1,180 @@
+"""A gang of ranks on this machine: one function in several processes at once, all of which start again if one is lost.
+
+The stage is the driver: it starts the ranks, reports what they raise, and publishes what the first of them wrote. A rank is a process
+of its own, the first one too, because a rank that hangs in an exchange with a lost one can only be killed. torch's elastic launcher
+would do the same, but it also starts again after a user's error, and takes over signals and logs.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import torch
+
+from tasks.core.stage.devices import RUNTIME_FILE, Runtime, choose_device
+from tasks.core.stage.errors import UserError, user_error
+from tasks.core.stage.processes import tie
+from tasks.core.stage.progress import leave
+from tasks.core.workers.gang import Gang, PeerLost
+
+Training = Callable[[torch.device, Gang], None]
+GRACE = 10.0  # seconds for the other ranks to say why they end, once one has
+MEET = "ranks.store"  # the file in which ranks find one another
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended: `error` of the user, `trace` of a bug, `lost` because another rank ended; none of them: it did its work."""
+
+    error: UserError | None = None
+    trace: str = ""
+    lost: str = ""
+    at: float = 0.0
+
+
+class RankFailed(Exception):
+    """A bug in a rank, with its traceback."""
+
+
+def together(function: Training, runtime: Runtime, ranks: int, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
+    """`function(device, gang)` in `ranks` processes, each with a GPU or, as `runtime` is one rank's, its share of the CPU threads.
+
+    `function` must be at module level, or a partial of such a function, and resume by itself from what its first rank keeps in `scratch`.
+    The first rank alone may write: into `outs` (folders, empty at each start) and `scratch`, where the other ranks' words are kept.
+    A lost rank ends all of them, and they start again, at most `runtime.restarts` times. UserError after that, or if a rank raises one.
+    """
+    for start in range(runtime.restarts + 1):
+        for out in outs:
+            _empty(out)
+        lost = _run(function, runtime, ranks, scratch=scratch)
+        if not lost:
+            return
+        if start < runtime.restarts:
+            print(
+                f"{what}: {lost}; all {ranks} start again (restart {start + 1} of {runtime.restarts} allowed)", file=sys.stderr, flush=True
+            )
+    raise UserError(
+        f"{what}: {lost}, and restarts: {runtime.restarts} of {RUNTIME_FILE} are used up; the last checkpoint and what the other workers "
+        f"said are kept ({scratch}); if memory is short, use fewer workers or a smaller graph_tokens, then run again"
+    )
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _run(function: Training, runtime: Runtime, ranks: int, *, scratch: Path) -> str:
+    """Run all ranks to their ends; which was lost and how, or nothing."""
+    store = scratch / MEET
+    store.unlink(missing_ok=True)
+    context = multiprocessing.get_context("spawn")
+    processes: list[SpawnProcess] = []
+    ends: list[Connection] = []
+    try:
+        for rank in range(ranks):
+            ours, theirs = context.Pipe(duplex=False)
+            given = (rank, ranks, function, _own(runtime, rank), store, theirs, os.getpid())
+            process = context.Process(target=_rank, args=given, name=f"rank {rank}")
+            process.start()
+            theirs.close()  # so that ours ends with the rank
+            processes.append(process)
+            ends.append(ours)
+        outcomes = _outcomes(ends)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+        store.unlink(missing_ok=True)
+    told = [(outcome.at, rank, outcome) for rank, outcome in outcomes.items() if outcome and (outcome.error or outcome.trace)]
+    if told:
+        _, rank, outcome = min(told, key=lambda one: one[:2])
+        raise outcome.error or RankFailed(f"worker {rank + 1} of {ranks}:\n{outcome.trace}")
+    for rank, found in outcomes.items():
+        if found is None:
+            return f"worker {rank + 1} of {ranks} was lost ({_how(processes[rank])})"
+    return next((f"worker {rank + 1} of {ranks} lost another ({o.lost})" for rank, o in outcomes.items() if o and o.lost), "")
+
+
+def _own(runtime: Runtime, rank: int) -> Runtime:
+    """`runtime` with the GPU of one rank, if there are any."""
+    gpu = runtime.device != "cpu" and torch.cuda.device_count()
+    return runtime.model_copy(update={"device": f"cuda:{rank}"}) if gpu else runtime
+
+
+def _outcomes(ends: Sequence[Connection]) -> dict[int, Outcome | None]:
+    """How each rank ended; None: without a word. Ranks that are silent for GRACE seconds after a failure are left out."""
+    found: dict[int, Outcome | None] = {}
+    until: float | None = None
+    while len(found) < len(ends) and (until is None or time.monotonic() < until):
+        waiting = [end for rank, end in enumerate(ends) if rank not in found]
+        for end in wait(waiting, None if until is None else max(0.0, until - time.monotonic())):
+            rank = ends.index(end)
+            try:
+                found[rank] = ends[rank].recv()
+            except (EOFError, ConnectionResetError):
+                found[rank] = None
+            if until is None and found[rank] != Outcome():
+                until = time.monotonic() + GRACE
+    return found
+
+
+def _how(process: SpawnProcess) -> str:
+    status = process.exitcode or 0
+    if status >= 0:
+        return f"exit status {status}"
+    with suppress(ValueError):
+        name = signal.Signals(-status).name
+        return f"{name}, most likely for lack of memory" if name == "SIGKILL" else name
+    return f"signal {-status}"
+
+
+def _rank(rank: int, ranks: int, function: Training, runtime: Runtime, store: Path, end: Connection, parent: int) -> None:
+    """The whole life of a rank."""
+    tie(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the driver ends us
+    if rank:
+        _redirect(store.with_name(f"worker-{rank + 1}.log"))
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    outcome = _outcome(function, runtime, rank, ranks, store)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    end.send(outcome)  # the driver may now kill us
+    os._exit(0)  # threads of a broken exchange could keep it
+
+
+def _outcome(function: Training, runtime: Runtime, rank: int, ranks: int, store: Path) -> Outcome:
+    try:
+        device = choose_device(runtime)
+        gang = Gang.join(rank, ranks, device, str(store))
+        function(device, gang)
+        gang.leave()
+    except PeerLost as error:
+        return Outcome(lost=str(error).split("\n")[0], at=time.monotonic())
+    except Exception as error:
+        known, at = user_error(error), time.monotonic()
+        return Outcome(error=known, at=at) if known else Outcome(trace=traceback.format_exc(), at=at)
+    finally:
+        leave()
+    return Outcome()
+
+
+def _redirect(log: Path) -> None:
+    """What this process says, warnings of libraries too, goes to a file."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)

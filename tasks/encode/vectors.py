@@ -1,0 +1,129 @@
+"""The vectors of a shard, as one of any number of workers computes them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tasks.core.models.bi_encoder import Encoder, load_towers
+from tasks.core.retrieval.embeddings import Block
+from tasks.core.retrieval.encode import encode
+from tasks.core.retrieval.packed import can_quantize
+from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype, hardware, place
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_file
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.encode.params import Encode
+from tasks.encode.reuse import KnownRows, encode_touched, known_rows, row_digests
+from tasks.encode.shards import ShardStore
+
+
+class Arithmetic(NamedTuple):
+    """How a worker computes: what the bits of its vectors depend on, weights and texts aside."""
+
+    device: str
+    name: str  # int8, or the type that is computed in
+    dtype: str
+    hardware: str
+    batch_tokens: int
+    width: int
+
+    @property
+    def by_row(self) -> bool:
+        """Whether a row has the same bits in any batch (tasks.encode.reuse)."""
+        return (self.device, self.name) == ("cpu", "float32")
+
+
+class Piece(NamedTuple):
+    """A shard to encode: its number, its first row and the one after its last, and its digest."""
+
+    number: int
+    first: int
+    end: int
+    digest: str
+
+
+class Shard(NamedTuple):
+    """An encoded shard: its vectors, or the file of them, the digests of its rows where they are kept, and how many were encoded."""
+
+    piece: Piece
+    vectors: Block | Path
+    rows: bytes
+    encoded: int
+
+
+@dataclass(frozen=True)
+class DocumentTower:
+    """The document tower of an encoder folder, loaded when it is first needed."""
+
+    encoder: Path
+    params: Encode
+    runtime: Runtime
+
+    def arithmetic(self) -> Arithmetic:
+        """How this process computes."""
+        return self.loaded[2]
+
+    @cached_property
+    def loaded(self) -> tuple[Encoder, torch.device, Arithmetic]:
+        """The tower, ready to encode, its device, and how it computes there."""
+        device = choose_device(self.runtime)
+        tower = load_towers(self.encoder).document
+        int8 = self.params.precision == "int8" and can_quantize(tower, device)
+        compute = compute_dtype(device, "fp32" if int8 or self.params.precision == "fp32" else "bf16")
+        name = "int8" if int8 else str(compute).removeprefix("torch.")
+        tokens = self.params.batch_tokens or best_batch_tokens(device, compute)
+        found = Arithmetic(device.type, name, str(compute), hardware(device), tokens, tower.width)
+        return place(tower, device, compute), device, found
+
+
+def _ignore(_: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class ShardEncoder:
+    """Encodes shards. With a `folder`, vectors are written there; `done` is called with the number of rows of each batch."""
+
+    tower: DocumentTower
+    tokens: Path
+    store: ShardStore  # only read: it is the stage's
+    family: str
+    folder: Path | None = None
+    done: Callable[[int], None] = _ignore
+
+    @cached_property
+    def _opened(self) -> tuple[Tokens, KnownRows]:
+        return open_tokens(self.tokens), known_rows(self.store, self.family)
+
+    def __call__(self, piece: Piece) -> Shard:
+        """UserError for a vector that is not finite."""
+        (tower, device, arithmetic), (tokens, known) = self.tower.loaded, self._opened
+        dtype = self.tower.params.dtype
+
+        def vectors_of(rows: Ints) -> Block:
+            int8 = arithmetic.name == "int8"
+            vectors = encode(tower, tokens, piece.first + rows, arithmetic.batch_tokens, device, self.done, int8=int8)
+            with np.errstate(over="ignore"):  # values too large for float16 become infinite, and are refused below
+                return vectors.astype(dtype)
+
+        digests = row_digests(tokens, piece.first, piece.end)
+        vectors, encoded = encode_touched(digests, known, self.store, vectors_of)
+        if not np.isfinite(vectors).all():
+            row = piece.first + int(np.argmin(np.isfinite(vectors).all(axis=1)))
+            raise UserError(
+                f"{self.tower.encoder}: document {tokens.ids()[int(tokens.owners[row])]} (row {row} of shard {piece.number}) gives NaN or "
+                f"infinity as {dtype}, expected finite numbers; retrain that model"
+            )
+        rows = digests.tobytes() if arithmetic.by_row else b""
+        if self.folder is None:
+            return Shard(piece, vectors, rows, encoded)
+        path = self.folder / f"{piece.digest}.npy"
+        with new_file(path) as temporary, temporary.open("wb") as handle:
+            np.save(handle, vectors)
+        return Shard(piece, path, rows, encoded)

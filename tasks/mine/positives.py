@@ -1,0 +1,42 @@
+"""Scores of known positives, as a search would find them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.retrieval.faiss_search import index_scores
+from tasks.core.retrieval.pairs import embedded_scores
+from tasks.core.retrieval.parts import QuerySearch
+from tasks.core.retrieval.ranked import Floats
+from tasks.core.tables.ids import Ints
+
+
+@dataclass(frozen=True)
+class Positives:
+    """Known positives, pairs of a query and a document, and where their scores come from."""
+
+    search: QuerySearch
+    query: Ints
+    document: Ints
+
+    def scores(self) -> Floats:
+        """The score of each, [P], as of a search."""
+        return self.search.parts.array("positives", self._scores)
+
+    def _scores(self) -> Floats:
+        search = self.search
+        if search.index is None:
+            return embedded_scores(search.vectors, search.opened, self.query, self.document)
+        return best_passages(search.opened_index, search.vectors, self.query, self.document, search.owners)
+
+
+def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, owners: npt.NDArray[np.int32]) -> Floats:
+    """The score of each pair, float32 [P]: the best of the document's passages, by the vectors that a faiss index stores (decoded)."""
+    first, count = np.searchsorted(owners, document.astype(owners.dtype), "left"), np.bincount(owners)[document]
+    pair = np.repeat(np.arange(len(query)), count)
+    row = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count) + first[pair]
+    scores = np.full(len(query), -np.inf, dtype=np.float32)
+    np.maximum.at(scores, pair, index_scores(index, queries_QD, query[pair], row))
+    return scores

@@ -1,0 +1,108 @@
+"""Write the documents of a source: read and checked in parts by one process per core, written in the source's order."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.processes import in_order
+from tasks.core.stage.progress import Progress
+from tasks.core.tables.id_sets import Hashes, Ids, hashes
+from tasks.core.tables.lengths import Lengths
+from tasks.core.tables.parquet import BATCH_ROWS, write_table
+from tasks.core.tables.schemas import DOCUMENTS
+from tasks.prepare.params import Prepare
+from tasks.prepare.records import Tally, WhiteId, all_white, batch_of, full
+from tasks.prepare.source import Document, Documents, Source
+
+ALONE = 8  # parts of some MiB, a second or two of work: fewer are not worth a process
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The documents of one part, and what was counted on the way."""
+
+    rows: pa.RecordBatch
+    hashes: Hashes
+    lengths: Lengths
+    empty_titles: int
+    empty_texts: int
+    read: int
+    dropped: Counter[str] = field(default_factory=Counter)
+    white_ids: Counter[str] = field(default_factory=Counter)
+    empty: frozenset[str] = frozenset()
+
+
+def check(read: Documents, settings: Prepare) -> Checked:
+    """Read and check one part."""
+    tally, empty = Tally(), set[str]()
+    rows = list(full(read(), "document", settings, tally, empty))
+    batch = batch_of(DOCUMENTS, rows)
+    lengths = Lengths()
+    lengths.add(document.text for document in rows)
+    return Checked(
+        batch,
+        hashes([document.id for document in rows]),
+        lengths,
+        sum(not document.title.strip() for document in rows),
+        sum(not document.text.strip() for document in rows),
+        len(rows) + tally.dropped.total(),
+        tally.dropped,
+        tally.white_ids,
+        frozenset(empty),
+    )
+
+
+def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tally, processes: int) -> tuple[Ids, set[str]]:
+    """Write all documents that have a text; returns their ids, and those of documents without one. Counts in `tally`.
+
+    UserError for a mistake in a document, the first in the source's order, whatever the number of processes.
+    """
+    ids, empty = Ids(), set[str]()
+    parts = source.parts() if source.parts else _lazily(source.documents())
+    progress = Progress("documents", None)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for part in in_order(partial(check, settings=settings), parts, processes if source.parts else 1, alone=ALONE):
+            ids.extend(part.hashes)
+            tally.documents.counts.update(part.lengths.counts)
+            tally.empty_titles += part.empty_titles
+            tally.empty_texts += part.empty_texts
+            tally.dropped.update(part.dropped)
+            tally.white_ids.update(part.white_ids)
+            empty.update(part.empty)
+            progress.advance(part.read)
+            yield part.rows
+
+    try:
+        count = write_table(path, DOCUMENTS, regrouped(batches()))
+    except WhiteId as error:
+        raise all_white(error, source.documents) from None
+    progress.close()
+    if not count:
+        raise UserError(f"{source.name} has no documents, expected at least one; fix the source")
+    return ids, empty
+
+
+def regrouped(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
+    """The same rows in tables of `rows`, each in one piece: the file then does not depend on how they came."""
+    held = DOCUMENTS.empty_table()
+    for batch in batches:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows >= rows:
+            yield held.slice(0, rows).combine_chunks()
+            held = held.slice(rows)
+    if held.num_rows:
+        yield held.combine_chunks()
+
+
+def _lazily(records: Iterable[Document]) -> Iterator[Documents]:
+    """Parts of a stream that only this process can read; a part takes its records when it is read."""
+    rest = iter(records)
+    for first in rest:
+        yield partial(chain, [first], islice(rest, BATCH_ROWS - 1))

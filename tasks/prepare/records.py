@@ -1,0 +1,103 @@
+"""Documents and queries one by one: the checks that do not depend on the kind of source, and their batches for a table."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+import pyarrow as pa
+
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.lengths import Lengths
+from tasks.core.tables.parquet import BATCH_ROWS
+from tasks.core.tables.schemas import SPLITS
+from tasks.core.tables.trec_ids import WHITE
+from tasks.prepare.params import Prepare
+from tasks.prepare.source import Document, Query
+
+T = TypeVar("T")
+Text = TypeVar("Text", Document, Query)
+
+
+@dataclass
+class Tally:
+    """Running counts; `dropped` by reason, `white_ids` (ids with white space) by what they name."""
+
+    documents: Lengths = field(default_factory=Lengths)
+    queries: dict[str, Lengths] = field(default_factory=lambda: {split: Lengths() for split in SPLITS})
+    empty_titles: int = 0
+    empty_texts: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    white_ids: Counter[str] = field(default_factory=Counter)
+    leaks: int = 0  # training queries that are in dev or test too
+
+
+class WhiteId(UserError):
+    """An id with white space. What reads all records says how many there are (`all_white`)."""
+
+    what: str
+    record: Document | Query
+
+
+def chunks(items: Iterable[T], size: int = BATCH_ROWS) -> Iterator[list[T]]:
+    """Lists of `size` items, the last one shorter."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
+    """The records that have a text, with their ids checked; an empty one is refused, or counted and its id remembered."""
+    for record in records:
+        if not record.id:
+            raise UserError(f"{record.at}: found an empty {what} id, expected one that names it; fix that line")
+        if WHITE.search(record.id):
+            if settings.ids == "refuse":
+                raise _white(record, what)
+            tally.white_ids[what] += 1
+        if record.text.strip() or (isinstance(record, Document) and record.title.strip()):
+            yield record
+        elif settings.empty_texts == "refuse":
+            fields = "title and text" if what == "document" else "text"
+            raise UserError(f"{record.at}: {what} {record.id} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
+        else:
+            tally.dropped[f"{'documents' if what == 'document' else 'queries'} without text"] += 1
+            empty.add(record.id)
+
+
+def _white(record: Document | Query, what: str) -> WhiteId:
+    error = WhiteId(f"{record.at}: found {what} id {record.id!r}, expected one without white space")
+    error.what, error.record = what, record
+    return error
+
+
+def all_white(error: WhiteId, read: Callable[[], Iterable[Document | Query]]) -> UserError:
+    """The error to show: it says how many ids of the whole stream have white space, up to another mistake."""
+    count = 0
+    with suppress(UserError):
+        for other in read():
+            count += bool(WHITE.search(other.id))
+    ids = f"{count:,} such {error.what} id{'s' if count > 1 else ''}"
+    return UserError(
+        f"{error.record.at}: found {error.what} id {error.record.id!r}, expected one without white space, which separates the fields of "
+        f"run files ({ids}); rename it, or set prepare.ids=escape"
+    )
+
+
+def batch_of(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.RecordBatch:
+    try:
+        return pa.record_batch([pa.array([getattr(r, f.name) for r in records], f.type) for f in schema], schema=schema)
+    except UnicodeEncodeError:
+        for record in records:
+            if _half_character(record):
+                raise UserError(
+                    f"{record.at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff); fix that line"
+                ) from None
+        raise
+
+
+def _half_character(record: Document | Query) -> bool:
+    texts = [record.id, record.text, *([record.title] if isinstance(record, Document) else record.answers)]
+    return any("\ud800" <= character <= "\udfff" for text in texts for character in text)

@@ -1,0 +1,62 @@
+"""The lists of some queries, reranked one query at a time, as in interactive search."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
+from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import Texts, corpus_texts
+from tasks.rerank.params import Rerank
+
+
+class Listed(NamedTuple):
+    """A query's id and text, and the documents that it got: ids and ordinals, best first."""
+
+    query: str
+    text: str
+    docs: list[str]
+    rows: list[int]
+
+
+class Reranked(NamedTuple):
+    """The model's score of each of a query's documents, and the seconds that they took."""
+
+    scores: list[float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """The cross-encoder of a folder and the texts of a corpus, opened when they are first needed."""
+
+    reranker: Path
+    corpus: Path
+    file: Path  # of the documents' texts, as corpus_texts wrote it
+    params: Rerank
+    text: Text
+    runtime: Runtime
+
+    @cached_property
+    def texts(self) -> Texts:
+        return corpus_texts(self.corpus, self.text, self.file, lasting=True)
+
+    @cached_property
+    def model(self) -> CrossEncoder:
+        device = choose_device(self.runtime)
+        dtype = compute_dtype(device, self.params.precision)
+        model = load_cross_encoder(self.reranker, self.params.max_length, self.params.batch_tokens, device, dtype)
+        model.scores([("", "")])  # a device's first products load its kernels, which counts for no query
+        return model
+
+    def __call__(self, lists: list[Listed]) -> list[Reranked]:
+        return [self._rerank(listed) for listed in lists]
+
+    def _rerank(self, listed: Listed) -> Reranked:
+        model, pairs = self.model, [(listed.text, self.texts[row]) for row in listed.rows]
+        started = time.perf_counter()
+        scores = model.scores(pairs).tolist()
+        return Reranked(scores, time.perf_counter() - started)

@@ -1,0 +1,63 @@
+"""One cross-encoder, from folders to folders: what is read, trained and written."""
+
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, longest_pair
+from tasks.core.stage.devices import Runtime, best_batch_tokens, compute_dtype
+from tasks.core.stage.files import write_json
+from tasks.core.text.document import Text
+from tasks.core.text.mapped import corpus_texts, query_texts
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.training.loop import Schedule, fit
+from tasks.core.training.optimizers import make_optimizer
+from tasks.core.training.ranks import first_alone
+from tasks.reranker.groups import read_groups
+from tasks.reranker.params import Reranker
+from tasks.reranker.step import make_step
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a training reads, by its folders, and where it writes: `out` and `curves` are empty at first."""
+
+    args: Namespace
+    params: Reranker
+    text: Text
+    runtime: Runtime
+    source: Path
+    scratch: Path
+    out: Path
+    curves: Path
+
+
+def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
+    """Train on `device`, alone or as a rank of `gang`, whose first one writes."""
+    params, args, scratch = work.params, work.args, work.scratch
+    model, tokenizer = load_classifier(work.source, params.seed if params.head == "new" else None), load_tokenizer(work.source)
+    if params.steps:
+        dtype = compute_dtype(device, params.precision)
+        batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
+        longest = longest_pair(model, tokenizer, params.max_length)
+        encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, batch_tokens, device)
+        groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, scratch)
+        with first_alone(gang):
+            texts = corpus_texts(args.corpus, work.text, scratch / "texts.bin", lasting=True)
+        queries = [query for _, query in query_texts(args.corpus, "train")]
+        optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)
+        backward = make_step(encoder, queries, texts, groups, params, dtype, gang)
+        what = f"reranker {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
+        schedule = Schedule(params.steps, params.warmup, params.clip)
+        fit(model, optimizer, backward, schedule, scratch, work.curves, work.runtime.checkpoint_seconds, what, gang=gang)
+    if gang is not None and not gang.first:
+        return
+    write_json(work.curves / "round.json", {"steps": params.steps})
+    model.save_pretrained(work.out)
+    tokenizer.save_pretrained(work.out)

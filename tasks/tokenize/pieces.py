@@ -1,0 +1,89 @@
+"""The documents as rows of tokens: a row group of their file at a time, by one process per core; a kill loses the pieces in progress."""
+
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tasks.core.stage.processes import in_order, resumable
+from tasks.core.tables.batching import cut
+from tasks.core.tables.row_groups import count_groups, read_group
+from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.document import Text, document_text
+from tasks.core.text.token_store import Cut, Rows, rows_by
+from tasks.core.text.tokenizer import load_tokenizer
+
+ALONE = 16  # row groups, seconds of work: fewer are not worth a process
+
+ARRAYS = ("flat", "lengths", "counts")  # of Rows
+
+
+class Job(NamedTuple):
+    """What all pieces share; only names and settings, for it passes between processes."""
+
+    documents: Path
+    tokenizer: Path
+    text: Text
+    cut: Cut
+
+
+def large(documents: Path) -> bool:
+    """Whether there is enough to do for several processes, and for keeping finished pieces."""
+    return count_groups(documents) > ALONE
+
+
+def tokenized(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
+    """The rows of all documents, in order, for any number of processes; finished pieces are kept in `scratch`, if given."""
+    groups = range(count_groups(job.documents))
+    if scratch is None:
+        for found in in_order(partial(tokenize_group, job), groups, processes, alone=ALONE):
+            yield from found
+        return
+    for group, path in enumerate(resumable(partial(keep_group, job), groups, scratch, processes)):
+        yield from _kept(job, group, path)
+
+
+def tokenize_group(job: Job, group: int) -> list[Rows]:
+    """The rows of the documents of one row group, at most TEXT_BYTES of text in each part."""
+    rows = _rows(job.tokenizer, job.cut)
+    return [rows(ids, texts) for ids, texts in texts_of(job, group)]
+
+
+def texts_of(job: Job, group: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Ids and texts of one row group, a part at a time."""
+    for batch in read_group(job.documents, DOCUMENTS, group):
+        for part in cut(batch, ["title", "text"]):
+            rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
+            yield part["id"].to_pylist(), [document_text(title, body, job.text) for title, body in rows]
+
+
+def keep_group(job: Job, group: int, path: Path) -> None:
+    """Write the rows of one row group to a file, without the ids, which its documents have."""
+    found = tokenize_group(job, group)
+    arrays = {f"{name}{number}": getattr(rows, name) for number, rows in enumerate(found) for name in ARRAYS}
+    with path.open("wb") as out:
+        np.savez(out, **arrays)
+
+
+def _kept(job: Job, group: int, path: Path) -> Iterator[Rows]:
+    with np.load(path, allow_pickle=False) as found:
+        ids = [name for batch in read_group(job.documents, DOCUMENTS, group) for name in batch["id"].to_pylist()]
+        start = 0
+        for number in range(len(found) // len(ARRAYS)):
+            flat, lengths, counts = (found[f"{name}{number}"] for name in ARRAYS)
+            yield Rows(ids[start : start + len(counts)], flat, lengths, counts)
+            start += len(counts)
+
+
+@cache
+def opened(tokenizer: Path) -> Any:
+    """The tokenizer of a folder, read once per process."""
+    return load_tokenizer(tokenizer)
+
+
+@cache
+def _rows(tokenizer: Path, settings: Cut) -> Any:
+    """Once per process: it remembers words."""
+    return rows_by(opened(tokenizer), settings)

@@ -1,0 +1,112 @@
+"""One round, from folders to folders: what is read, trained and written."""
+
+from argparse import Namespace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from tasks.core.models.bi_encoder import average_with, load_towers, odd_temperature, save_towers, truncate
+from tasks.core.models.projector import add_projector
+from tasks.core.stage.devices import Runtime, compute_dtype, kept_tokens
+from tasks.core.stage.files import read_json, write_json
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import open_tokens
+from tasks.core.training.loop import Validation, fit, load_state, read_state, save_state
+from tasks.core.training.optimizers import make_optimizer
+from tasks.core.training.replay import pass_on, replayed_from
+from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of, with_weights
+from tasks.train.frozen import Frozen
+from tasks.train.guide import make_guide
+from tasks.train.lora import adapt, merge
+from tasks.train.params import Round
+from tasks.train.step import make_step
+from tasks.train.validation import MEASURE, hold_out, make_validation
+
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
+
+
+@dataclass(frozen=True)
+class Outs:
+    """Folders to write into, empty at first."""
+
+    encoder: Path
+    state: Path
+    curves: Path
+
+
+def train_round(
+    args: Namespace, params: Round, runtime: Runtime, scratch: Path, outs: Outs, device: torch.device, gang: "Gang | None" = None
+) -> None:
+    """Train the round that the command line `args` names on `device`, alone or as a rank of `gang`, whose first one writes."""
+    name, dtype = args.name, compute_dtype(device, params.precision)
+    documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
+    towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
+    if params.width is not None:
+        truncate(towers, params.width, f"params.yaml: rounds.{name}.width")
+    if params.adapters:
+        print(f"{name}: {adapt(towers, params.adapters, params.seed, f'params.yaml: rounds.{name}.lora')}")
+    if params.projector != "none":
+        print(f"{name}: projector {params.projector}, {add_projector(towers, params.projector, args.init, params.seed)}")
+    module = nn.ModuleDict({"document": towers.document} if towers.shared else {"document": towers.document, "query": towers.query})
+    module.to(device).train()
+    optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
+    steps = before = 0
+    order: dict[str, int] = {}
+    if params.steps != 0:
+        qrels = args.corpus / "qrels" / "train.parquet"
+        everything = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params, scratch)
+        if args.weights and params.positive_ranks is None:
+            everything = with_weights(everything, queries, documents, qrels, weights=args.weights / "train.parquet")
+        queries_N, line = replayed_from(
+            args.init_state,
+            everything.queries,
+            queries.folder / "ids.parquet",
+            share=params.replay,
+            seed=params.split_seed,
+            key=f"rounds.{name}",
+        )
+        if line:
+            print(f"{name}: {line}")
+        data, validation = sampled_queries(replace(everything, queries=queries_N), params), None
+        if params.validate_every:
+            data, sample = hold_out(data, params)
+            held, ranked = len(sample.queries), len(sample.documents)
+            print(f"{name}: validation: {held:,} training queries are held out, and rank {ranked:,} documents")
+            measure = make_validation(towers, queries, documents, sample, device, dtype)
+            validation = Validation(MEASURE, measure, params.validate_every, params.keep == "best", params.patience)
+        print(check_training_set(data, params))
+        if line := odd_temperature(towers.document.shape, params.temperature):
+            print(f"{name}: {line}")
+        steps = steps_of(data, params)
+        if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data, params)):
+            print(f"{name}: {line}")
+        if params.optimizer_from != "fresh":
+            tensors, behind = read_state(args.init_state)
+            load_state(tensors, module, optimizer)
+            before = behind if params.optimizer_from == "continue" else 0
+        schedule = schedule_of(steps, before, params)
+        what = f"train {name} ({device.type}, {str(dtype).removeprefix('torch.')})"
+        guide = None
+        if params.guide == "init":
+            guide = make_guide(Frozen.of(load_towers(args.init), queries, documents, device, dtype), params.guide_margin)
+        kept = kept_tokens(runtime, device, module, towers.document.transformer.config)
+        backward = make_step(towers, queries, documents, data, params, kept, device, dtype, before, guide, gang)
+        checkpoints = runtime.checkpoint_seconds
+        steps = fit(module, optimizer, backward, schedule, scratch, outs.curves, checkpoints, what, validation=validation, gang=gang)
+        order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
+    if gang is not None and not gang.first:
+        return
+    save_state(outs.state, before + steps, module, optimizer, **order)
+    if params.steps == 0:
+        pass_on(args.init_state, outs.state)
+    if params.adapters:
+        merge(towers)
+    if params.start_share:
+        average_with(towers, load_towers(args.init), params.start_share)
+    write_json(outs.curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
+    texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
+    save_towers(towers, tokenizer, outs.encoder, queries.max_length, **texts)

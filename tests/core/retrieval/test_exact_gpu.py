@@ -1,0 +1,129 @@
+"""Exact search by products in half precision: the results of float32, in cases made to break it. A CPU runs what a GPU would."""
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.core.retrieval.gpu import exact
+from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, inner, products, search
+from tasks.core.stage.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)
+
+
+def scored(query: np.ndarray, vector: np.ndarray) -> np.float32:
+    """The inner product in float32, halves added to each other, one number at a time."""
+    numbers = [np.float32(x) * np.float32(y) for x, y in zip(query, vector, strict=True)]
+    while len(numbers) > 1:
+        half, odd = len(numbers) // 2, numbers[2 * (len(numbers) // 2) :]
+        numbers = [numbers[i] + numbers[half + i] for i in range(half)] + odd
+    return numbers[0]
+
+
+def ranked(queries: np.ndarray, vectors: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair scored in float32, by score, ties by row."""
+    scores = np.full((len(queries), keep), -np.inf, dtype=np.float32)
+    rows = np.full((len(queries), keep), -1)
+    for q, query in enumerate(queries):
+        all_scores = [scored(query, vector) for vector in vectors]
+        best = sorted(range(len(vectors)), key=lambda row: (-all_scores[row], row))[:keep]
+        rows[q, : len(best)], scores[q, : len(best)] = best, [all_scores[row] for row in best]
+    return scores, rows
+
+
+def near_ties(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
+    """Vectors that differ from one in the last bits of float32 alone."""
+    one = rng.normal(size=width).astype(np.float32)
+    return one * (1 + rng.integers(-8, 9, size=(rows, width)).astype(np.float32) * np.float32(2**-23))
+
+
+def corpus(kind: str, rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
+    vectors = rng.normal(size=(rows, width)).astype(np.float32)
+    if kind == "near ties":
+        vectors = near_ties(rng, rows, width)
+    elif kind == "duplicates":
+        vectors[rows // 3 :] = vectors[rows // 3]
+    elif kind == "one is huge":
+        vectors[rows // 2] *= 1e20
+    elif kind == "all are tiny":
+        vectors *= np.float32(1e-25)
+    elif kind == "float16":
+        vectors = vectors.astype(np.float16)
+    elif kind == "norms differ":
+        vectors *= np.float32(10.0) ** rng.integers(-4, 5, size=(rows, 1)).astype(np.float32)
+    elif kind == "zeros":
+        vectors[::2] = 0
+    return vectors
+
+
+KINDS = ["random", "near ties", "duplicates", "one is huge", "all are tiny", "float16", "norms differ", "zeros"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width", "keep", "at_once"), [(150, 24, 5, 40), (90, 7, 30, 1000), (12, 16, 20, 5)])
+def test_the_results_are_those_of_float32(
+    kind: str, rows: int, width: int, keep: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact, "SPARE", 3)
+    monkeypatch.setattr(exact, "QUERIES", 4)
+    monkeypatch.setattr(exact, "PAIRS", 50)
+    rng = np.random.default_rng(KINDS.index(kind))
+    vectors = corpus(kind, rng, rows, width)
+    queries = rng.normal(size=(6, width)).astype(np.float32)
+    queries[0] = 0
+    blocks = [(first, vectors[first : first + 17]) for first in range(0, rows, 17)]
+    counted, heard = Counted(), list[int]()
+    found = search(queries, blocks, keep, CPU, heard.append, rows=at_once, counted=counted)
+    expected = ranked(queries, vectors, keep)
+    assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all()
+    assert heard == [len(block) for _, block in blocks]
+    assert counted.queries == 6
+    if kind == "near ties" and rows > keep + 3 < at_once:
+        assert counted.again, "half precision cannot tell these apart"
+    if kind == "random" and (rows, at_once) == (150, 40):
+        assert counted.again == 1, "the query of zeros alone, which all rows suit alike"
+
+
+def test_the_bound_holds() -> None:
+    """Against products in float64, and it is not much larger than needed."""
+    rng = np.random.default_rng(0)
+    queries, vectors = (torch.from_numpy(rng.normal(size=(n, 384)).astype(np.float32)) for n in (20, 3000))
+    vectors[:, :300] *= 1e-6  # of which float16 keeps little
+    halved, found = Halved.of(queries, together=False), Halved.of(vectors, together=True)
+    product = torch.ldexp(products(halved.values_XD, found.values_XD), halved.exponent + found.exponent)
+    limit = torch.ldexp(bound(halved, found, 384), halved.exponent[:, 0] + found.exponent)
+    score = torch.stack([inner(query, vectors) for query in queries])
+    exactly = queries.double() @ vectors.double().T
+    assert ((score.double() - exactly).abs().amax(1) <= limit).all()
+    error = (product - score).abs().amax(1)
+    assert (error <= limit).all() and (error >= limit / 20).all()
+
+
+def test_few_queries_of_a_usual_corpus_need_a_second_pass() -> None:
+    rng = np.random.default_rng(0)
+    vectors, queries = (rng.normal(size=(n, 64)).astype(np.float32) for n in (20000, 50))
+    vectors, queries = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, queries))
+    counted = Counted()
+    scores, rows = search(queries, [(0, vectors)], 100, CPU, counted=counted)
+    assert counted.again == 0
+    exactly = np.sort(queries.astype(np.float64) @ vectors.T.astype(np.float64), axis=1)[:, ::-1][:, :100]
+    assert np.abs(scores - exactly).max() < 1e-6 and (np.diff(rows, axis=1) != 0).all()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(wrong: float) -> None:
+    vectors = np.ones((9, 3), dtype=np.float32)
+    vectors[7, 1] = wrong
+    with pytest.raises(UserError, match="rows 5 to 8: found NaN or infinity"):
+        search(np.ones((1, 3), dtype=np.float32), [(0, vectors[:5]), (5, vectors[5:])], 2, CPU, rows=5)
+
+
+def test_nothing_and_no_query() -> None:
+    scores, rows = search(np.ones((2, 3), dtype=np.float32), [], 2, CPU)
+    assert (scores == -np.inf).all() and (rows == -1).all()
+    assert search(np.empty((0, 3), dtype=np.float32), [(0, np.ones((4, 3), dtype=np.float32))], 2, CPU)[0].shape == (0, 2)

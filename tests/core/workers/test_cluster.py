@@ -1,0 +1,180 @@
+"""Workers of a Ray cluster: a local one of real nodes, one of which dies half-way; refusals in one line."""
+
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.stage.devices import Runtime
+from tasks.core.stage.errors import Missing, UserError
+from tasks.core.workers import cluster
+from tasks.core.workers.cluster import Session, code_and_libraries, refuse_unreachable, shares
+from tasks.core.workers.each import machine, open_workers
+from tests.piecework import Work
+
+
+def start(monkeypatch: pytest.MonkeyPatch, nodes: int) -> tuple[Any, list[Any]]:
+    """A cluster whose head has no CPU, and nodes of one each."""
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_ADDRESS", "")  # set by the code under test
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    return started, [started.add_node(num_cpus=1) for _ in range(nodes)]
+
+
+@pytest.fixture
+def one_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    monkeypatch.chdir(tmp_path)
+    started, _ = start(monkeypatch, 1)
+    yield started.address
+    started.shutdown()
+
+
+def test_a_cluster_computes_in_order_and_says_what_is_wrong(one_node: str, tmp_path: Path) -> None:
+    runtime = Runtime(engine="ray", address=one_node, workers="all", restarts=1, device="cpu")
+    with open_workers(runtime) as workers:
+        assert (workers.alone, workers.count, workers.runtime.threads) == (False, 1, 1)
+        work = Work(tmp_path / "log", killed=(4,))
+        assert [value for value, _ in workers.each(work, range(8))] == [number**2 for number in range(8)]
+        assert Counter(work.attempts()) == {number: 1 + (number == 4) for number in range(8)}
+        loads = work.log.with_suffix(".loads").read_text().split()
+        assert len(loads) == len(set(loads)) and str(os.getpid()) not in loads, "once in each worker"
+        with pytest.raises(Missing, match=r"^file 2: found nothing, expected a number; write one$"):
+            list(workers.each(Work(tmp_path / "log", wrong=(2,)), range(4)))
+        with pytest.raises(
+            UserError, match=r"lost the workers of a piece of work 2 times \(runtime.yaml: restarts: 1\): WorkerCrashed"
+        ) as lost:
+            list(workers.each(Work(tmp_path / "again", killed=(0,), always=True), range(2)))
+        assert "\n" not in str(lost.value)
+    assert not list(tmp_path.glob(".retemper/scratch/workers/*"))
+
+
+@pytest.mark.heavy
+def test_a_node_that_dies_costs_its_pieces_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    started, (_, second) = start(monkeypatch, 2)
+    try:
+        with open_workers(Runtime(engine="ray", address=started.address, workers=2, threads=1, device="cpu")) as workers:
+            assert workers.agreed(partial(machine, workers.runtime, "fp32")).hardware.endswith("1 threads")
+            work, found = Work(tmp_path / "log", seconds=0.2), []
+            for value, _ in workers.each(work, range(24)):
+                found.append(value)
+                if len(found) == 8:
+                    started.remove_node(second, allow_graceful=False)
+        assert found == [number**2 for number in range(24)]
+        counted = Counter(work.attempts())
+        assert set(counted) == set(range(24))
+        assert sum(counted.values()) - 24 <= 2, "no more than what was in flight"
+        processes = {line.split()[1] for line in work.log.read_text().splitlines()}
+        assert len(processes) >= 2, "both nodes worked"
+    finally:
+        started.shutdown()
+
+
+@pytest.mark.heavy
+def test_two_nodes_one_of_which_dies_encode_what_one_process_does(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole stage, and the others that have workers, on what is left of the cluster."""
+    import tasks.encode.__main__ as stage
+    from tests.core.workers.test_stages import STAGES, made, small_pieces
+
+    small_pieces(small, monkeypatch)
+    monkeypatch.setattr("tasks.bm25.pieces.QUERIES", 7)
+    stages = [*STAGES, "bm25"]
+    alone = {name: made(small, name, "") for name in stages}
+    started, (_, second) = start(monkeypatch, 2)
+    saved, real = list[Path](), stage._save
+
+    def save(vectors: Any, to: Path, *rest: Any) -> None:
+        saved.append(to)
+        if len(saved) == 3:
+            started.remove_node(second, allow_graceful=False)
+        real(vectors, to, *rest)
+
+    try:
+        monkeypatch.setattr(stage, "_save", save)
+        runtime = f"engine: ray\nworkers: all\naddress: {started.address}\n"
+        for name in stages:
+            assert made(small, name, runtime) == alone[name]
+        assert len(saved) > 8
+    finally:
+        started.shutdown()
+
+
+def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError) as refusal, open_workers(Runtime(engine="ray")):
+        pass
+    assert str(refusal.value) == (
+        "runtime.yaml: engine: found ray, which is not installed; pip install -c constraints.txt 'retemper[ray]', or set engine: local"
+    )
+
+
+def test_addresses_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{taken.getsockname()[1]}"  # nobody listens
+        with pytest.raises(UserError, match=rf"^runtime.yaml: address: found nothing that answers at {free} \(.*refused\); do that$"):
+            refuse_unreachable(free, "do that")
+    for wrong in ("head", "ray://head:10001", "head:port", ":6379", "head:99999999"):
+        with pytest.raises(UserError, match=r"^runtime.yaml: address: found "):
+            refuse_unreachable(wrong, "do that")
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    monkeypatch.setenv("RAY_ADDRESS", free)
+    with pytest.raises(
+        UserError, match=rf"^runtime.yaml: address: found nothing that answers at .*:{free.split(':')[1]} \(.*; start one \(ray start"
+    ):
+        cluster._connected("auto")
+    monkeypatch.delenv("RAY_ADDRESS")
+
+    def nobody(_: str) -> str:
+        raise ConnectionError("Could not find any running Ray instance.\nMore.")
+
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address_or_die", nobody)
+    with pytest.raises(UserError, match=r"^runtime.yaml: address: found no Ray cluster that this machine is part of \(Could not find any"):
+        cluster._connected("auto")
+
+
+def node(name: str, *, alive: bool = True, **has: float) -> dict[str, Any]:
+    return {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": alive, "Resources": has}
+
+
+def test_places_of_workers_on_nodes() -> None:
+    mixed = [node("a", CPU=16), node("b", CPU=8, GPU=2), node("c", CPU=8, GPU=4), node("d", alive=False, CPU=64, GPU=8), node("e")]
+
+    def found(runtime: Runtime, nodes: list[dict[str, Any]]) -> tuple[str, int | None, dict[str, int]]:
+        each, places = shares(runtime, nodes)
+        return each.device, each.threads, {place.name: place.places for place in places}
+
+    assert found(Runtime(), mixed) == ("cuda", 2, {"b": 2, "c": 4}), "GPUs, with the threads that each node has for one"
+    assert found(Runtime(device="cpu"), mixed) == ("cpu", 8, {"a": 2, "b": 1, "c": 1}), "all threads of the smallest node"
+    assert found(Runtime(device="cpu", threads=4), mixed) == ("cpu", 4, {"a": 4, "b": 2, "c": 2})
+    assert found(Runtime(), [node("a", CPU=2)]) == ("cpu", 2, {"a": 1})
+    for runtime, words in (
+        (Runtime(device="cuda"), r"engine: found no node of the Ray cluster with a GPU; start one \(ray start\)$"),
+        (Runtime(threads=4), r"engine: found no node of the Ray cluster with 4 CPUs"),
+        (Runtime(device="cuda:1"), r"device: found cuda:1 with engine: ray, expected auto, cuda, or cpu$"),
+    ):
+        with pytest.raises(UserError, match=f"^runtime.yaml: {words}"):
+            shares(runtime, [node("a", CPU=2)])
+
+
+def test_a_node_without_the_projects_folder_or_with_other_code_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mark").write_text("word")
+    session = Session(str(tmp_path), "mark", "word", code_and_libraries())
+    assert cluster._look(session) == ""
+    assert cluster._look(session._replace(word="another")) == (
+        f"another file in the place of {tmp_path}/mark, expected the same file system everywhere"
+    )
+    assert "no file that this run has just written (No such file or directory" in cluster._look(session._replace(project="/nowhere"))
+    wrong = session._replace(code="0")
+    assert cluster._look(wrong).startswith("other code, or other versions of numpy, torch, transformers or faiss, expected")
+    outcome = cluster._work(wrong, [], 0)
+    assert isinstance(outcome, cluster.Raised) and "of the Ray cluster: found other code" in str(outcome.error)

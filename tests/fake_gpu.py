@@ -1,0 +1,265 @@
+"""A GPU that is not there: tensors that say they are on `cuda:0` and hold real values in ordinary memory.
+
+Within `fake_gpu()`, a tensor moved to GPU is a `FakeCuda`. Every operation on one runs on the CPU, so whole stages compute real numbers,
+and the errors of a real GPU are raised: an operation on tensors of two devices, or numpy on a GPU's tensor. What makes a program
+wait for a GPU (a value or a size read from it) is counted.
+"""
+
+import functools
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.attention.varlen
+from torch.nn.utils import clip_grad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+GPU = torch.device("cuda:0")
+FREE = 8 << 30  # bytes
+aten = torch.ops.aten
+SIZES = {  # operations whose result's size is read back
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten._unique2.default,
+    aten.unique_consecutive.default,
+    aten.unique_dim.default,
+    aten.repeat_interleave.Tensor,
+    aten.bincount.default,
+    aten.equal.default,
+}
+EITHER = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}  # CPU indices are copied
+COPIES = {aten.copy_.default, aten._to_copy.default}
+
+
+class FakeCuda(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls: type, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype, device="cpu"
+        )
+        made.held = inner
+        return made
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return GPU
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        self.held = value.held if isinstance(value, FakeCuda) else value  # a parameter that a module moves back stays one of these
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return True
+
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return False
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def record_stream(self, _: Any) -> None:
+        pass
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["held"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: Any) -> "FakeCuda":
+        return FakeCuda(inner["held"])
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"FakeCuda({self.held!r})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.cpu:
+            return ToCpu.apply(args[0])
+        if func is torch.Tensor.to:
+            return _moved(*args, **kwargs)
+        if func is torch.Tensor.type_as:
+            return _moved(args[0], args[1].device, args[1].dtype)
+        if func in (torch.Tensor.untyped_storage, torch.Tensor.storage, torch.Tensor.data_ptr):
+            return func(args[0].held)
+        if func is torch.nn.functional.one_hot:  # on a CPU it reads values first
+            return (args[0].unsqueeze(-1) == torch.arange(args[1], device=GPU)).long()
+        with torch._C.DisableTorchFunctionSubclass():  # results are wrapped below, where it is known on which device they are
+            return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return computed(func, args, kwargs or {}, [])
+
+
+class ToCpu(torch.autograd.Function):
+    """torch believes that a FakeCuda is on the CPU already, so moving one there is done here."""
+
+    @staticmethod
+    def forward(_: Any, tensor: FakeCuda) -> torch.Tensor:  # type: ignore[override]
+        return aten._to_copy.default(tensor, device=torch.device("cpu"))
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient.to(GPU)
+
+
+def _moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`tensor.to(...)` where a FakeCuda is moved, or named as the example."""
+    if args and isinstance(args[0], torch.Tensor):
+        device, dtype = args[0].device, args[0].dtype
+    else:
+        device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+    if device is not None and torch.device(device).type != tensor.device.type:
+        tensor = tensor.cpu() if isinstance(tensor, FakeCuda) else tensor.to(GPU)
+    return (
+        tensor
+        if dtype is None or tensor.dtype == dtype
+        else tensor.to(dtype=dtype)
+        if not isinstance(tensor, FakeCuda)
+        else tensor.type(dtype)
+    )
+
+
+def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) -> Any:
+    """The result of an operation; what it waits for is added to `waited`."""
+    leaves, _ = tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    ours = [leaf for leaf in tensors if isinstance(leaf, FakeCuda)]
+    others = [leaf for leaf in tensors if not isinstance(leaf, FakeCuda)]
+    target = kwargs.get("device")
+    name = str(func)
+    if target is not None:
+        kwargs = kwargs | {"device": torch.device("cpu")}
+    if "pin_memory" in kwargs:
+        kwargs = kwargs | {"pin_memory": False}
+    on_gpu = bool(ours) if target is None else torch.device(target).type == "cuda"
+    in_backward = torch._C._current_graph_task_id() != -1
+    if (in_backward and (ours or not tensors)) or (ours and func not in COPIES):
+        on_gpu = True  # torch itself names the CPU, where it believes these tensors to be
+    if func in COPIES:
+        to_gpu = isinstance(args[0], FakeCuda) if func is aten.copy_.default else on_gpu
+        from_gpu = isinstance(args[1] if func is aten.copy_.default else args[0], FakeCuda)
+        on_gpu = to_gpu
+        if from_gpu and not to_gpu:
+            waited.append(f"copy {_place()}")
+    elif ours:
+        wide = [tensor for tensor in others if tensor.ndim]
+        if func in EITHER and isinstance(args[0], FakeCuda):
+            allowed = [index for index in args[1] if index is not None and not isinstance(index, FakeCuda)]
+            wide = [tensor for tensor in wide if not any(tensor is index for index in allowed)]
+        if wide:
+            raise RuntimeError(f"{name}: expected all tensors on one device, found cuda:0 and cpu {tuple(wide[0].shape)}")
+        if func is aten._local_scalar_dense.default:
+            waited.append(f"value {_place()}")
+        if func in SIZES or (func in EITHER and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])):
+            waited.append(f"size {_place()}")
+    inner_args, inner_kwargs = tree_map(lambda leaf: leaf.held if isinstance(leaf, FakeCuda) else leaf, (args, kwargs))
+    out = INSTEAD.get(func, func)(*inner_args, **inner_kwargs)
+    if not on_gpu:
+        return out
+    same = {id(leaf.held): leaf for leaf in ours}  # in-place operations return their argument
+    leaves, form = tree_flatten(out)
+    wrapped = [same.get(id(leaf)) if id(leaf) in same else _wrapped(leaf) for leaf in leaves]
+    return tree_unflatten(wrapped, form)
+
+
+def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A product with sums of another type, which a CPU has not."""
+    return left.to(dtype) @ right.to(dtype)
+
+
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *_: Any, **__: Any) -> Any:
+    """Attention of rows of many lengths, row by row."""
+    assert ends.dtype == torch.int32 and ends[-1] == len(q) and q.dtype in (torch.bfloat16, torch.float16)
+    rows = [slice(first, end) for first, end in pairwise(ends.tolist())]
+    parts = [torch.nn.functional.scaled_dot_product_attention(*(x[row].transpose(0, 1) for x in (q, k, v))) for row in rows]
+    return torch.cat([part.transpose(0, 1) for part in parts]), torch.empty(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
+
+
+INSTEAD = {aten.mm.dtype: _multiplied, torch.ops.torch_attn._varlen_attn.default: _attended}  # what a CPU has not
+
+
+def _place() -> str:
+    """The line of the library, or of ours, that runs."""
+    frames = traceback.extract_stack()
+    ours = [frame for frame in frames if "/tasks/" in frame.filename]
+    theirs = [frame for frame in frames if "/transformers/" in frame.filename]
+    shown = ours[-1:] + ([theirs[-1]] if theirs and ours and frames.index(theirs[-1]) > frames.index(ours[-1]) else [])
+    return " > ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}" for frame in shown)
+
+
+def _wrapped(leaf: Any) -> Any:
+    return FakeCuda(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+class FakeGpu(TorchDispatchMode):
+    """Sends tensors made on or moved to `cuda:0` to the stand-in, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[str] = []  # each time that the program waited for the GPU: for what, and in which line
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return computed(func, args, kwargs or {}, self.waited)
+
+
+@contextmanager
+def fake_gpu() -> Iterator[FakeGpu]:
+    """One GPU, of an Ampere's abilities, with FREE bytes of memory."""
+    real = torch.autocast
+
+    @functools.wraps(real)
+    def autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return real("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    def empty(*size: Any, **kwargs: Any) -> torch.Tensor:  # ordinary memory, in other threads too
+        return unpinned(*size, **kwargs | {"pin_memory": False})
+
+    unpinned = torch.empty
+    patches = {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "is_bf16_supported": lambda **_: True,
+        "get_device_name": lambda *_: "a GPU that is not there",
+        "get_device_capability": lambda *_: (8, 0),
+        "mem_get_info": lambda *_: (FREE, 2 * FREE),
+        "set_device": lambda *_: None,
+        "Stream": mock.MagicMock(),
+        "stream": lambda _: nullcontext(),
+        "current_stream": mock.MagicMock(),
+        "synchronize": lambda *_: None,
+    }
+    grouped = clip_grad._group_tensors_by_device_and_dtype
+
+    def by_device(tensors: Any, *more: Any) -> Any:  # torch itself takes them to be on the CPU
+        found = grouped(tensors, *more)
+        return {(GPU if isinstance(held[0][0][0], FakeCuda) else key[0], key[1]): held for key, held in found.items()}
+
+    with (
+        mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", by_device),
+        mock.patch.multiple(torch.cuda, **patches),
+        mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad, empty=empty),  # inference tensors cannot be wrapped
+        FakeGpu() as mode,
+    ):
+        yield mode

@@ -1,0 +1,96 @@
+"""Estimates by records: scaled by hand, never without a record; a run that the disk cannot hold is refused in one line."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.pipeline import forecast
+from flows.pipeline.forecast import forecasts, refuse_small_disk, total_line
+from flows.repository.lock import entry_digest, read_lock
+from flows.storage import makings
+from tasks.core.stage.errors import DiskError
+
+THEN = {"documents": 1000, "train": 100, "dev": 10, "test": 10, "tokens": 29.0}
+Project = Callable[..., None]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of 3,000 documents of 20 words, and no run yet."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("")
+    (tmp_path / ".dvc" / "cache").mkdir()
+    splits = {"train": {"queries": 400}, "dev": {"queries": 10}, "test": {"queries": 30}}
+    write("data/corpus/stats.json", {"documents": {"count": 3000, "words": {"mean": 20}}, "splits": splits})
+    write("data/params.json", {"tokenize": {"document_length": 96}, "rounds": {"a": {"steps": None, "epochs": 2.0, "batch_queries": 8}}})
+    return tmp_path
+
+
+def write(path: str, value: object) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(value))
+
+
+def made(stage: str, digest: str, **more: Any) -> None:
+    record = {"stage": stage, "seconds": 100.0, "at": 1_700_000_000.0, "cost": {"peak_mib": 512.0}, "size": THEN, "bytes": 2**30}
+    makings.keep(Path(".dvc/cache"), digest, record | more)
+
+
+def test_times_and_disk_grow_with_the_data(project: Path) -> None:
+    assert project
+    made("encode@a", "0a" * 32)
+    made("retrieve@a", "0b" * 32)
+    made("train@a", "0c" * 32, round={"steps": 50, "epochs": None, "batch_queries": 4})
+    encode, retrieve, train, other = forecasts(["encode@a", "retrieve@a", "train@a", "train@b"])
+    tokens = 20 * 1.35 + 2
+    assert tokens == 29.0
+    assert (encode.seconds, encode.peak_mib, encode.bytes) == (pytest.approx(300.0), 512.0, 3 * 2**30)
+    assert encode.since == "made 2023-11-14 from 1,000 documents, time x 3.00, disk x 3.00"
+    assert (retrieve.seconds, retrieve.bytes) == (pytest.approx(100.0 * (40 * 3000) / (20 * 1000)), 2 * 2**30)
+    assert (train.seconds, train.bytes) == (pytest.approx(100.0 * (2 * 400) / (50 * 4)), 2**30)
+    assert (other.seconds, other.bytes, other.line) == (None, None, "train@b: unknown")
+    assert encode.line.startswith("encode@a: about 5m00s, 512 MiB of memory, 3.00 GiB of disk (made")
+    assert total_line([encode, retrieve, train, other]).endswith("6.00 GiB of new files in the cache; unknown: train@b")
+    assert total_line([other]) == "time and disk: unknown, as no run of these stages is recorded; this one will be"
+
+
+def test_what_prepare_may_change_is_not_scaled(project: Path) -> None:
+    assert project
+    made("encode@a", "0a" * 32)
+    made("index@a", "0b" * 32, size=None)
+    _, encode, index = forecasts(["prepare", "encode@a", "index@a"])
+    assert (encode.seconds, encode.bytes) == (100.0, 2**30) and "once it is prepared" in encode.since
+    assert index.seconds == 100.0 and index.since == "made 2023-11-14, on data of unknown size"
+
+
+def test_the_record_of_the_lock_counts_before_later_ones(project: Path) -> None:
+    (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  encode@a:\n    cmd: x\n    outs:\n    - path: e\n      size: 5\n")
+    made("encode@a", entry_digest(read_lock()["encode@a"]), seconds=7.0, size=THEN | {"documents": 3000})
+    made("encode@a", "0a" * 32, at=1_800_000_000.0)
+    assert forecasts(["encode@a"])[0].seconds == pytest.approx(7.0)
+    made("index@a", "0b" * 32, seconds=1.0)
+    made("index@a", "0c" * 32, seconds=2.0, at=1_800_000_000.0, size=THEN | {"documents": 3000})
+    assert forecasts(["index@a"])[0].seconds == 2.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "room", "fits"), [("copy", 4.1, False), ("copy", 6.1, True), ("hardlink", 2.9, False), ("reflink", 3.1, True)]
+)
+def test_a_disk_that_is_too_small_is_refused(kind: str, room: float, fits: bool, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 GiB in the cache, and as much in data/, unless it has links."""
+    made("encode@a", "0a" * 32)
+    monkeypatch.setattr(forecast.links, "kind", lambda _: kind)
+    usage = shutil.disk_usage(project)
+    monkeypatch.setattr(forecast.shutil, "disk_usage", lambda _: usage._replace(free=int(room * 2**30)))
+    refuse_small_disk(["train@b"])  # no record, no refusal
+    if fits:
+        refuse_small_disk(["encode@a", "train@b"])
+        return
+    with pytest.raises(DiskError, match=r"GiB free, expected about .* GiB for the new files of 1 stage .*--ignore-disk") as refusal:
+        refuse_small_disk(["encode@a", "train@b"])
+    assert "\n" not in str(refusal.value) and refusal.value.problem.status == 2

@@ -1,0 +1,211 @@
+"""What ranks of a gang run in tests: functions that a new process can import, fast."""
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from threading import Barrier
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.errors import UserError
+from tasks.core.text.tokens import Tokens
+from tasks.core.training.figures import Figures, read
+from tasks.core.training.loop import Schedule, fit
+from tasks.core.training.optimizers import make_optimizer
+from tasks.core.workers import gang as gang_module
+from tasks.core.workers.gang import Gang
+
+if TYPE_CHECKING:
+    from tasks.core.training.gradient_cache import Side
+
+Value = TypeVar("Value")
+Found = TypeVar("Found")
+STEPS = 12
+BATCH_TOKENS = 45  # of a chunk: the texts below make five
+
+
+def tokens_of(lengths: list[int], seed: int) -> Tokens:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.random.default_rng(seed).integers(5, 1000, size=offsets[-1]).astype(np.int32)
+    return Tokens(flat, offsets, np.arange(len(lengths), dtype=np.int32), Path(), 0, 64, "", "")
+
+
+def contrast(queries: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+    return F.cross_entropy(queries @ documents.T / 0.05, torch.arange(len(queries))), {}
+
+
+class Exact(nn.Module):
+    """A tower in float64: the mean of the tokens' outputs."""
+
+    def __init__(self, transformer: Any) -> None:
+        super().__init__()
+        self.transformer, self.width = transformer, int(transformer.config.hidden_size)
+
+    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        return F.normalize((hidden_BLH * mask_BL.unsqueeze(-1)).sum(1) / mask_BL.sum(1, keepdim=True), dim=-1)
+
+
+def tower_and_sides(model: Path, exact: bool) -> "tuple[nn.Module, list[Side]]":
+    """In float64 without dropout, or in float32 with it; four queries and six documents."""
+    from tasks.core.models.bi_encoder import Encoder, load_transformer
+    from tasks.core.models.folder import Shape
+    from tasks.core.training.gradient_cache import Side
+
+    transformer = load_transformer(model)
+    tower: Any = Exact(transformer).double().eval() if exact else Encoder(transformer, Shape(pooling="mean", similarity="cosine")).train()
+    queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22, 5, 17, 40], 2)
+    return tower, [Side(tower, queries, np.array([2, 0, 3, 1])), Side(tower, documents, np.array([6, 1, 0, 3, 2, 5]))]
+
+
+def both_steps(model: Path, folder: Path, device: torch.device, gang: Gang | None = None) -> None:
+    """One step of a bi-encoder in float32 and one in float64: what this rank encoded, chunk by chunk, the loss, the gradients it has."""
+    gang_module.BUCKET = 20_000  # several buckets, and weights that are alone in one
+    for exact in (False, True):
+        torch.set_default_dtype(torch.float64 if exact else torch.float32)
+        one_step(model, folder / ("exact" if exact else "rounded"), exact, device, gang)
+    torch.set_default_dtype(torch.float32)
+
+
+def one_step(model: Path, folder: Path, exact: bool, device: torch.device, gang: Gang | None) -> None:
+    from tasks.core.training.gradient_cache import cached_backward
+
+    tower, sides = tower_and_sides(model, exact)
+    seen: dict[str, torch.Tensor] = {}
+
+    def keep(_: nn.Module, given: tuple[torch.Tensor, ...], vectors: torch.Tensor) -> None:
+        seen[sha256(given[0].numpy().tobytes()).hexdigest()] = vectors.detach().clone()
+
+    tower.register_forward_hook(keep)
+    loss = read(cached_backward(sides, contrast, BATCH_TOKENS, 40, device, torch.float32, (1, 2, 3), gang))["loss"]
+    if gang is not None:
+        gang.sum_gradients(tower.parameters())
+    place = 0 if gang is None else gang.rank
+    save_file(seen, folder / f"chunks-{place}.safetensors")
+    gradients = {name: p.grad for name, p in tower.named_parameters() if p.grad is not None}
+    save_file({"loss": torch.tensor(loss, dtype=torch.float64), **gradients}, folder / f"step-{place}.safetensors")
+
+
+def small_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 1))
+
+
+def shares(module: nn.Module, step: int, part: int) -> torch.Tensor:
+    """The loss of one half of a step's batch."""
+    torch.manual_seed(draw_seed(7, step, part))
+    loss: torch.Tensor = module(torch.randn(8, 6)).pow(2).mean()
+    return loss
+
+
+def small_training(
+    scratch: Path, curves: Path, trouble: Mapping[str, int], _device: torch.device, gang: Gang | None = None
+) -> dict[str, torch.Tensor]:
+    """A training of two halves a step; the weights. `trouble` says at which step a rank does what, at its first start only.
+
+    Without a gang, both halves are computed here, and their gradients are added in order: what two ranks must give, bit for bit.
+    """
+    module = small_model()
+    optimizer = make_optimizer("adamw", module, 0.05, 0.01)
+
+    def backward(step: int) -> Figures:
+        if gang is not None:
+            cause(trouble, step, gang, scratch)
+            loss = shares(module, step, gang.rank)
+            loss.backward()
+            return gang.total({"loss": loss.detach()})
+        total, found = 0.0, []
+        for part in (0, 1):
+            loss = shares(module, step, part)
+            found.append(torch.autograd.grad(loss, list(module.parameters())))
+            total += float(loss.detach())
+        for weight, first, second in zip(module.parameters(), *found, strict=True):
+            weight.grad = first + second
+        return {"loss": total}
+
+    fit(module, optimizer, backward, Schedule(STEPS, 0.2, 1.0), scratch, curves, 0.0, "small", gang=gang)
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    if gang is not None:
+        save_file(weights, scratch / f"weights-{gang.rank}.safetensors")
+    return weights
+
+
+def cause(trouble: Mapping[str, int], step: int, gang: Gang, scratch: Path) -> None:
+    """`kill`: the second rank is killed at a step; `always`: at each start; `first`: the first rank is. `user`, `bug`: it raises."""
+    marks: dict[str, Callable[[], object]] = {
+        "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "always": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "first": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "user": lambda: _raise(UserError(where="a.tsv:7", found="2 columns", expected="3")),
+        "bug": lambda: _raise(ZeroDivisionError("a bug")),
+    }
+    for name, at in trouble.items():
+        mark = scratch / f"happened-{name}"
+        if step == at and gang.rank == (0 if name == "first" else 1) and (name == "always" or not mark.exists()):
+            mark.touch()
+            marks[name]()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+class Threads(Gang):
+    """Ranks as threads of one process, for work without dropout: seeds are the process's. See `as_ranks`."""
+
+    meeting: "Meeting"
+
+    def all(self, own: torch.Tensor) -> torch.Tensor:
+        return torch.stack([found.detach().clone() for found in self.meeting.exchanged(self.rank, own)])
+
+    def said(self, value: Value) -> Value:
+        found: Value = self.meeting.exchanged(self.rank, value)[0]
+        return found
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        parameters = list(parameters)
+        mine = [None if p.grad is None else p.grad.clone() for p in parameters]
+        for parameter, own in zip(parameters, zip(*self.meeting.exchanged(self.rank, mine), strict=True), strict=True):
+            found = [gradient for gradient in own if gradient is not None]
+            parameter.grad = sum(found[1:], found[0].clone()) if found else None
+
+
+class Meeting:
+    """Where ranks that are threads put what they exchange."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier, self.given = Barrier(size, timeout=60), [None] * size
+
+    def exchanged(self, rank: int, value: Any) -> list[Any]:
+        self.given[rank] = value
+        self.barrier.wait()
+        found = list(self.given)
+        self.barrier.wait()
+        return found
+
+
+def as_ranks(size: int, function: Callable[[Gang], Found]) -> list[Found]:
+    """What `function` gives at each of `size` ranks, which are threads."""
+    meeting, threads = Meeting(size), torch.get_num_threads()
+
+    def rank(number: int) -> Found:
+        torch.set_num_threads(threads)  # is of the thread that says so
+        gang = Threads(number, size, torch.device("cpu"))
+        object.__setattr__(gang, "meeting", meeting)
+        try:
+            return function(gang)
+        except BaseException:
+            meeting.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        return [future.result() for future in [pool.submit(rank, number) for number in range(size)]]

@@ -1,0 +1,78 @@
+"""A step of a pre-training on several ranks: their gradients add up to those of one, whatever the weights that the losses have."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.chunk.params import Chunk
+from tasks.chunk.store import write_chunks
+from tasks.core.models.folder import Shape
+from tasks.core.models.mlm_head import MLMHead
+from tasks.core.text.chunks import open_chunks
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.workers.gang import Gang
+from tasks.pretrain.batches import usable_rows
+from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
+from tasks.pretrain.params import Pretrain, Scratch
+from tasks.pretrain.step import Work, make_step
+from tasks.pretrain.words import read_vocabulary
+from tests.gangs import as_ranks
+
+CPU = torch.device("cpu")
+SIZE = Scratch(layers=1, width=16, heads=2)
+
+
+@pytest.fixture(scope="module")
+def chunks(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path) -> Any:
+    folder = tmp_path_factory.mktemp("chunks")
+    texts = {d: text for d, (_, text) in list(tiny_corpus.documents.items())[:30]}
+    write_chunks(folder, [(list(texts), list(texts.values()))], load_tokenizer(tiny_encoder), "digest", Chunk(length=64), len(texts))
+    return open_chunks(folder)
+
+
+def module_of(params: Pretrain, tiny_encoder: Path) -> Pretrainer:
+    towers = random_towers(json.loads((tiny_encoder / "config.json").read_text()), Shape(pooling="cls"), SIZE, 3)
+    head = MLMHead(towers.document.transformer.config)
+    head.draw(torch.Generator().manual_seed(4))
+    return make_pretrainer(towers, head, params).eval()  # ranks that are threads share a seed
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+@pytest.mark.parametrize("graph_tokens", [0, 700])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"objective": "costa", "projector": "nonlinear", "contrastive_weight": 0.5},
+        {"objective": "costa", "projector": "linear", "contrastive_input": "masked", "mlm_reduction": "sum"},
+        {"objective": "mlm"},
+        {"objective": "ict"},
+        {"objective": "retromae"},
+    ],
+    ids=lambda values: "-".join(map(str, values.values())),
+)
+def test_ranks_add_up_to_one(chunks: Any, tiny_encoder: Path, values: dict[str, Any], graph_tokens: int, ranks: int) -> None:
+    given = {"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512}
+    params = Pretrain.model_validate(given | values)
+    whole = module_of(params, tiny_encoder)
+    vocabulary, rows = read_vocabulary(load_tokenizer(tiny_encoder), "tiny"), usable_rows(chunks, params, "")
+
+    def step(module: Pretrainer, gang: Gang | None = None) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+        work = Work(CPU, torch.float32, graph_tokens, chunks.tokens.pad, gang)
+        metrics = make_step(module, chunks, rows, vocabulary, params, work)(3)
+        if gang is not None:
+            gang.sum_gradients(module.parameters())
+        gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+        return {name: float(value) for name, value in metrics.items()}, gradients
+
+    copies = [copy.deepcopy(whole) for _ in range(ranks)]
+    metrics, gradients = step(whole)
+    for found, summed in as_ranks(ranks, lambda gang: step(copies[gang.rank], gang)):
+        assert found == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+        assert summed.keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(summed[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+    assert ("projector" in " ".join(gradients)) == (values["objective"] == "costa")

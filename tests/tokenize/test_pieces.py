@@ -1,0 +1,68 @@
+"""Documents tokenized by several processes, or resumed, give the bytes of one process; what is kept is checked before it is used."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.core.stage.files import folder_digest
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.row_groups import count_groups
+from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.document import Text
+from tasks.core.text.token_store import Cut, write_rows, write_tokens
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.tokenize import pieces
+from tasks.tokenize.pieces import Job, tokenized
+
+GROUPS = 5
+
+
+@pytest.fixture
+def documents(tiny_corpus: Any, tmp_path: Path) -> Path:
+    """A corpus of GROUPS row groups."""
+    rows = [(name, title, text) for name, (title, text) in tiny_corpus.documents.items()]
+    size = -(-len(rows) // GROUPS)
+    tables = [pa.table(list(map(list, zip(*rows[n : n + size], strict=True))), schema=DOCUMENTS) for n in range(0, len(rows), size)]
+    write_table(tmp_path / "documents.parquet", DOCUMENTS, tables)
+    assert count_groups(tmp_path / "documents.parquet") == GROUPS
+    return tmp_path / "documents.parquet"
+
+
+def written(out: Path, job: Job, processes: int, scratch: Path | None) -> str:
+    write_rows(out, tokenized(job, processes, scratch), load_tokenizer(job.tokenizer), digest="d", cut=job.cut, total=60)
+    return folder_digest(out)
+
+
+@pytest.mark.parametrize("cut", [Cut(24, "passage: "), Cut(12, "", 4, 3)])
+def test_any_number_of_processes_gives_the_bytes_of_one(
+    cut: Cut, documents: Path, tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = [(list(tiny_corpus.documents), [text for _, text in tiny_corpus.documents.values()])]
+    write_tokens(tmp_path / "whole", batch, load_tokenizer(tiny_encoder), "d", cut.max_length, cut.prefix, 60, cut.passages, cut.overlap)
+    whole = folder_digest(tmp_path / "whole")
+    job = Job(documents, tiny_encoder, Text(), cut)
+    assert written(tmp_path / "one", job, 1, None) == whole
+    monkeypatch.setattr(pieces, "ALONE", 1)
+    assert written(tmp_path / "two", job, 2, None) == whole
+    assert written(tmp_path / "kept", job, 2, tmp_path / "scratch") == whole
+
+
+def test_only_missing_or_damaged_pieces_are_made_again(
+    documents: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, scratch = Job(documents, tiny_encoder, Text(), Cut(24)), tmp_path / "scratch"
+    whole = written(tmp_path / "first", job, 1, scratch)
+    (scratch / "000001").unlink()
+    (scratch / "000003").write_bytes((scratch / "000003").read_bytes()[:-9])
+    made, real = list[int](), pieces.tokenize_group
+    monkeypatch.setattr(pieces, "tokenize_group", lambda job, group: made.append(group) or real(job, group))
+    assert written(tmp_path / "second", job, 1, scratch) == whole
+    assert made == [1, 3]
+
+
+def test_the_stage_keeps_pieces_of_a_large_corpus_alone(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not pieces.large(documents)
+    monkeypatch.setattr(pieces, "ALONE", GROUPS - 1)
+    assert pieces.large(documents)

@@ -1,0 +1,154 @@
+"""A round on two ranks is the round on one, to fp32 rounding, and a lost rank costs nothing."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tasks.core.stage.files import folder_digest
+
+OUTS = ("encoder", "state", "curves")
+ROOT = Path(__file__).resolve().parents[2]
+PARAMS = """
+text: {titles: false}
+tokenize: {query_length: 16, document_length: 32}
+bm25: {depth: 20}
+base: {}
+rounds:
+  plain: {init: base, negatives: bm25, steps: 20, batch_queries: 20, hard_negatives: 2, lr: 1e-4, batch_tokens: 512, precision: fp32}
+  wild: {init: base, negatives: bm25, steps: 20, batch_queries: 20, hard_negatives: 2, lr: 1e30, batch_tokens: 512, precision: fp32}
+  watched: {init: base, negatives: bm25, steps: 6, batch_queries: 20, hard_negatives: 2, lr: 1e-4, batch_tokens: 512, precision: fp32,
+            validate_every: 2, validation_queries: 8, keep: last, projector: linear, guide: init}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_encoder: Path, run_here: Any) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "params.yaml").write_text(f"encoder: {{source: '{tiny_encoder}'}}\n{PARAMS}")
+    shutil.copytree(tiny_corpus.records, folder / "corpus")
+    run_here(folder, "base", "--encoder", "base", "--state", "base_state", "--tokenizer", "tokenizer")
+    run_here(folder, "tokenize", "--corpus", "corpus", "--tokenizer", "tokenizer", "--out", "tokens")
+    run_here(folder, "bm25", "--corpus", "corpus", "--index", "bm25", "--candidates", "candidates", "--negatives", "negatives")
+    return folder
+
+
+def settings(folder: Path, workers: int, seconds: int = 0) -> None:
+    """One thread for each worker; a checkpoint after each step unless told otherwise."""
+    (folder / "runtime.yaml").write_text(f"device: cpu\nthreads: {workers}\nworkers: {workers}\ncheckpoint_seconds: {seconds}\n")
+
+
+def command(name: str, out: str) -> list[str]:
+    outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]
+    given = ["--name", name, "--init", "base", "--negatives", "negatives", "--tokens", "tokens", "--corpus", "corpus"]
+    return [sys.executable, "-m", "tasks.train", *given, *outs]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def trained(project: Path, name: str, out: str, workers: int) -> str:
+    shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)
+    settings(project, workers, 30)
+    done = subprocess.run(command(name, out), cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
+    """Process ids of the ranks of a stage, by rank: its children in the order of their starts, but for the one that tracks resources."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    found = [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+    return dict(enumerate(sorted(found)))
+
+
+def until_checkpoint(process: subprocess.Popen[str], project: Path) -> None:
+    deadline = time.monotonic() + 300
+    while not list(project.glob(".retemper/scratch/*/*/checkpoint.safetensors")):
+        assert process.poll() is None, "the training ended before a rank could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["plain", "watched"])
+def test_two_workers_train_as_one(project: Path, name: str) -> None:
+    alone, both = trained(project, name, f"one/{name}", 1), trained(project, name, f"two/{name}", 2)
+    kept = [line for line in alone.splitlines() if "steps," not in line]
+    assert [line for line in both.splitlines() if "steps," not in line] == kept, "one rank speaks"
+    one, two = (load_file(project / f"{kind}/{name}/encoder/model.safetensors") for kind in ("one", "two"))
+    apart = sum(float((two[key] - weight).double().square().sum()) for key, weight in one.items()) ** 0.5
+    assert apart <= 1e-5 * sum(float(weight.double().square().sum()) for weight in one.values()) ** 0.5
+    assert any(not torch.equal(two[key], weight) for key, weight in one.items()), "or no second rank took part"
+    losses = [(project / f"{kind}/{name}/curves/plots/metrics/train/loss.tsv").read_text().splitlines() for kind in ("one", "two")]
+    assert losses[0][:2] == losses[1][:2], "the first loss is that of the same vectors"
+    assert len(losses[0]) == len(losses[1])
+    assert folder_digest(project / f"two/{name}/state") != folder_digest(project / f"one/{name}/state")
+    trained(project, name, f"again/{name}", 2)
+    for out in OUTS:
+        assert folder_digest(project / f"again/{name}/{out}") == folder_digest(project / f"two/{name}/{out}"), "the same bits each time"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_rank_costs_only_time(project: Path, killed: int) -> None:
+    trained(project, "plain", "whole", 2)
+    shutil.rmtree(project / ".retemper/scratch")
+    settings(project, 2)
+    with subprocess.Popen(command("plain", "lost"), cwd=project, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        until_checkpoint(process, project)
+        os.kill(ranks_of(process)[killed], signal.SIGKILL)
+        _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert "train plain: worker" in said and "all 2 start again (restart 1 of 3 allowed)" in said
+    for out in OUTS:
+        assert folder_digest(project / "lost" / out) == folder_digest(project / "whole" / out), out
+
+
+@pytest.mark.heavy
+def test_ranks_end_with_their_stage_and_a_later_run_resumes(project: Path) -> None:
+    trained(project, "plain", "whole", 2)
+    shutil.rmtree(project / ".retemper/scratch")
+    settings(project, 2)
+    process = subprocess.Popen(command("plain", "killed"), cwd=project, env=environment(), text=True)
+    until_checkpoint(process, project)
+    ranks = ranks_of(process)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{rank}").exists() for rank in ranks.values()):
+        assert time.monotonic() < deadline, "a rank outlives its stage"
+        time.sleep(0.05)
+    assert not any((project / "killed" / out).exists() for out in OUTS)
+    settings(project, 3)  # another number of workers takes another scratch folder
+    done = subprocess.run(command("plain", "three"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "resuming" not in done.stdout, done.stderr
+    settings(project, 2)
+    done = subprocess.run(command("plain", "killed"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "resuming from step" in done.stdout, done.stderr
+    for out in OUTS:
+        assert folder_digest(project / "killed" / out) == folder_digest(project / "whole" / out), out
+
+
+@pytest.mark.heavy
+def test_a_user_error_in_ranks_is_the_line_that_one_worker_gives(project: Path) -> None:
+    said = {}
+    for workers in (1, 2):
+        settings(project, workers)
+        done = subprocess.run(command("wild", "wild"), cwd=project, env=environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        said[workers] = [line for line in done.stderr.splitlines() if line.startswith("retemper: ")]
+        assert not any((project / "wild" / out).exists() for out in OUTS)
+        assert "Traceback" not in done.stderr
+    (one,), (two,) = said[1], said[2]
+    assert one.split("; the last")[0].split("gradient norm")[0] == two.split("; the last")[0].split("gradient norm")[0]
+    assert "expected finite values; decrease lr or increase temperature; the last checkpoint is kept" in two
