@@ -174,7 +174,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     for place, name, value in (
         (retrain.metrics, "read_metrics", {"a": {"dev": {"nDCG@10": 0.5}}}),
         (retrain.metrics, "best_model", "a"),
-        (retrain.promotion, "measure_of", "nDCG@10"),
+        (retrain, "measure_of", "nDCG@10"),
         (retrain.champion, "read_champions", [now]),
         (retrain, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (retrain, "_take_in", None),

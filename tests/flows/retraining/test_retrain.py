@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.parts import Parts
+from flows.intake.settings import Intake
 from flows.pipeline.run import StagesFailed
 from flows.process.display import Display
 from flows.process.processes import Processes
@@ -345,7 +346,7 @@ def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatc
         "rerankers: {s: {source: ./ce}}",
     ]
     Path("params.yaml").write_text("\n".join([*lines, ""]))
-    assert retrain._take_in(retrain.promotion.Intake(), project, Display(), processes=Processes()) is None
+    assert retrain._take_in(Intake(), project, Display(), processes=Processes()) is None
     found = YAML(typ="safe").load(Path("params.yaml").read_text())
     assert found["dataset"]["source"] == "demo"
     assert found["encoder"]["source"] == "some/model"
