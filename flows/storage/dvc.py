@@ -1,23 +1,25 @@
 """DVC commands that its command line lacks.
 
-`python -m flows.storage.dvc runs | push | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
+`python -m flows.storage.dvc records | push | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
 
 They check what they take from the cache by content (`flows.storage.cache`). `dvc repro --pull` fetches the remote's
-whole run cache, every entry again, for every stage. Here, new entries are fetched once, and a stage then pulls only what
-its own restored run needs.
+whole run cache, every entry again, for every stage. Here, a stage fetches the runs of its own command and inputs, and what the one
+that it restores needs: a team's history costs a new clone nothing.
 """
 
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from flows.repository.lock import read_lock
+from flows.repository.lock import entry_digest, read_lock
 from flows.storage import makings
 from flows.storage.cache import listing, object_path
-from flows.storage.patches import by_content, durably, in_turn, read_once, runs_are_fetched, runs_by_listing, verify_downloads
+from flows.storage.patches import RUN, by_content, durably, in_turn, read_once, runs_by_listing, runs_on_demand, verify_downloads
 from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
+from flows.storage.small_files import Place, copy
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
 
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
@@ -26,18 +28,31 @@ UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left
 TURNS = "RETEMPER_TURNS"  # names a folder: among runs that share it and a cache, one computes a stage; the others wait and take its outs
 
 
-def fetch_runs() -> int:
-    """Copy missing run-cache entries from the remote: which run made what, not the outs themselves."""
+def fetch_records() -> int:
+    """Copy the remote's records of how the entries of dvc.lock were made. An error where the remote is unavailable or has no mark."""
     from dvc.repo import Repo
 
     repo = Repo()
     refuse_unmarked(repo.cloud.get_remote())
-    remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
-    with repo.lock:
-        fetched = repo.stage_cache.transfer(remote, repo.cache.legacy, force=False)
-    records = makings.fetch(Path(repo.cache.local_cache_dir), *listed) if (listed := _listed(repo)) else 0
-    print(f"{len(fetched)} runs fetched, {records} records of how they were made")
+    print(f"{_fetch_makings(repo, read_lock().values())} records fetched of how artifacts were made")
     return 0
+
+
+def _fetch_makings(repo: Any, entries: Iterable[Mapping[str, Any]]) -> int:
+    listed = _listed(repo)
+    return makings.fetch(Path(repo.cache.local_cache_dir), *listed, map(entry_digest, entries)) if listed else 0
+
+
+def fetch_runs(repo: Any, folder: Path) -> bool:
+    """Copy the remote's runs that belong into `folder` of the local run cache; whether there are any. An unavailable remote has none."""
+    try:
+        remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
+        here, there = Place(repo.cache.legacy.fs, str(folder)), Place(remote.fs, remote.fs.join(remote.path, "runs", *folder.parts[-2:]))
+        with share_with_group():
+            return bool(copy(there, here, sorted(filter(RUN.fullmatch, there.names()))))
+    except Exception as error:  # from DVC, the disk, or any library that talks to remotes
+        print(f"{WARNING}the remote's runs are not used here: {' '.join(str(error).split())}", flush=True)
+        return False
 
 
 def push() -> int:
@@ -78,8 +93,9 @@ def _push_unpushed(repo: Any) -> int:
     return 1 if failed else 0
 
 
-def share_with_group() -> None:
-    """Where the cache or the remote belongs to its group, so do the folders of runs that this process creates there.
+@contextmanager
+def share_with_group() -> Iterator[None]:
+    """Where the cache or the remote belongs to its group, so do the folders of runs that this process creates meanwhile.
 
     DVC sets all other permissions itself. Not for stages: what they write is the user's own.
     """
@@ -87,17 +103,34 @@ def share_with_group() -> None:
 
     config = Config.from_cwd()
     remote = config["remote"].get(config["core"].get("remote"), {})
-    if "group" in (config["cache"].get("shared"), remote.get("shared")):
-        os.umask(os.umask(0o077) & ~0o070)
+    shared = "group" in (config["cache"].get("shared"), remote.get("shared"))
+    before = os.umask(0o077)
+    os.umask(before & ~0o070 if shared else before)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def reproduce(stage: str, pull: bool) -> int:
-    """`dvc repro --single-item STAGE`; with `pull`, `--pull` less its fetch of the run cache."""
+    """`dvc repro --single-item STAGE`; with `pull`, `--pull`, and what it restores may be a colleague's."""
     from dvc.cli import main
+    from dvc.repo import Repo
+
+    fetched: list[Path] = []
+
+    def fetch(repo: Any, folder: Path) -> bool:
+        found = fetch_runs(repo, folder)
+        fetched.extend([folder] if found else [])
+        return found
 
     if pull:
-        runs_are_fetched()
-    return int(main(["--wait-for-lock", "repro", "--single-item", *(["--pull"] if pull else []), stage]))
+        runs_on_demand(fetch)
+    status = int(main(["--wait-for-lock", "repro", "--single-item", *(["--pull"] if pull else []), stage]))
+    if fetched and not status:
+        with suppress(Exception), closing(Repo()) as repo, share_with_group():  # who made it is told, not needed
+            _fetch_makings(repo, [read_lock()[stage]])
+    return status
 
 
 def heal(corrupt: list[Download]) -> None:
@@ -117,13 +150,13 @@ def heal(corrupt: list[Download]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments in (["runs"], ["push"]):
+    if arguments in (["records"], ["push"]):
         try:
-            share_with_group()  # before importing DVC's modules, which remember the mask
-            by_content()
-            durably()
-            runs_by_listing()
-            return push() if arguments == ["push"] else fetch_runs()
+            with share_with_group():  # before importing DVC's modules, which remember the mask
+                by_content()
+                durably()
+                runs_by_listing()
+                return push() if arguments == ["push"] else fetch_records()
         except Exception as error:  # from DVC, the disk, or any library that talks to remotes
             print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
             return 1

@@ -89,12 +89,13 @@ def send(cache: Path, fs: Any, place: str) -> int:
     return copy(here, there, sorted(_records(here) - _records(there)))
 
 
-def fetch(cache: Path, fs: Any, place: str) -> int:
-    """Copy records that are missing here; returns how many."""
+def fetch(cache: Path, fs: Any, place: str, digests: Iterable[str]) -> int:
+    """Copy the records of these entries that are missing here, as far as the remote has them; returns how many."""
     from dvc.fs import LocalFileSystem
 
     here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
-    return copy(there, here, sorted(_records(there) - _records(here)))
+    missing = [path for digest in digests if not (path := record_path(cache, digest)).exists()]
+    return copy(there, here, [f"{path.parent.name}/{path.name}" for path in missing])
 
 
 def _records(place: Place) -> set[str]:

@@ -212,14 +212,25 @@ def read_once() -> None:
     setattr(StageLoad, "collect", from_index)  # noqa: B010 - mypy forbids the plain form
 
 
-def runs_are_fetched() -> None:
-    """From now on, in this process, `--pull` asks the remote for no runs: `fetch_runs` has done so, once for all stages."""
-    from dvc.stage.cache import StageCache
+def runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
+    """From now on, in this process, `--pull` asks for no runs but those of a stage that the local cache has no run of.
 
-    def fetched_before(*_: Any, **__: Any) -> list[tuple[str, str]]:
+    `fetch` gets the repository and the folder for runs of this command, deps, and parameters; it says whether it has put some there.
+    DVC copies all that was ever recorded at the remote, for each stage again.
+    """
+    from dvc.stage.cache import StageCache, _get_stage_hash
+
+    load = StageCache._load
+
+    def load_or_fetch(self: Any, stage: Any) -> Any:
+        found = load(self, stage)
+        return found if found or not fetch(self.repo, Path(self._get_cache_dir(_get_stage_hash(stage)))) else load(self, stage)
+
+    def nothing(*_: Any, **__: Any) -> list[tuple[str, str]]:
         return []
 
-    setattr(StageCache, "pull", fetched_before)  # noqa: B010 - mypy forbids the plain form
+    setattr(StageCache, "_load", load_or_fetch)  # noqa: B010 - mypy forbids the plain form
+    setattr(StageCache, "pull", nothing)  # noqa: B010
 
 
 def runs_by_listing() -> None:

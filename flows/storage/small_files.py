@@ -59,13 +59,18 @@ class Place:
 
 
 def copy(source: Place, target: Place, names: Iterable[str]) -> int:
-    """Copy files by name; returns how many. What cannot be read or written is an error, and the rest may have been copied."""
+    """Copy files by name, if they are there; returns how many. What cannot be read or written is an error: the rest may be copied."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return sum(1 for _ in threads.map(partial(_copy, source, target), names))
+        return sum(threads.map(partial(_copy, source, target), names))
 
 
-def _copy(source: Place, target: Place, name: str) -> None:
-    target.write(name, source.read(name))
+def _copy(source: Place, target: Place, name: str) -> bool:
+    try:
+        content = source.read(name)
+    except FileNotFoundError:
+        return False
+    target.write(name, content)
+    return True
 
 
 def _walk(folder: str, above: str) -> Iterable[str]:

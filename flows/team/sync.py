@@ -36,11 +36,11 @@ def remote_name(repo: Any) -> str | None:
 
 
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
-    """Fetch the records of others' runs and the outs of `stages` in dvc.lock; False, with a warning, where the remote is unavailable."""
+    """Fetch the outs of `stages` in dvc.lock, and who made them; False, with a warning, where the remote is unavailable."""
     fresh = not (cache_folder() / "files").exists()
     if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was unavailable
         _keep_unpushed()
-    if problem := _run(processes, [*REMOTE, "runs"], warn):
+    if problem := _run(processes, [*REMOTE, "records"], warn):
         state = "refuses access" if REFUSED.search(problem) else "is unavailable"
         warn(f"remote {remote} {state}, so nothing is pulled: {problem}{remedy(remote, problem)}")
         return False

@@ -109,6 +109,19 @@ found["runs"].append(Kept()._load(None))
 (folder / ".LrTaKQChdEFa7HJFF1wOxw.tmp").write_text("cmd: half")
 os.utime(folder / ("cd" * 32), (0, 0))
 found["runs"].append(Kept()._load(None))
+
+def fetch(repo, place):
+    found.setdefault("asked", []).append(str(place))
+    if len(found["asked"]) == 1:
+        return False
+    (place / ("ef" * 32)).write_text("cmd: theirs")
+    return True
+patches.runs_on_demand(fetch)
+kept = Kept()
+kept.repo = None
+found["demanded"] = [kept._load(None)]
+(folder / ("cd" * 32)).unlink()
+found["demanded"] += [kept._load(None), kept._load(None), kept._load(None), kept.pull(None)]
 print(json.dumps(found))
 """
 
@@ -125,3 +138,6 @@ def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) ->
     assert found["mode"] == 0o444
     assert found["missing"], "a corrupt object is removed and counts as missing"
     assert found["runs"] == [None, None, {"cmd": "whole"}], "an empty folder, and half of an entry"
+    theirs = {"cmd": "theirs"}
+    assert found["demanded"] == [{"cmd": "whole"}, None, theirs, theirs, []], "what is here is used; then the remote has none, then one"
+    assert found["asked"] == [f"runs/ab/{'ab' * 32}"] * 2

@@ -71,7 +71,7 @@ def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Pat
     if cached:  # by someone else, perhaps: whether the remote has it too is unknown
         (tmp_path / "cache/files").mkdir(parents=True)
     warnings: list[str] = []
-    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "test $0 = runs || { echo 'ERROR: gone'; exit 1; }"])
+    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "test $0 = records || { echo 'ERROR: gone'; exit 1; }"])
     assert sync.pull(Processes(), "team", ["a"], warnings.append)
     assert not is_pushed("team")
     assert warnings == ["remote team lacks some outs that dvc.lock names, so they are computed here: gone (status 1)"]
