@@ -1,12 +1,14 @@
-"""Peak memory and seconds of every stage that touches the corpus, at growing corpus sizes, one stage at a time.
+"""Peak memory and seconds of every stage of the default graph at growing corpus sizes, one stage at a time.
 
-    python benchmarks/size.py [--sizes 20000 100000 400000] [--queries 300] [--source BEIR_FOLDER] [--work FOLDER] [--stages prepare ...]
+    python benchmarks/size.py [--sizes 10000 100000 1000000] [--queries 300] [--source BEIR_FOLDER] [--work FOLDER] [--stages tokenize ...]
 
-The corpus is real text (the demo's leads, or a BEIR folder's documents) repeated with changed ids; queries are the first
-words of some documents, --queries in each split. The encoder is a random BERT of one layer and width 32, documents are
-cut at 32 tokens: how vectors are made differs from a real model, how memory is used does not.
+The graph is that of dvc.yaml with the parameters of params.yaml, but for SETTINGS. The corpus is real text (the demo's leads, or a
+BEIR folder's documents) repeated with changed ids; queries are the first words of some documents, --queries in each split. The encoder
+is a random BERT of one layer and width 32, documents are cut at 32 tokens: how vectors are made differs from a real model, how
+memory is used does not.
 
-Seconds are of the clock; CPU s, and us/doc with it, of the processor, start-up (imports, some seconds) included.
+Seconds are of the clock; CPU s of the processor, start-up (imports, some seconds) included. `exponent` is that of the CPU time that the
+smallest size does not take, from the second size to the last: 1 is a time in proportion to the corpus.
 Memory is sampled every 20 ms from /proc/PID/status over the stage's process tree. `own` is RssAnon + RssShmem: what the
 stage itself holds, and what must not grow. `all` adds RssFile, the pages of files that are mapped (libraries, token
 ids, vectors, the BM25 index): the kernel takes those back when anyone needs memory, so they grow with the files and hurt
@@ -17,43 +19,41 @@ begins with what the parent held when it forked.)
 import argparse
 import gzip
 import json
+import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
+import networkx as nx
+
+from flows.parameters import edit
+from flows.parameters.checks import check
+
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH = 32  # tokens of a document
 WORDS = 8  # of a query
-PARAMS = """
-prepare: {}
-base: {}
-text: {titles: false}
-tokenize: {query_length: 16, document_length: %d}
-bm25: {depth: 100, run_depth: 1000}
-encode: {precision: fp32}
-mine: {m: {search: embeddings, depth: 200, precision: fp32}}
-retrieve: {depth: 1000, precision: fp32}
-evaluate: {}
-""".replace("%d", str(LENGTH))
-STAGES = {
-    "prepare": "--out data/corpus --none data/negatives/none --official data/negatives/official --source beir:source",
-    "tokenize": "--corpus data/corpus --tokenizer encoder --out data/tokens",
-    "bm25": "--corpus data/corpus --index data/bm25 --candidates data/candidates --negatives data/negatives/bm25",
-    "encode": "--tokens data/tokens/documents --encoder encoder --out data/embeddings/m",
-    "mine": "--name m --vectors data/embeddings/m --encoder encoder --documents data/tokens/documents --queries data/tokens/queries/train "
-    "--qrels data/corpus/qrels/train.parquet --out data/negatives/m",
-    "retrieve": "--name m --encoder encoder --embeddings data/embeddings/m --tokens data/tokens --out data/runs/m",
-    "evaluate": "--name m --runs data/runs/m --qrels data/corpus/qrels --values data/values/m --metrics data/metrics/m.json",
-}
+LEAST = 0.5  # seconds of growth that are more than chance
+PYTHON = [sys.executable, "-m"]
+SETTINGS = [
+    "dataset.source=beir:source",
+    "encoder.source=encoder",
+    f"tokenize.document_length={LENGTH}",
+    "encode.precision=fp32",
+    "articles.source=demo",
+    "chunk.texts=corpus",  # so that pre-training reads all of it
+    "pretrain.costa.steps=5",
+]
 
 
 @dataclass
@@ -116,6 +116,28 @@ def write_encoder(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def lay_out(folder: Path, source: Path | None, size: int, queries: int) -> None:
+    """A project of one corpus."""
+    write_source(folder / "source", source, size, queries)
+    write_encoder(folder / "encoder")
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, folder)
+    edit.apply(SETTINGS, folder / "params.yaml", check)
+    made = ["git", "-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "--quiet", "--allow-empty", "--message", "size"]
+    for command in (["git", "init", "--quiet"], made, [*PYTHON, "dvc", "init", "--quiet"], [*PYTHON, "tasks.freeze"]):
+        subprocess.run(command, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL)
+
+
+def commands(folder: Path) -> dict[str, str]:
+    """What each stage that a report needs does, by name: first what others need."""
+    from dvc.repo import Repo
+
+    graph = Repo(str(folder)).index.graph
+    report = next(stage for stage in graph if stage.name == "report")
+    needed = graph.subgraph(nx.descendants(graph, report))
+    return {stage.name: stage.cmd for stage in reversed(list(nx.topological_sort(needed)))}
+
+
 def rss(pid: int) -> tuple[int, int, int]:
     """KiB of a process and its children: own now, mapped now, the most so far."""
     own = mapped = most = 0
@@ -132,12 +154,15 @@ def rss(pid: int) -> tuple[int, int, int]:
     return own, mapped, most
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+
+
 def measure(command: list[str], folder: Path) -> Cost:
     """Run `command` in `folder` and watch it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
     start = time.perf_counter()
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=log, stderr=log)
         peaks, ended = [0, 0, 0], threading.Event()
 
         def watch() -> None:
@@ -158,44 +183,44 @@ def measure(command: list[str], folder: Path) -> Cost:
     return Cost(seconds, usage.ru_utime + usage.ru_stime, *(peak / 1024 for peak in peaks))
 
 
-def size_of(folder: Path) -> float:
-    """MiB of the files below `folder`."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
+def exponent(costs: list[Cost], sizes: list[int]) -> str:
+    """How CPU time grows beyond the smallest size; empty where it hardly does."""
+    first, second, last = costs[0].processor, costs[1].processor, costs[-1].processor
+    if second - first < LEAST or last <= second:
+        return ""
+    return f"{math.log((last - first) / (second - first)) / math.log((sizes[-1] - sizes[0]) / (sizes[1] - sizes[0])):.2f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[20_000, 100_000, 400_000])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--queries", type=int, default=300, help="in each split")
     parser.add_argument("--source", type=Path, help="BEIR folder whose texts are used; the demo's where not given")
     parser.add_argument("--work", type=Path, help="folder to work in and keep; a stage is measured again, its inputs are kept")
-    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--stages", nargs="+", help="names of dvc.yaml; all where not given")
     args = parser.parse_args()
+    costs: dict[str, list[Cost]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as scratch:
         work = (args.work or Path(scratch)).absolute()
-        costs: dict[tuple[str, int], Cost] = {}
-        indexes = {}
         for size in args.sizes:
             folder = work / f"{size}x{args.queries}"
-            if not (folder / "encoder").exists():
-                write_source(folder / "source", args.source, size, args.queries)
-                write_encoder(folder / "encoder")
-                (folder / "params.yaml").write_text(PARAMS)
-            for stage in args.stages:
-                subprocess.run(["rm", "-rf", str(folder / ".retemper")], check=True)  # nothing is to come from the shard store
-                costs[stage, size] = measure([sys.executable, "-m", f"tasks.{stage}", *STAGES[stage].split()], folder)
-                print(stage, size, costs[stage, size], file=sys.stderr, flush=True)
-            indexes[size] = size_of(folder / "data" / "bm25")
+            if not (folder / "dvc.yaml").exists():
+                lay_out(folder, args.source, size, args.queries)
+            for stage, command in commands(folder).items():
+                if args.stages and stage.partition("@")[0] not in args.stages:
+                    continue
+                shutil.rmtree(folder / ".retemper", ignore_errors=True)  # nothing is to come from the shard store
+                costs[stage].append(measure([sys.executable, *command.split()[1:]], folder))
+                print(stage, size, costs[stage][-1], file=sys.stderr, flush=True)
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {args.queries} queries in each split")
-    heads = ("seconds", 9), ("CPU s", 8), ("us/doc", 8), ("own MiB", 9), ("x first", 9), ("all MiB", 9), ("kernel MiB", 12)
-    print(f"{'stage':<10}{'documents':>11}" + "".join(f"{head:>{width}}" for head, width in heads))
-    for stage in args.stages:
-        for size in args.sizes:
-            cost = costs[stage, size]
+    print("| stage | documents | seconds | CPU s | own MiB | x first | all MiB | kernel MiB | exponent |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for stage, found in costs.items():
+        for size, cost in zip(args.sizes, found, strict=True):
+            grown = exponent(found, args.sizes) if len(found) > 2 and size == args.sizes[-1] else ""
             print(
-                f"{stage:<10}{size:>11,}{cost.seconds:>9.1f}{cost.processor:>8.1f}{cost.processor / size * 1e6:>8.0f}{cost.own:>9.0f}"
-                f"{cost.own / costs[stage, args.sizes[0]].own:>9.2f}{cost.all:>9.0f}{cost.kernel:>12.0f}"
-                + (f"   index on disk {indexes[size]:.0f} MiB" if stage == "bm25" else "")
+                f"| {stage} | {size:,} | {cost.seconds:.1f} | {cost.processor:.1f} | {cost.own:.0f} | {cost.own / found[0].own:.2f} "
+                f"| {cost.all:.0f} | {cost.kernel:.0f} | {grown} |"
             )
 
 
