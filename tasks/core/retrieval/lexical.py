@@ -3,7 +3,9 @@
 Lists are ordered by score, ties by descending document id: trec_eval's order, so our ranks and figures agree with its.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import bm25s
@@ -20,7 +22,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Query = tuple[str, list[int]]  # id; numbers of its terms in order, without those in no document
 HELD = 2**19  # results buffered before they are written: 4 MB
-LEAST = np.nextafter(np.float32(0), np.float32(1))  # minimum score of a result: above 0
+SPARSE = 20  # from so many documents per posting on, not all documents are passed over: both ways are about as fast there
+LEAST = np.float32(np.nextafter(np.float32(0), np.float32(1)))  # minimum score of a result: above 0
 
 
 def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, dict[str, str]]:
@@ -43,11 +46,12 @@ def known(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
 
 
 class Searcher:
-    """Search over one buffer with a number per document [N]. A query touches only the documents of its terms."""
+    """Search over one buffer with a number per document [N]. A query of rare terms touches only their documents."""
 
     def __init__(self, index: bm25s.BM25) -> None:
         self.weights, self.documents, self.starts = (np.asarray(index.scores[name]) for name in ("data", "indices", "indptr"))
-        self.scores: Floats = np.zeros(index.scores["num_docs"], dtype=np.float32)  # all 0 between two queries
+        self.count: int = index.scores["num_docs"]
+        self.scores: Floats = np.zeros(_room(self.count), dtype=np.float32)  # all 0 between two queries
 
     def best(self, terms: Sequence[int], depth: int) -> tuple[Ints, Floats]:
         """Ascending rows and scores of the `depth` best documents, with all ties at the last rank, which ids decide.
@@ -55,28 +59,61 @@ class Searcher:
         A term that occurs twice in the query counts twice, as in Lucene. Weights are added in the order of the query,
         so that scores have the same bits as those of bm25s.
         """
-        added: list[tuple[Ints, Floats]] = []  # for every term its documents, and their sums up to it
-        for term in terms:
-            column = slice(self.starts[term], self.starts[term + 1])
-            rows = self.documents[column].astype(np.int64)
-            sums = self.scores[rows] + self.weights[column]
-            self.scores[rows] = sums
-            added.append((rows, sums))
-        last = LEAST
-        for _, sums in sorted(added, key=lambda pair: len(pair[0])):  # rare terms weigh most: few documents of the others matter
-            last = max(last, _last(sums[sums >= last], depth))
-        # A document's score is its sum at the last of its terms; the best have at least `last` there.
-        candidates = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows[sums >= last] for rows, sums in added)]))
-        scores = self.scores[candidates]
-        kept = scores >= max(last, _last(scores, depth))
-        for rows, _ in added:
-            self.scores[rows] = 0
-        return candidates[kept], scores[kept]
+        columns = [slice(int(self.starts[term]), int(self.starts[term + 1])) for term in terms]
+        total = sum(column.stop - column.start for column in columns)
+        if total * SPARSE < self.count:
+            return self._best_of_few(columns, total, depth)
+        for column in columns:
+            np.add.at(self.scores, self.documents[column].astype(np.int64), self.weights[column])
+        found = _best(self.scores, self.count, depth)
+        self.scores.fill(0)
+        return found
+
+    def _best_of_few(self, columns: list[slice], total: int, depth: int) -> tuple[Ints, Floats]:
+        """The same from the `total` postings of the terms' `columns`, without a pass over all documents."""
+        rows = np.concatenate([np.empty(0, dtype=np.int64), *(self.documents[column] for column in columns)])
+        ends = np.cumsum([0, *(column.stop - column.start for column in columns)]).tolist()
+        parts = [slice(*part) for part in pairwise(ends)]
+        for part, column in zip(parts, columns, strict=True):
+            np.add.at(self.scores, rows[part], self.weights[column])
+        sums: Floats = np.zeros(_room(total), dtype=np.float32)
+        for part in parts:  # a document's score is taken once, at the first of its terms
+            sums[part] = self.scores[rows[part]]
+            self.scores[rows[part]] = 0
+        places, scores = _best(sums, total, depth)
+        order = rows[places].argsort()
+        return rows[places][order], scores[order]
+
+
+def _room(count: int) -> int:
+    """The length of a buffer of `count` scores that `_best` can search."""
+    return count + math.isqrt(count)
+
+
+def _best(scores: Floats, count: int, depth: int) -> tuple[Ints, Floats]:
+    """Ascending places and values of the `depth` largest above 0 of `count` scores, with all ties of the last; what follows them is 0.
+
+    The `depth`-th largest maximum of groups of scores is a lower bound, so only few groups have to be looked at.
+    """
+    size = max(1, math.isqrt(count // depth))
+    groups = -(-count // size)  # group g has the scores g, g + groups, g + 2 groups, ...
+    maxima = scores[: size * groups].reshape(size, groups).max(axis=0)
+    last = _last(maxima, depth)
+    places = np.add.outer(np.arange(size) * groups, (maxima >= last).nonzero()[0]).ravel()
+    found = scores[places]
+    kept = found >= last
+    places, found = places[kept], found[kept]
+    kept = found >= _last(found, depth)
+    return places[kept], found[kept]
 
 
 def _last(scores: Floats, depth: int) -> np.float32:
-    """The `depth`-th largest of `scores`, LEAST if there are fewer."""
-    return np.float32(np.partition(scores, len(scores) - depth)[len(scores) - depth]) if len(scores) >= depth else LEAST
+    """The `depth`-th largest of `scores`, LEAST if fewer are above 0."""
+    if len(scores) < depth:
+        return LEAST
+    parted = scores.copy()
+    parted.partition(len(scores) - depth)
+    return max(LEAST, np.float32(parted[len(scores) - depth]))
 
 
 def ranked(queries: Iterable[Query], index: bm25s.BM25, ids: pa.Array | StoredIds, depth: int) -> Iterator[pa.Table]:
@@ -102,7 +139,7 @@ def _table(names: list[str], found: list[tuple[Ints, Floats]], ids: pa.Array | S
     scores = np.concatenate([scores for _, scores in found])
     unique, which = np.unique(np.concatenate([rows for rows, _ in found]), return_inverse=True)
     found_ids = ids.take(pa.array(unique))
-    order = np.lexsort((-id_order(found_ids).to_numpy()[which], -scores, query))
+    order = _order((query << 32) - scores.view(np.int32), which, found_ids)  # the bits of positive numbers have their order
     query, scores, which = query[order], scores[order], which[order]
     rank = np.arange(1, len(query) + 1) - np.searchsorted(query, query)
     kept = rank <= depth
@@ -113,3 +150,14 @@ def _table(names: list[str], found: list[tuple[Ints, Floats]], ids: pa.Array | S
         pa.array(scores[kept], pa.float32()),
     ]
     return pa.table(columns, schema=RANKED)
+
+
+def _order(keys: Ints, which: Ints, ids: pa.Array) -> Ints:
+    """The order of ascending `keys`, equal ones by descending `ids[which]`; ids are compared only where keys are equal."""
+    order = np.argsort(keys)
+    equal = np.diff(keys[order]) == 0
+    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+    rows = order[tied]
+    compared, places = np.unique(which[rows], return_inverse=True)
+    order[tied] = rows[np.lexsort((-id_order(ids.take(pa.array(compared))).to_numpy()[places], keys[rows]))]
+    return order

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.core.retrieval.lexical import HELD, Searcher, known, load, ranked
+from tasks.core.retrieval.lexical import HELD, SPARSE, Searcher, known, load, ranked
 from tasks.core.retrieval.lexical_build import build, save
 from tasks.core.retrieval.lexical_params import BM25, Stopwords
 from tasks.core.stage.errors import UserError
@@ -67,9 +67,13 @@ def test_equals_a_plain_loop(seed: int) -> None:
         assert found == sorted(sorted(found, reverse=True), key=lambda row: -row[2])  # ties: falling document id
 
 
+@pytest.mark.parametrize("sparse", [0, SPARSE, 10**9], ids=["postings", "as it is", "documents"])
 @pytest.mark.parametrize("seed", range(6))
-def test_scores_have_the_bits_of_bm25s_and_nothing_is_left_in_the_buffer(seed: int, tmp_path: Path) -> None:
+def test_scores_have_the_bits_of_bm25s_and_nothing_is_left_in_the_buffer(
+    seed: int, sparse: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Against the library's scores of all documents, fully sorted; repeated terms, ties at the last rank, queries in a row."""
+    monkeypatch.setattr("tasks.core.retrieval.lexical.SPARSE", sparse)
     draw = random.Random(seed)
     words = [f"w{int(draw.paretovariate(0.5))}" for _ in range(2000)]
     texts = [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 30]))) for _ in range(400)]
@@ -112,6 +116,16 @@ def test_ties_at_the_last_rank_are_broken_by_descending_string_id() -> None:
     documents = dict.fromkeys(("9", "10", "2", "1"), "same words here") | {"0": "same words here same"}
     rows = search(documents, [("q", "words")], PLAIN, 3)
     assert [row[1] for row in rows] == ["9", "2", "10"]  # "0" is longer, so last; of the others "1" falls out
+
+
+def test_ties_of_several_queries_are_each_broken_by_id() -> None:
+    documents = {"b": "cat dog", "d": "cat", "a": "cat", "c": "dog cat", "e": "dog"}
+    rows = search(documents, [("q1", "cat"), ("q2", "cat dog"), ("q3", "dog")], PLAIN, 5)
+    assert [row[:3] for row in rows] == [
+        *(("q1", doc, rank) for rank, doc in enumerate("dacb", 1)),
+        *(("q2", doc, rank) for rank, doc in enumerate("cbeda", 1)),
+        *(("q3", doc, rank) for rank, doc in enumerate("ecb", 1)),
+    ]
 
 
 def test_query_without_a_match_has_no_rows() -> None:
