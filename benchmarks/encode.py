@@ -3,9 +3,10 @@
     python benchmarks/encode.py [--texts 2000] [--model FOLDER] [--length 96] [--repeat 3]
 
 Ours is timed with its tokenizing, in the best dtype of the hardware and, where it has VNNI, in int8. sentence-transformers is timed at its
-defaults (fp32, batch 32) and at its best here (each weight dtype that the hardware runs natively, several batch sizes); with onnx and
-onnxruntime installed, ONNX Runtime with dynamic int8 too (the form that sentence-transformers exports: per-channel weights, batches sorted
-by length, mean pooling). Best of --repeat, interleaved, each in a process of its own, set up as its user would have it.
+defaults (fp32, batch 32) and at its best here (each weight dtype that the hardware runs natively, several batch sizes). On a CPU, what is
+installed of two engines too, over batches sorted by length, with mean pooling: ONNX Runtime (onnx, onnxruntime) with dynamic int8, the form
+that sentence-transformers exports; OpenVINO (openvino) in bf16 and, with nncf, in int8 calibrated on 128 texts, with several requests
+under way (its hint for throughput). Best of --repeat, interleaved, each in a process of its own, set up as its user would have it.
 """
 
 import argparse
@@ -14,11 +15,12 @@ import multiprocessing
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +38,8 @@ from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 
 Encode = Callable[[list[str]], np.ndarray]
-System = tuple[torch.dtype, int]  # weights, and texts of a batch (0: ours)
+System = tuple[str, torch.dtype, int]  # engine, weights, and texts of a batch (0: ours)
+NAMES = ["input_ids", "attention_mask"]
 
 
 def main() -> None:
@@ -49,14 +52,14 @@ def main() -> None:
     device = choose_device(Runtime())
     dtype = compute_dtype(device, "bf16")
     ours_name, defaults = f"retemper ({_name(dtype)})", "sentence-transformers, defaults"
-    systems: dict[str, System] = {ours_name: (dtype, 0), defaults: (torch.float32, 32)}
-    if device.type == "cpu" and has_int8_layers():
-        systems["retemper (int8)"] = (torch.int8, 0)
-    if device.type == "cpu" and find_spec("onnxruntime") and find_spec("onnx"):
-        systems |= {f"ONNX Runtime, int8, batch {batch}": (torch.int8, batch) for batch in (16, 32, 64)}
+    systems: dict[str, System] = {ours_name: ("ours", dtype, 0), defaults: ("theirs", torch.float32, 32)}
+    if device.type == "cpu":
+        if has_int8_layers():
+            systems["retemper (int8)"] = ("ours", torch.int8, 0)
+        systems |= engines(dtype)
     for weights in {torch.float32, dtype}:
         for batch in (64, 256):
-            systems[f"sentence-transformers, {_name(weights)}, batch {batch}"] = (weights, batch)
+            systems[f"sentence-transformers, {_name(weights)}, batch {batch}"] = ("theirs", weights, batch)
     seconds = dict.fromkeys(systems, float("inf"))
     vectors: dict[str, np.ndarray] = {}
     own_process = {name: ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) for name in systems}
@@ -78,14 +81,33 @@ def main() -> None:
         print(f"{name:<50}{rate:>10.1f}{seconds[name] / seconds[ours_name]:>13.2f}x{cosine:>16.5f}")
 
 
+def engines(dtype: torch.dtype) -> dict[str, System]:
+    """The engines that are installed; a line for each that is not."""
+    found: dict[str, System] = {}
+    for title, engine, weights, needed in (
+        ("ONNX Runtime", "onnx", torch.int8, ("onnx", "onnxruntime")),
+        ("OpenVINO", "openvino", torch.int8, ("openvino", "nncf")),
+        ("OpenVINO", "openvino", dtype, ("openvino",)),
+    ):
+        name = f"{title}, {_name(weights)}"
+        missing = [package for package in needed if not find_spec(package)]
+        if missing:
+            print(f"{name}: skipped, not installed: {', '.join(missing)}")
+        else:
+            found |= {f"{name}, batch {batch}": (engine, weights, batch) for batch in (16, 32, 64)}
+    return found
+
+
 def measure(system: System, model: str, device: str, most: int, length: int) -> tuple[float, np.ndarray]:
-    """Seconds and vectors of one encoding, after a short one to warm up: a dtype and a batch size; 0: ours."""
+    """Seconds and vectors of one encoding, after a short one to warm up."""
     texts = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values()][:most]
-    weights, batch = system
-    if not batch:
+    engine, weights, batch = system
+    if engine == "ours":
         run = ours(model, length, int8=weights == torch.int8)
-    elif weights == torch.int8:
+    elif engine == "onnx":
         run = onnx_int8(model, length, batch)
+    elif engine == "openvino":
+        run = openvino(model, length, weights, batch)
     else:
         run = theirs(model, device, length, weights, batch)
     run(texts[:64])
@@ -139,33 +161,79 @@ def onnx_int8(model: str, length: int, batch: int) -> Encode:
     import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    folder = parse_encoder(model).folder
-    assert folder is not None
-    tokenizer = load_tokenizer(folder)
-    transformer = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    names = ["input_ids", "attention_mask"]
-    example = tuple(tokenizer(["one text", "two"], padding=True, return_tensors="pt")[name] for name in names)
+    tokenizer, hidden, example = _plain(model)
     with tempfile.TemporaryDirectory() as scratch:
         plain, quantized = f"{scratch}/plain.onnx", f"{scratch}/int8.onnx"
-        axes = {name: {0: "rows", 1: "tokens"} for name in (*names, "hidden")}
-        torch.onnx.export(Hidden(transformer), example, plain, input_names=names, output_names=["hidden"], dynamic_axes=axes, dynamo=False)
+        axes = {name: {0: "rows", 1: "tokens"} for name in (*NAMES, "hidden")}
+        torch.onnx.export(hidden, example, plain, input_names=NAMES, output_names=["hidden"], dynamic_axes=axes, dynamo=False)
         quantize_dynamic(plain, quantized, per_channel=True, weight_type=QuantType.QInt8)
         session = onnxruntime.InferenceSession(quantized, providers=["CPUExecutionProvider"])
 
     def run(texts: list[str]) -> np.ndarray:
-        order = np.argsort([-len(text) for text in texts])
-        out = np.empty((len(texts), transformer.config.hidden_size), dtype=np.float32)
-        for start in range(0, len(order), batch):
-            part = order[start : start + batch]
-            given = tokenizer([texts[n] for n in part], padding=True, truncation=True, max_length=length, return_tensors="np")
-            inputs = {name: given[name].astype(np.int64) for name in names}
-            (hidden_BLH,) = session.run(["hidden"], inputs)
-            mask_BL1 = inputs["attention_mask"][:, :, None]
-            mean_BH = (hidden_BLH * mask_BL1).sum(1) / mask_BL1.sum(1)
-            out[part] = mean_BH / np.linalg.norm(mean_BH, axis=1, keepdims=True)
+        out = np.empty((len(texts), hidden.transformer.config.hidden_size), dtype=np.float32)
+        for part, inputs in _batches(texts, tokenizer, length, batch):
+            (hidden_BLH,) = session.run(["hidden"], dict(zip(NAMES, inputs, strict=True)))
+            out[part] = _pooled(hidden_BLH, inputs[1])
         return out
 
     return run
+
+
+@cache
+def openvino(model: str, length: int, weights: torch.dtype, batch: int) -> Encode:
+    """OpenVINO, as many requests under way as suit the cores; int8: weights by channel, activations by ranges seen in 128 texts."""
+    import openvino
+
+    tokenizer, hidden, example = _plain(model)
+    graph = openvino.convert_model(hidden, example_input=example)
+    if weights == torch.int8:
+        import nncf
+
+        texts = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values()][-128:]
+        seen = [dict(enumerate(inputs)) for _, inputs in _batches(texts, tokenizer, length, 8)]
+        graph = nncf.quantize(graph, nncf.Dataset(seen), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(seen))
+    precision = "f32" if weights == torch.float32 else "bf16"
+    compiled = openvino.Core().compile_model(graph, "CPU", {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": precision})
+
+    def run(texts: list[str]) -> np.ndarray:
+        out = np.empty((len(texts), hidden.transformer.config.hidden_size), dtype=np.float32)
+
+        def take(request: Any, batch: tuple[np.ndarray, np.ndarray]) -> None:
+            part, mask_BL = batch
+            out[part] = _pooled(request.get_output_tensor(0).data, mask_BL)
+
+        queue = openvino.AsyncInferQueue(compiled)
+        queue.set_callback(take)
+        for part, inputs in _batches(texts, tokenizer, length, batch):
+            queue.start_async(dict(enumerate(inputs)), (part, inputs[1]))
+        queue.wait_all()
+        return out
+
+    return run
+
+
+def _plain(model: str) -> tuple[Any, Hidden, tuple[torch.Tensor, torch.Tensor]]:
+    """Tokenizer, transformer, and an example of its two inputs, to be exported."""
+    folder = parse_encoder(model).folder
+    assert folder is not None
+    tokenizer = load_tokenizer(folder)
+    ids_BL, mask_BL = (tokenizer(["one text", "two"], padding=True, return_tensors="pt")[name] for name in NAMES)
+    return tokenizer, Hidden(AutoModel.from_pretrained(folder, attn_implementation="eager").eval()), (ids_BL, mask_BL)
+
+
+def _batches(texts: list[str], tokenizer: Any, length: int, batch: int) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    """Places of texts of similar length, longest first, with their ids and mask."""
+    order = np.argsort([-len(text) for text in texts])
+    for start in range(0, len(order), batch):
+        part = order[start : start + batch]
+        given = tokenizer([texts[n] for n in part], padding=True, truncation=True, max_length=length, return_tensors="np")
+        yield part, [given[name].astype(np.int64) for name in NAMES]
+
+
+def _pooled(hidden_BLH: np.ndarray, mask_BL: np.ndarray) -> np.ndarray:
+    mean_BH = (hidden_BLH * mask_BL[:, :, None]).sum(1) / mask_BL.sum(1, keepdims=True)
+    unit_BH: np.ndarray = mean_BH / np.linalg.norm(mean_BH, axis=1, keepdims=True)
+    return unit_BH
 
 
 def _name(dtype: torch.dtype) -> str:

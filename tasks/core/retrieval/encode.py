@@ -1,10 +1,13 @@
 """Texts to vectors: batches of similar length under a token budget, no gradients.
 
-Encoders built like BERT run packed (`tasks.core.retrieval.packed`), on a GPU if torch has the attention for it. Everything else is
-padded and goes through `Encoder`.
+Encoders built like BERT run packed (`tasks.core.retrieval.packed`), on a GPU if torch has the attention for it. On a CPU each thread
+then has a batch of its own: no thread waits for another one at each layer, as it does where they share a product. Everything else
+is padded and goes through `Encoder`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens, cut_by_budget
 
 Vectors = npt.NDArray[np.float32]
+THREAD_TOKENS = 2048  # of a batch that has one thread: as fast as larger ones, and a core is seldom without work at the end
 
 
 def encode(
@@ -41,17 +45,37 @@ def encode(
     out_RD = np.empty((len(rows), encoder.width), dtype=np.float32)
     with torch.inference_mode():
         packed = Packed.of(encoder, device, int8=int8)
-        lengths = tokens.offsets[rows + 1] - tokens.offsets[rows]
-        if packed is None:
-            lengths = np.maximum(lengths, np.minimum(-(-lengths // PAD) * PAD, tokens.max_length))
-        for batch in cut_by_budget(lengths, batch_tokens):
+    lengths = tokens.offsets[rows + 1] - tokens.offsets[rows]
+    if packed is None:
+        lengths = np.maximum(lengths, np.minimum(-(-lengths // PAD) * PAD, tokens.max_length))
+    own_threads = packed is not None and device.type == "cpu"
+
+    def work(batch: Ints) -> int:
+        with torch.inference_mode():  # of this thread
             if packed is None:
                 ids_BL, mask_BL = tokens.padded(rows[batch], int(lengths[batch[0]]))
                 out_RD[batch] = encoder(ids_BL.to(device), mask_BL.to(device)).cpu().numpy()
             else:
                 out_RD[batch] = packed.vectors(tokens, rows[batch], lengths[batch]).cpu().numpy()
-            done(len(batch))
+        return len(batch)
+
+    batches = cut_by_budget(lengths, min(batch_tokens, THREAD_TOKENS) if own_threads else batch_tokens)
+    with _one_thread_each() if own_threads else nullcontext(map) as each:
+        for count in each(work, batches):
+            done(count)
     return out_RD
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[Callable[[Callable[[Ints], int], list[Ints]], Iterator[int]]]:
+    """A `map` with as many threads as torch has, in each of which torch itself has one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # new threads begin with the number that was set last
+    try:
+        with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
+            yield pool.map
+    finally:
+        torch.set_num_threads(threads)
 
 
 def encode_texts(encoder: Encoder, tokenizer: Any, texts: list[str], max_length: int, device: torch.device) -> Vectors:
