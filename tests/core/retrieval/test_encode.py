@@ -103,6 +103,26 @@ def test_row_has_the_same_bits_in_any_batch(threads: int, other: Encoder) -> Non
             np.testing.assert_array_equal(encode(other, tokens, asked, budget, CPU), whole[asked])
 
 
+def test_the_number_of_threads_changes_no_bit_and_stays(tower: Encoder) -> None:
+    """On a CPU each batch has one thread, and may end before or after those beside it."""
+    tokens, asked = tokens_of(random_rows(8, 300)), np.random.default_rng(9).permutation(300)
+    heard: dict[int, list[int]] = {1: [], 3: []}
+    found = []
+    for threads, rows in heard.items():
+        torch.set_num_threads(threads)
+        found.append(encode(tower, tokens, asked, 200, CPU, rows.append))
+        assert torch.get_num_threads() == threads
+    np.testing.assert_array_equal(*found)
+    assert heard[1] == heard[3] and sum(heard[1]) == 300, "in the order of the batches"
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode(tower, tokens, asked, 200, CPU, stop)
+    assert torch.get_num_threads() == 3
+
+
 fused = pytest.mark.skipif(not has_fused_layers(), reason="this CPU has no bfloat16 for oneDNN")
 
 
