@@ -137,8 +137,8 @@ def own(pid: str) -> float:
 def our_index(folder: Path, count: int) -> Figures:
     import pyarrow as pa
 
-    from tasks.core.retrieval.lexical_build import build, save
-    from tasks.core.retrieval.lexical_params import BM25
+    from tasks.core.lexical.build import build, save
+    from tasks.core.lexical.params import BM25
 
     params = BM25(k1=K1, b=B)
     words = passages(folder, count)
@@ -169,7 +169,7 @@ def their_index(numba: str, folder: Path, count: int) -> Figures:
 
 def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
     from tasks.bm25.pieces import searched
-    from tasks.core.retrieval.lexical import Searcher, known, load
+    from tasks.core.lexical.search import Searcher, known, load
     from tasks.core.stage.processes import in_order
     from tasks.core.stage.progress import Progress
     from tasks.core.tables.parquet import read_table, write_table

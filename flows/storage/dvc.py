@@ -40,7 +40,7 @@ def fetch_records() -> int:
 
 def _fetch_makings(repo: Any, entries: Iterable[Mapping[str, Any]]) -> int:
     listed = _listed(repo)
-    return makings.fetch(Path(repo.cache.local_cache_dir), *listed, map(entry_digest, entries)) if listed else 0
+    return makings.fetch(Path(repo.cache.local_cache_dir), *listed, digests=map(entry_digest, entries)) if listed else 0
 
 
 def fetch_runs(repo: Any, folder: Path) -> bool:

@@ -89,7 +89,7 @@ def send(cache: Path, fs: Any, place: str) -> int:
     return copy(here, there, sorted(_records(here) - _records(there)))
 
 
-def fetch(cache: Path, fs: Any, place: str, digests: Iterable[str]) -> int:
+def fetch(cache: Path, fs: Any, place: str, *, digests: Iterable[str]) -> int:
     """Copy the records of these entries that are missing here, as far as the remote has them; returns how many."""
     from dvc.fs import LocalFileSystem
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from tasks.bm25.negatives import ROWS, only_positives, without_positives
 from tasks.bm25.params import BM25
 from tasks.bm25.pieces import open_each, seal_index, searched, whole_index
-from tasks.core.retrieval.lexical import known, load
-from tasks.core.retrieval.lexical_build import build, save
+from tasks.core.lexical.build import build, save
+from tasks.core.lexical.search import known, load
 from tasks.core.stage import params
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder

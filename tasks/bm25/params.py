@@ -1,5 +1,5 @@
 """Parameters of bm25, in core because stage pseudo searches with the same."""
 
-from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.lexical.params import BM25
 
 __all__ = ["BM25"]

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from tasks.core.retrieval.lexical import Query, load, ranked
+from tasks.core.lexical.search import Query, load, ranked
 from tasks.core.stage.files import folder_digest, read_json, write_json
 from tasks.core.stage.params import read_yaml
 from tasks.core.stage.processes import in_order

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tasks.core.lexical.search import load
 from tasks.core.metrics.groups import Dimension, by_column, by_range, by_value, question_word
-from tasks.core.retrieval.lexical import load
 from tasks.core.text.analysis import analyzer
 from tasks.failures.groups import rarity
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.lexical.params import BM25
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.devices import choose_device, compute_dtype, read_runtime
 from tasks.core.stage.entry import parser, stage

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.lexical.search import known, load, ranked
 from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
-from tasks.core.retrieval.lexical import known, load, ranked
 from tasks.core.retrieval.ranked import Ids, ranked_tables, rows_needed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.core.retrieval.lexical_build import build, save
-from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.lexical.build import build, save
+from tasks.core.lexical.params import BM25
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.frozen import freeze_parameters

@@ -56,14 +56,14 @@ def test_a_remote_holds_what_either_side_has(tmp_path: Path) -> None:
     one, other, remote, fs = tmp_path / "one", tmp_path / "other", tmp_path / "remote", LocalFileSystem()
     for folder in (one, other, remote):
         folder.mkdir()
-    assert makings.fetch(one, fs, str(remote), [DIGEST]) == 0, "nothing there yet"
+    assert makings.fetch(one, fs, str(remote), digests=[DIGEST]) == 0, "nothing there yet"
     makings.keep(one, DIGEST, RECORD)
     makings.keep(other, OTHER, RECORD | {"by": "Bob"})
     (one / makings.FOLDER / "ab" / "unfinished.tmp").write_text("{")
     assert makings.send(one, fs, str(remote)) == 1
     assert makings.send(one, fs, str(remote)) == 0
-    assert makings.fetch(other, fs, str(remote), [DIGEST, OTHER]) == 1
-    assert makings.fetch(other, fs, str(remote), [DIGEST]) == 0
+    assert makings.fetch(other, fs, str(remote), digests=[DIGEST, OTHER]) == 1
+    assert makings.fetch(other, fs, str(remote), digests=[DIGEST]) == 0
     assert {digest: record["by"] for digest, record in makings.read(other, [DIGEST, OTHER]).items()} == {
         DIGEST: "Ann <ann@example.org>",
         OTHER: "Bob",

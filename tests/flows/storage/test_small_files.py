@@ -83,10 +83,10 @@ def test_records_of_makings(tmp_path: Path, count: int) -> None:
     assert makings.send(tmp_path, fs, "/remote") == count
     fs.asked.clear()
     wanted = [digest(0), digest(3), digest(-1)]
-    assert makings.send(tmp_path, fs, "/remote") == makings.fetch(tmp_path, fs, "/remote", wanted[:2]) == 0
+    assert makings.send(tmp_path, fs, "/remote") == makings.fetch(tmp_path, fs, "/remote", digests=wanted[:2]) == 0
     assert fs.asked == {"find": 1}
     fs.asked.clear()
-    assert makings.fetch(tmp_path / "fresh", fs, "/remote", wanted) == 2, "one has no record"
+    assert makings.fetch(tmp_path / "fresh", fs, "/remote", digests=wanted) == 2, "one has no record"
     assert fs.asked == {"cat_file": 3}, "however many the remote has"
     assert makings.read(tmp_path / "fresh", wanted) == {digest(0): {}, digest(3): {}}
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.core.retrieval.lexical import HELD, SPARSE, Searcher, known, load, ranked
-from tasks.core.retrieval.lexical_build import build, save
-from tasks.core.retrieval.lexical_params import BM25, Stopwords
+from tasks.core.lexical.build import build, save
+from tasks.core.lexical.params import BM25, Stopwords
+from tasks.core.lexical.search import HELD, SPARSE, Searcher, known, load, ranked
 from tasks.core.stage.errors import UserError
 from tasks.core.text.analysis import analyzer, stop_list
 
@@ -73,7 +73,7 @@ def test_scores_have_the_bits_of_bm25s_and_nothing_is_left_in_the_buffer(
     seed: int, sparse: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against the library's scores of all documents, fully sorted; repeated terms, ties at the last rank, queries in a row."""
-    monkeypatch.setattr("tasks.core.retrieval.lexical.SPARSE", sparse)
+    monkeypatch.setattr("tasks.core.lexical.search.SPARSE", sparse)
     draw = random.Random(seed)
     words = [f"w{int(draw.paretovariate(0.5))}" for _ in range(2000)]
     texts = [" ".join(draw.choices(words, k=draw.choice([0, 1, 5, 30]))) for _ in range(400)]
@@ -95,7 +95,7 @@ def test_tables_are_cut_where_results_are_many(tmp_path: Path, monkeypatch: pyte
     asked = [(f"q{n}", known([word], index.vocab_dict)) for n, word in enumerate(["cat", "dog", "bird", "cat"])]
     assert HELD > 8
     (whole,) = ranked(asked, index, pa.array(["a", "b", "c"]), 2)
-    monkeypatch.setattr("tasks.core.retrieval.lexical.HELD", 3)
+    monkeypatch.setattr("tasks.core.lexical.search.HELD", 3)
     parts = list(ranked(asked, index, pa.array(["a", "b", "c"]), 2))
     assert [len(part) for part in parts] == [4, 2]
     assert pa.concat_tables(parts).equals(whole)

@@ -8,9 +8,9 @@ import bm25s
 import pyarrow as pa
 import pytest
 
-from tasks.core.retrieval import postings
-from tasks.core.retrieval.lexical_build import build, save
-from tasks.core.retrieval.lexical_params import BM25
+from tasks.core.lexical import postings
+from tasks.core.lexical.build import build, save
+from tasks.core.lexical.params import BM25
 
 
 def by_bm25s(texts: list[str], params: BM25, folder: Path) -> None:

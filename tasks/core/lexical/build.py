@@ -6,8 +6,8 @@ from pathlib import Path
 import bm25s
 import pyarrow as pa
 
-from tasks.core.retrieval.lexical_params import BM25
-from tasks.core.retrieval.postings import invert, write_pairs
+from tasks.core.lexical.params import BM25
+from tasks.core.lexical.postings import invert, write_pairs
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.parquet import write_table

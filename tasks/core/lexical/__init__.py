@@ -1,0 +1,1 @@
+"""BM25: the index, its search, and its parameters."""
