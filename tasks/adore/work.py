@@ -16,7 +16,7 @@ from tasks.adore.params import Adore, QuerySide, Study
 from tasks.adore.step import make_corpus, make_step
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, odd_temperature, save_towers
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
-from tasks.core.retrieval.faiss_build import Recipe, build
+from tasks.core.retrieval.faiss_build import Recipe, build_file
 from tasks.core.retrieval.faiss_search import open_index, save_index
 from tasks.core.retrieval.ranked import id_order
 from tasks.core.stage.devices import Runtime, compute_dtype, kept_tokens
@@ -100,7 +100,7 @@ def adore(
 def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) -> Any:
     """The faiss index of `recipe`, kept at `path`: a resumed training must search the same one."""
     if not sealed(path):
-        save_index(build(embeddings, recipe, key), path)
+        build_file(embeddings, recipe, path, key)
         seal(path)
     return open_index(path, threads=torch.get_num_threads())
 

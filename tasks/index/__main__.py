@@ -3,11 +3,10 @@
 import time
 from typing import Any
 
-import faiss
 import numpy as np
 
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.faiss_build import build, recall
+from tasks.core.retrieval.faiss_build import build_file, recall
 from tasks.core.retrieval.faiss_search import search_index
 from tasks.core.retrieval.gpu.indexes import demanded_gpu, on_device
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
@@ -49,10 +48,9 @@ def main() -> None:
     device = choose_device(runtime if params.build == "gpu" else runtime.model_copy(update={"device": "cpu"}))  # a flow gives it no GPU
     gpu = demanded_gpu(device) if params.build == "gpu" else None
     embeddings, tokens = open_embeddings(arguments.embeddings), open_tokens(arguments.queries)
-    index = build(embeddings, params, gpu=gpu)
     with new_folder(arguments.out) as out:
         path = out / "index.faiss"
-        faiss.write_index(index, str(path))
+        index = build_file(embeddings, params, path, gpu=gpu)
         figures = {
             "factory": params.factory,
             "rows": len(embeddings),

@@ -24,6 +24,7 @@ from tasks.adore.params import Adore
 from tasks.adore.work import compressed_documents
 from tasks.core.models.bi_encoder import load_towers, save_towers
 from tasks.core.models.folder import Shape
+from tasks.core.retrieval import faiss_build
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.encode import encode
 from tasks.core.stage.errors import UserError
@@ -128,14 +129,14 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], 
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     monkeypatch.chdir(project)
-    real = work.build
+    real = faiss_build.build
 
-    def build_once(embeddings: Embeddings, recipe: Any, key: str) -> Any:
+    def build_once(embeddings: Embeddings, recipe: Any, key: str, **named: Any) -> Any:
         if recipe.factory not in INDEXES:
-            INDEXES[recipe.factory] = real(embeddings, recipe, key)
+            INDEXES[recipe.factory] = real(embeddings, recipe, key, **named)
         return faiss.deserialize_index(faiss.serialize_index(INDEXES[recipe.factory]))
 
-    monkeypatch.setattr(work, "build", build_once)
+    monkeypatch.setattr(faiss_build, "build", build_once)
 
     def go(name: str, out: str) -> Path:
         outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]

@@ -15,7 +15,7 @@ import torch
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.retrieval.faiss_build import build, recall, set_effort, training_sample
+from tasks.core.retrieval.faiss_build import build, build_file, recall, set_effort, training_sample
 from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
@@ -223,6 +223,25 @@ def test_unreadable_index_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"{name}: unreadable faiss index") as refused:
             open_index(tmp_path / name)
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_flat_index_is_the_file_that_faiss_writes(dtype: Any, tmp_path: Path) -> None:
+    """It is written shard by shard, and searched in its file."""
+    vectors = draw(300).astype(dtype)
+    embeddings = write_embeddings(tmp_path / "e", vectors, [100, 0, 200])
+    theirs = build(embeddings, Index())
+    faiss.write_index(theirs, str(tmp_path / "theirs"))
+    ours = build_file(embeddings, Index(), tmp_path / "ours")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    for found, expected in zip(search_index(ours, draw(7, 1), 20), search_index(theirs, draw(7, 1), 20), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(ours.reconstruct_batch(np.arange(300)), vectors)
+    whole = (tmp_path / "ours").read_bytes()
+    for size in (10, 40, 50, len(whole) - 1):
+        (tmp_path / "cut").write_bytes(whole[:size])
+        with pytest.raises(UserError, match="cut: unreadable faiss index"):
+            open_index(tmp_path / "cut")
 
 
 def test_vectors_of_another_width(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import os
 import re
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Protocol
 
@@ -14,9 +16,11 @@ import torch
 
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors
+from tasks.core.retrieval.faiss_search import open_index
 from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
 
@@ -44,11 +48,9 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *,
     PCA and the graph of an HNSW are made on one thread: their bits would depend on the number of threads. OPQ's do depend on it, as
     its hundreds of clusterings on one thread would take too long. On a `gpu`, inverted lists are clustered and filled, if faiss can.
     """
-    width = embeddings.manifest.width
     threads = torch.get_num_threads()
     faiss.omp_set_num_threads(threads)  # its OpenMP may not be torch's and does not know runtime.yaml
-    with faiss_errors(f"{params.factory!r} for width {width}", key):
-        index = faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
+    index = _empty(embeddings, params, key)
     if not index.is_trained:
         sample = training_sample(embeddings, params.train_size, params.seed)
         with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
@@ -78,6 +80,38 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *,
         index = faiss.index_gpu_to_cpu(target)
         set_effort(index, params)
     return index
+
+
+def build_file(embeddings: Embeddings, params: Recipe, path: Path, key: str = "index.factory", *, gpu: FaissGpu | None = None) -> Any:
+    """`build`, written to `path` and opened from there. A Flat index takes the memory of one shard, whatever the corpus."""
+    is_flat = isinstance(_empty(embeddings, params, key), faiss.IndexFlat)
+    with new_file(path) as temporary:
+        if is_flat:
+            write_flat(embeddings, temporary)
+        else:
+            faiss.write_index(build(embeddings, params, key, gpu=gpu), str(temporary))
+    return open_index(path, len(embeddings), embeddings.manifest.width)
+
+
+def write_flat(embeddings: Embeddings, path: Path) -> None:
+    """The file that faiss.write_index makes of an IndexFlatIP of all rows: that of an empty one, with other counts, and the vectors."""
+    rows, width = len(embeddings), embeddings.manifest.width
+    head = bytearray(faiss.serialize_index(faiss.IndexFlatIP(width)).tobytes())
+    struct.pack_into("<q", head, len(b"IxFI") + 4, rows)  # behind the kind and the width
+    struct.pack_into("<Q", head, len(head) - 8, rows * width)  # at the end: how many numbers follow
+    progress = Progress("index Flat", rows, "vectors")
+    with path.open("wb") as file:
+        file.write(head)
+        for _, block in embeddings.blocks():
+            file.write(np.ascontiguousarray(block, dtype="<f4").data)
+            progress.advance(len(block))
+    progress.close()
+
+
+def _empty(embeddings: Embeddings, params: Recipe, key: str) -> Any:
+    width = embeddings.manifest.width
+    with faiss_errors(f"{params.factory!r} for width {width}", key):
+        return faiss.index_factory(width, params.factory, faiss.METRIC_INNER_PRODUCT)
 
 
 @contextmanager

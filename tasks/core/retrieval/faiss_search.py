@@ -1,5 +1,6 @@
 """faiss indexes: opened, set up and searched. Inner product throughout; ties as in tasks.core.retrieval.ranked."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress, track
 from tasks.core.tables.ids import Ints
 
+FLAT = b"IxFI"  # how the file of an IndexFlatIP begins
 CHECKED = 64  # random queries whose scores are compared with the index's own
 TOLERANCE = 1e-3  # of the largest score
 
@@ -19,12 +21,13 @@ TOLERANCE = 1e-3  # of the largest score
 def open_index(path: Path, rows: int | None = None, width: int | None = None, *, threads: int | None = None) -> Any:
     """The faiss index of a file; UserError if it cannot be read or does not have `rows` vectors of `width`.
 
-    From here on faiss searches with `threads` threads; none: as many as it finds cores.
+    The vectors of a Flat stay in the file: the system reads what a search needs, once for all processes. From here on faiss searches
+    with `threads` threads; none: as many as it finds cores.
     """
     if threads:
         faiss.omp_set_num_threads(threads)
     try:
-        index = faiss.read_index(str(path))
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if _is_flat(path) else 0)
     except RuntimeError as error:
         raise UserError(f"{path}: unreadable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
     for name, found, expected in (("vectors", index.ntotal, rows), ("width", index.d, width)):
@@ -33,6 +36,12 @@ def open_index(path: Path, rows: int | None = None, width: int | None = None, *,
                 f"{path}: found {name} {found}, expected {expected}: it belongs to another corpus or encoder; encode and index again"
             )
     return index
+
+
+def _is_flat(path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(FLAT)) == FLAT
+    return False
 
 
 def search_index(index: Any, queries_QD: Floats, depth: int) -> tuple[Floats, Ints]:
