@@ -2,7 +2,7 @@
 
 What was found is kept in the project, a JSON file for each batch: in .retemper/accepted, or in .retemper/quarantine with the reasons. It
 counts as long as the batch's files, the source, and all batches of the last merge are the same. A quarantined batch is looked
-at again by every run: what it lacked may have come.
+at again by every run: what it lacked may have come. A shift that was found stays found, whatever a later champion makes of it.
 """
 
 import time
@@ -17,7 +17,7 @@ from flows.intake.gate import UNKNOWN, Checked, Known, Settings, check, settings
 from flows.intake.records import files_of
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
-from flows.intake.shift import Shift
+from flows.intake.shift import WORDS, Shift
 from flows.process.processes import Processes
 from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import local_path, parse_dataset
@@ -310,17 +310,25 @@ class Inbox:
         if begun.wrong:
             return begun
         odd = _duplicates(checked, rules)
+        # A champion since then has another encoder, by which a shift near the limit would come and go.
+        one = self.remembered(path)
+        shifts = {kind: Shift(**values) for kind, values in one.shift.items()} if one and one.state == "quarantined" else {}
+        kept = {kind: found for kind, found in shifts.items() if _is_odd(found, rules) and found.by != WORDS}
         if rules.shift is not None and max(checked.documents, checked.queries) >= rules.least:
             if not reference:
                 reference.append(reference_of(self.project, known, 2 * rules.sample, warn=self.say, processes=self.processes))
             for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
-                if len(texts) >= rules.least and (found := reference[0].shift(kind, texts)):
+                if len(texts) >= rules.least and (found := kept.get(kind) or reference[0].shift(kind, texts)):
                     begun = replace(begun, shift={**begun.shift, kind: asdict(found)})
-                    if found.auc > rules.shift and found.p <= rules.p:
+                    if _is_odd(found, rules):
                         odd.append(f"shift of {kind}: {found.words}, expected an AUC of at most {rules.shift:g}")
-        if odd and (one := self.remembered(path)) and (one.state, one.by) == ("accepted", "hand"):
+        if odd and one and (one.state, one.by) == ("accepted", "hand"):
             return replace(begun, state="accepted", odd=tuple(odd), by="hand")
         return replace(begun, state="quarantined" if odd else "accepted", odd=tuple(odd))
+
+
+def _is_odd(found: Shift, rules: Gate) -> bool:
+    return rules.shift is not None and found.auc > rules.shift and found.p <= rules.p
 
 
 def _duplicates(checked: Checked, rules: Gate) -> list[str]:

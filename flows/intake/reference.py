@@ -17,7 +17,7 @@ import numpy.typing as npt
 from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.intake.gate import Known, Sample
-from flows.intake.shift import Shift, vector_shift, word_shift
+from flows.intake.shift import WORDS, Shift, vector_shift, word_shift
 from flows.process import locks
 from flows.process.processes import Processes, environment
 from tasks.core.stage.errors import PROBLEM, UserError
@@ -58,7 +58,7 @@ class Reference:
 
 def reference_of(project: Path, known: Known, size: int, *, warn: Warn, processes: Processes) -> Reference:
     """The champion's, or that of the data set as it is `known`; `size`: of the samples. A champion without its data gives a warning."""
-    words = Reference({"documents": known.sampled_documents.texts(), "queries": known.sampled_queries.texts()}, "words")
+    words = Reference({"documents": known.sampled_documents.texts(), "queries": known.sampled_queries.texts()}, WORDS)
     try:
         now = champion.current(project)
         return _of_champion(project, now, size, processes=processes) if now else words

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating]
 
+WORDS = "words"  # what a distance is of where there are no vectors of a champion
 NEIGHBOURS = 5
 PERMUTATIONS = 999
 BLOCK = 4096  # rows of a matrix product at a time

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,28 @@ def test_a_foreign_batch_is_quarantined_and_let_in_by_hand(tmp_path: Path, monke
     off = Intake(inbox="inbox", gate=Gate(shift=None))
     put(tmp_path / "inbox/third", ["x y z"] * 60)
     assert take_in(off, "beir:base", tmp_path).batches[-1].shift == {}
+
+
+def test_a_shift_stays_found_whatever_a_later_champion_makes_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by benchmarks/year.py: near the limit, the next champion's vectors let a batch of another domain in."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("base", "inbox/near"):
+        (tmp_path / name).mkdir(parents=True)
+        lines = (json.dumps({"_id": f"{name[-4:]}-{number}", "text": f"text {number} of {name}"}) + "\n" for number in range(60))
+        (tmp_path / name / "corpus.jsonl").write_text("".join(lines))
+
+    def take(auc: float, by: str, limit: float = 0.75) -> inbox.Batch:
+        found = Shift(auc, 0.001, None, 60, 60, by)
+        monkeypatch.setattr(inbox, "reference_of", lambda *_, **__: SimpleNamespace(shift=lambda *_: found))
+        return take_in(Intake(inbox="inbox", gate=Gate(shift=limit)), "beir:base", tmp_path, say=lambda _: None).batches[0]
+
+    assert take(0.8, "words").state == "quarantined"
+    assert take(0.7, "champion/1").state == "accepted", "vectors tell more than words"
+    (tmp_path / "inbox/near/corpus.jsonl").touch()  # another batch
+    assert take(0.76, "champion/2").state == "quarantined"
+    again = take(0.74, "champion/3")
+    assert again.state == "quarantined" and "AUC 0.760" in again.reason and "champion/2" in again.reason
+    assert take(0.74, "champion/3", limit=0.77).state == "accepted"
 
 
 def test_without_the_champions_data_words_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
