@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tasks.core.tables.parquet import read_table
 
 IDS = pa.schema([("id", pa.string())])
-ID_BATCH = 2**20
+ID_BATCH = 2**17
 Ints = npt.NDArray[np.int64]
 
 
