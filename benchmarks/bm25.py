@@ -19,7 +19,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import pickle
 import random
 import re
 import sys
@@ -193,9 +192,20 @@ def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
             number = np.array([int(name[1:]) for name in table["query"].to_pylist()])
             ends = np.searchsorted(number, np.arange(1, count))
             found = list(zip(*(np.split(table[name].to_numpy(), ends) for name in ("doc", "score")), strict=True))
-    with (folder / "ours.pickle").open("wb") as file:
-        pickle.dump(found, file)
+    keep(folder / "ours.npz", found)
     return figures
+
+
+def keep(path: Path, found: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Write the documents and scores of each query."""
+    docs, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    docs = docs.astype(str) if docs.dtype == object else docs
+    np.savez(path, ends=np.cumsum([len(part) for part, _ in found])[:-1], docs=docs, scores=scores)
+
+
+def kept(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    with np.load(path, allow_pickle=False) as file:
+        return list(zip(*(np.split(file[name], file["ends"]) for name in ("docs", "scores")), strict=True))
 
 
 def best_first(rows: np.ndarray, scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -223,8 +233,7 @@ def their_search(numba: str, folder: Path, count: int, depth: int, cores: int) -
         index = bm25s.BM25.load(folder / "theirs")
         index.backend = "numba"
         docs, scores = search(index, asked)
-    with (folder / "theirs.pickle").open("wb") as file:
-        pickle.dump([(row[score > 0], score[score > 0]) for row, score in zip(docs, scores, strict=True)], file)
+    keep(folder / "theirs.npz", [(row[score > 0], score[score > 0]) for row, score in zip(docs, scores, strict=True)])
     return figures | {"compiling": compiling}
 
 
@@ -234,7 +243,7 @@ def names(count: int) -> list[str]:
 
 def agree(folder: Path, depth: int) -> None:
     """AssertionError unless both found the same."""
-    ours, theirs = (pickle.loads((folder / f"{name}.pickle").read_bytes()) for name in ("ours", "theirs"))  # noqa: S301
+    ours, theirs = (kept(folder / f"{name}.npz") for name in ("ours", "theirs"))
     for (docs, scores), (their_docs, their_scores) in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(scores, their_scores, atol=TOLERANCE)
         last = scores[-1] + TOLERANCE if len(scores) == depth else 0

@@ -39,8 +39,9 @@ def fetch_records() -> int:
 
 
 def _fetch_makings(repo: Any, entries: Iterable[Mapping[str, Any]]) -> int:
-    listed = _listed(repo)
-    return makings.fetch(Path(repo.cache.local_cache_dir), *listed, digests=map(entry_digest, entries)) if listed else 0
+    if not (listed := _listed(repo)):
+        raise ValueError("runs cannot be shared over HTTP, which lists no files; use a folder, S3, or SSH")
+    return makings.fetch(Path(repo.cache.local_cache_dir), *listed, digests=map(entry_digest, entries))
 
 
 def fetch_runs(repo: Any, folder: Path) -> bool:
