@@ -309,22 +309,30 @@ class Inbox:
         )
         if begun.wrong:
             return begun
-        odd = _duplicates(checked, rules)
-        # A champion since then has another encoder, by which a shift near the limit would come and go.
-        one = self.remembered(path)
-        shifts = {kind: Shift(**values) for kind, values in one.shift.items()} if one and one.state == "quarantined" else {}
-        kept = {kind: found for kind, found in shifts.items() if _is_odd(found, rules) and found.by != WORDS}
-        if rules.shift is not None and max(checked.documents, checked.queries) >= rules.least:
-            if not reference:
-                reference.append(reference_of(self.project, known, 2 * rules.sample, warn=self.say, processes=self.processes))
-            for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
-                if len(texts) >= rules.least and (found := kept.get(kind) or reference[0].shift(kind, texts)):
-                    begun = replace(begun, shift={**begun.shift, kind: asdict(found)})
-                    if _is_odd(found, rules):
-                        odd.append(f"shift of {kind}: {found.words}, expected an AUC of at most {rules.shift:g}")
+        odd, one = _duplicates(checked, rules), self.remembered(path)
+        kept = _shifts_found(one, rules) if one else {}
+        for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
+            if rules.shift is None or len(texts) < rules.least:
+                continue
+            if not (found := kept.get(kind)):
+                if not reference:
+                    reference.append(reference_of(self.project, known, 2 * rules.sample, warn=self.say, processes=self.processes))
+                found = reference[0].shift(kind, texts)
+            if found:
+                begun = replace(begun, shift={**begun.shift, kind: asdict(found)})
+                if _is_odd(found, rules):
+                    odd.append(f"shift of {kind}: {found.words}, expected an AUC of at most {rules.shift:g}")
         if odd and one and (one.state, one.by) == ("accepted", "hand"):
             return replace(begun, state="accepted", odd=tuple(odd), by="hand")
         return replace(begun, state="quarantined" if odd else "accepted", odd=tuple(odd))
+
+
+def _shifts_found(batch: Batch, rules: Gate) -> dict[str, Shift]:
+    """What keeps a batch out, by kind. It stays found: by a later champion's vectors, a shift near the limit would come and go."""
+    if batch.state != "quarantined":
+        return {}
+    found = {kind: Shift(**values) for kind, values in batch.shift.items()}
+    return {kind: shift for kind, shift in found.items() if _is_odd(shift, rules) and shift.by != WORDS}
 
 
 def _is_odd(found: Shift, rules: Gate) -> bool:
