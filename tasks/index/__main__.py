@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.faiss_build import build_file, recall
-from tasks.core.retrieval.faiss_search import search_index
+from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.gpu.indexes import demanded_gpu, on_device
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats
@@ -50,7 +50,8 @@ def main() -> None:
     embeddings, tokens = open_embeddings(arguments.embeddings), open_tokens(arguments.queries)
     with new_folder(arguments.out) as out:
         path = out / "index.faiss"
-        index = build_file(embeddings, params, path, gpu=gpu)
+        build_file(embeddings, params, path, gpu=gpu)
+        index = open_index(path, len(embeddings), embeddings.manifest.width)
         figures = {
             "factory": params.factory,
             "rows": len(embeddings),

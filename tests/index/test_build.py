@@ -232,7 +232,10 @@ def test_a_flat_index_is_the_file_that_faiss_writes(dtype: Any, tmp_path: Path) 
     embeddings = write_embeddings(tmp_path / "e", vectors, [100, 0, 200])
     theirs = build(embeddings, Index())
     faiss.write_index(theirs, str(tmp_path / "theirs"))
-    ours = build_file(embeddings, Index(), tmp_path / "ours")
+    build_file(embeddings, Index(), tmp_path / "ours")
+    ours = open_index(tmp_path / "ours", 300, WIDTH)
+    if (maps := Path("/proc/self/maps")).exists():
+        assert str(tmp_path / "ours") in maps.read_text(), "not read into memory"
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     for found, expected in zip(search_index(ours, draw(7, 1), 20), search_index(theirs, draw(7, 1), 20), strict=True):
         np.testing.assert_array_equal(found, expected)

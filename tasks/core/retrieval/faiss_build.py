@@ -16,7 +16,7 @@ import torch
 
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.encode import Vectors
-from tasks.core.retrieval.faiss_search import open_index
+from tasks.core.retrieval.faiss_search import FLAT
 from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
@@ -82,22 +82,21 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *,
     return index
 
 
-def build_file(embeddings: Embeddings, params: Recipe, path: Path, key: str = "index.factory", *, gpu: FaissGpu | None = None) -> Any:
-    """`build`, written to `path` and opened from there. A Flat index takes the memory of one shard, whatever the corpus."""
+def build_file(embeddings: Embeddings, params: Recipe, path: Path, key: str = "index.factory", *, gpu: FaissGpu | None = None) -> None:
+    """Write what `build` makes to `path`. A Flat index takes the memory of one shard, whatever the corpus."""
     is_flat = isinstance(_empty(embeddings, params, key), faiss.IndexFlat)
     with new_file(path) as temporary:
         if is_flat:
             write_flat(embeddings, temporary)
         else:
             faiss.write_index(build(embeddings, params, key, gpu=gpu), str(temporary))
-    return open_index(path, len(embeddings), embeddings.manifest.width)
 
 
 def write_flat(embeddings: Embeddings, path: Path) -> None:
     """The file that faiss.write_index makes of an IndexFlatIP of all rows: that of an empty one, with other counts, and the vectors."""
     rows, width = len(embeddings), embeddings.manifest.width
     head = bytearray(faiss.serialize_index(faiss.IndexFlatIP(width)).tobytes())
-    struct.pack_into("<q", head, len(b"IxFI") + 4, rows)  # behind the kind and the width
+    struct.pack_into("<q", head, len(FLAT) + 4, rows)  # behind the kind and the width
     struct.pack_into("<Q", head, len(head) - 8, rows * width)  # at the end: how many numbers follow
     progress = Progress("index Flat", rows, "vectors")
     with path.open("wb") as file:
