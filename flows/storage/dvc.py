@@ -21,6 +21,7 @@ from flows.storage.patches import RUN, by_content, durably, in_turn, read_once, 
 from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from flows.storage.small_files import Place, copy
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
+from tasks.core.stage.errors import UserError, redacted
 
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
 UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
@@ -34,14 +35,15 @@ def fetch_records() -> int:
 
     repo = Repo()
     refuse_unmarked(repo.cloud.get_remote())
+    if not _listed(repo):
+        raise UserError("found an HTTP remote, which cannot list the runs that it has; expected a folder, S3, or SSH")
     print(f"{_fetch_makings(repo, read_lock().values())} records fetched of how artifacts were made")
     return 0
 
 
 def _fetch_makings(repo: Any, entries: Iterable[Mapping[str, Any]]) -> int:
-    if not (listed := _listed(repo)):
-        raise ValueError("runs cannot be shared over HTTP, which lists no files; use a folder, S3, or SSH")
-    return makings.fetch(Path(repo.cache.local_cache_dir), *listed, digests=map(entry_digest, entries))
+    listed = _listed(repo)
+    return makings.fetch(Path(repo.cache.local_cache_dir), *listed, digests=map(entry_digest, entries)) if listed else 0
 
 
 def fetch_runs(repo: Any, folder: Path) -> bool:
@@ -52,7 +54,7 @@ def fetch_runs(repo: Any, folder: Path) -> bool:
         with share_with_group():
             return bool(copy(there, here, sorted(filter(RUN.fullmatch, there.names()))))
     except Exception as error:  # from DVC, the disk, or any library that talks to remotes
-        print(f"{WARNING}the remote's runs are not used here: {' '.join(str(error).split())}", flush=True)
+        print(f"{WARNING}a run that the remote may have is computed again: {redacted(' '.join(str(error).split()))}", flush=True)
         return False
 
 
@@ -121,8 +123,8 @@ def reproduce(stage: str, pull: bool) -> int:
     fetched: list[Path] = []
 
     def fetch(repo: Any, folder: Path) -> bool:
-        found = fetch_runs(repo, folder)
-        fetched.extend([folder] if found else [])
+        if found := fetch_runs(repo, folder):
+            fetched.append(folder)
         return found
 
     if pull:

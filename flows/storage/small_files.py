@@ -59,7 +59,7 @@ class Place:
 
 
 def copy(source: Place, target: Place, names: Iterable[str]) -> int:
-    """Copy files by name, if they are there; returns how many. What cannot be read or written is an error: the rest may be copied."""
+    """Copy files by name, if they are there; returns how many. What cannot be read or written is an error; others may be copied by then."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return sum(threads.map(partial(_copy, source, target), names))
 

@@ -202,10 +202,20 @@ def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any)
         shutil.copy(served.folder / "acts.json", folder)
         return type(served)(folder, served.environment)
 
+    other = remote / "runs/ab" / f"ab{'c' * 62}" / ("d" * 64)  # of a stage that no clone here has
+    other.parent.mkdir(parents=True)
+    other.write_text("cmd: other")
+
+    def records(root: Path, kind: str) -> set[str]:
+        return {path.name for path in (root / kind).rglob("*") if path.is_file()}
+
     uncommitted = clone("uncommitted")  # no dvc.lock: nothing but the run cache says what was computed
     assert not (uncommitted.folder / "dvc.lock").exists()
     assert set(uncommitted.run().values()) == {"Cached"}
     assert (uncommitted.folder / "data/report").read_text() == (served.folder / "data/report").read_text()
+    cache = uncommitted.folder / ".dvc/cache"
+    assert records(cache, "runs") == records(remote, "runs") - {other.name}, "those of its own stages, and no others"
+    assert len(records(cache, "made")) == len(ALL) and records(cache, "made") == records(remote, "made"), "who made them, too"
 
     served.command("git", "add", "dvc.lock")
     served.command("git", "commit", "--quiet", "-m", "computed")
@@ -214,6 +224,7 @@ def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any)
     assert started.returncode == 0, started.stderr
     assert "executed 0, cached 6" in started.stdout
     assert (committed.folder / "data/report").read_text() == (served.folder / "data/report").read_text()
+    assert records(committed.folder / ".dvc/cache", "made") == records(remote, "made")
 
     shutil.rmtree(remote)
     remote.write_text("a file where the remote should be")  # it is unavailable

@@ -109,19 +109,6 @@ found["runs"].append(Kept()._load(None))
 (folder / ".LrTaKQChdEFa7HJFF1wOxw.tmp").write_text("cmd: half")
 os.utime(folder / ("cd" * 32), (0, 0))
 found["runs"].append(Kept()._load(None))
-
-def fetch(repo, place):
-    found.setdefault("asked", []).append(str(place))
-    if len(found["asked"]) == 1:
-        return False
-    (place / ("ef" * 32)).write_text("cmd: theirs")
-    return True
-patches.runs_on_demand(fetch)
-kept = Kept()
-kept.repo = None
-found["demanded"] = [kept._load(None)]
-(folder / ("cd" * 32)).unlink()
-found["demanded"] += [kept._load(None), kept._load(None), kept._load(None), kept.pull(None)]
 print(json.dumps(found))
 """
 
@@ -138,6 +125,42 @@ def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) ->
     assert found["mode"] == 0o444
     assert found["missing"], "a corrupt object is removed and counts as missing"
     assert found["runs"] == [None, None, {"cmd": "whole"}], "an empty folder, and half of an entry"
-    theirs = {"cmd": "theirs"}
-    assert found["demanded"] == [{"cmd": "whole"}, None, theirs, theirs, []], "what is here is used; then the remote has none, then one"
-    assert found["asked"] == [f"runs/ab/{'ab' * 32}"] * 2
+
+
+ON_DEMAND = """
+import json
+from pathlib import Path
+import dvc.stage.cache as runs
+import flows.storage.patches as patches
+
+runs._get_stage_hash = lambda stage: "ab" * 32
+asked = []
+class Kept(runs.StageCache):
+    repo, cache_dir = None, "runs"
+    def __init__(self):
+        pass
+def fetch(repo, folder):
+    asked.append(str(folder))
+    if len(asked) == 1:
+        return False
+    (folder / ("ef" * 32)).write_text("cmd: theirs")
+    return True
+patches.durably()
+patches.runs_on_demand(fetch)
+own = Path("runs/ab", "ab" * 32, "cd" * 32)
+own.parent.mkdir(parents=True)
+own.write_text("cmd: ours")
+found = [Kept()._load(None)]
+own.unlink()
+found += [Kept()._load(None) for _ in range(3)]
+print(json.dumps([found, asked, Kept().pull(None)]))
+"""
+
+
+def test_a_stage_asks_for_its_own_runs_where_none_is_here(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ON_DEMAND], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, asked, pulled = json.loads(done.stdout)
+    assert found == [{"cmd": "ours"}, None, {"cmd": "theirs"}, {"cmd": "theirs"}], "ours; the remote has none; it has one; that one is here"
+    assert asked == [f"runs/ab/{'ab' * 32}"] * 2
+    assert pulled == [], "not all that was ever recorded"

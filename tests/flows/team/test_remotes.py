@@ -275,14 +275,15 @@ def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, t
     (cache / record).write_text("cmd: x\n")
     shutil.rmtree(here / "data")
 
-    def call(what: str) -> None:
-        done = toy.call(script=f"import os, sys; os.umask(0o027); from flows.storage.dvc import *; sys.exit({what})")
+    def call(script: str) -> None:
+        done = toy.call(script=f"import os, sys\nos.umask(0o027)\nfrom flows.storage.dvc import fetch_runs, main\n{script}")
         assert done.returncode == 0, done.stdout + done.stderr
         assert "failed to transfer" not in done.stderr
 
-    call("main(['push'])")
+    call("sys.exit(main(['push']))")
     shutil.rmtree(cache / "runs")
-    call(f"not fetch_runs(__import__('dvc.repo').repo.Repo(), Path({str(cache / record.parent)!r}))")
+    folder = str(cache / record.parent)
+    call(f"from dvc.repo import Repo\nfrom pathlib import Path\nsys.exit(not fetch_runs(Repo(), Path({folder!r})))")
     for root in (cache, tmp_path / "remote"):
         assert (root / record).exists()
         folders = [folder for folder in (root / record).parents if folder.is_relative_to(root)]
