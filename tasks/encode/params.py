@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.stage.params import Params
+from tasks.core.stage.params import InferenceTokens, Params
 
 
 class Encode(Params):
@@ -16,9 +16,8 @@ class Encode(Params):
         "like BERT in 8-bit integers on a CPU with VNNI or AMX, elsewhere as bf16; for CPUs without bf16 units",
     )
     dtype: Literal["float32", "float16"] = Field("float32", description="number type of stored vectors")
-    batch_tokens: int | None = Field(
+    batch_tokens: InferenceTokens = Field(
         None,
-        ge=512,
         description="maximum tokens per batch, padding included; null: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU. On a CPU, encoders "
         "built like BERT have at most 2,048, with a batch for each thread",
     )

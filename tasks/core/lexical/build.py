@@ -10,9 +10,8 @@ from tasks.core.lexical.params import BM25
 from tasks.core.lexical.postings import invert, write_pairs
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
+from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
-
-IDS = pa.schema([("id", pa.string())])
 
 
 def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25, scratch: Path) -> bm25s.BM25:

@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Query = tuple[str, list[int]]  # id; numbers of its terms in order, without those in no document
 HELD = 2**19  # results buffered before they are written: 4 MB
-SPARSE = 20  # from so many documents per posting on, not all documents are passed over: both ways are about as fast there
+SPARSE = 20  # a query with fewer postings than this fraction of the documents, 1/20, looks at theirs alone; at 1/20 both ways are as fast
 LEAST = np.float32(np.nextafter(np.float32(0), np.float32(1)))  # minimum score of a result: above 0
 
 

@@ -21,7 +21,7 @@ from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens, cut_by_budget
 
 Vectors = npt.NDArray[np.float32]
-THREAD_TOKENS = 2048  # of a batch that has one thread: as fast as larger ones, and a core is seldom without work at the end
+THREAD_TOKENS = 2048  # of a batch that has one thread: larger ones are no faster, and leave cores without work at the end
 
 
 def encode(
