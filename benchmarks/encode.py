@@ -28,9 +28,9 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoModel
 
+from tasks.core.encoding.encode import encode
+from tasks.core.encoding.int8 import has_int8_layers
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.retrieval.encode import encode
-from tasks.core.retrieval.int8 import has_int8_layers
 from tasks.core.sources.datasets import demo_file, parse_encoder
 from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
 from tasks.core.text.token_store import write_tokens

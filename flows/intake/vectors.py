@@ -22,8 +22,8 @@ def encode(encoder: Path, texts: dict[str, list[str]]) -> dict[str, npt.NDArray[
     """float32 [N, D] of each list: of documents by the document tower, of queries by the query tower, with the encoder's prefixes."""
     import torch
 
+    from tasks.core.encoding.encode import encode_texts
     from tasks.core.models.bi_encoder import load_towers
-    from tasks.core.retrieval.encode import encode_texts
     from tasks.core.text.tokenizer import load_tokenizer
 
     towers, tokenizer = load_towers(encoder), load_tokenizer(encoder)

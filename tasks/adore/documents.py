@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.exact import Reread, exact_search, finite_block
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search

@@ -15,8 +15,8 @@ from tasks.adore.lists import BestRows, Lists, best_documents, completed, measur
 from tasks.adore.losses import gains, ideal, pairwise
 from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
+from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.retrieval.encode import encode
 from tasks.core.retrieval.ranked import QUERY_BLOCK, rows_needed
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed

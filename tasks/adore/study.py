@@ -17,8 +17,8 @@ import torch
 from tasks.adore.documents import Documents, Exact
 from tasks.adore.params import Study
 from tasks.adore.work import FLAT, Setting, built_index, compressed_documents, train_tower
+from tasks.core.encoding.encode import Vectors, encode
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.retrieval.encode import Vectors, encode
 from tasks.core.retrieval.faiss_build import recall
 from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.ranked import ranked_tables, rows_needed

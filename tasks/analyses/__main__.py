@@ -14,9 +14,9 @@ from tasks.analyses.gradients import draw_batches, norms
 from tasks.analyses.overlap import overlap
 from tasks.analyses.pairwise import errors_of, summary
 from tasks.analyses.params import Analysis
+from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.encode import encode
 from tasks.core.retrieval.queries import search_embeddings
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import best_batch_tokens, choose_device, place, read_runtime

@@ -2,7 +2,7 @@
 
 A touched shard must equal, bit for bit, a full encode of that shard. That depends on the machine: a row's vector must not
 depend on its batch. In fp32 it does not, on the CPUs tried, once rows are padded to multiples of 16
-(tasks.core.retrieval.encode). A GPU, or bf16, chooses different kernels for different shapes, so rows are not reused there.
+(tasks.core.encoding.encode). A GPU, or bf16, chooses different kernels for different shapes, so rows are not reused there.
 Every touched shard is checked: PROBES of its known rows, spread over the shard, are re-encoded along with the new ones, and
 if a single bit differs, the whole shard is encoded.
 """

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from tasks.core.encoding.encode import encode
+from tasks.core.encoding.packed import can_quantize
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Block
-from tasks.core.retrieval.encode import encode
-from tasks.core.retrieval.packed import can_quantize
 from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype, hardware, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.encoding.encode import encode
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
 from tasks.core.lexical.search import known, load, ranked
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.retrieval.encode import encode
 from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.queries import encode_queries
 from tasks.core.retrieval.ranked import ranked_tables, rows_needed

@@ -89,7 +89,7 @@ def resident_tower(encoder: Path, max_length: int) -> Callable[[str], Floats]:
 
     UserError for one that cannot be loaded.
     """
-    from tasks.core.retrieval.encode import encode_texts
+    from tasks.core.encoding.encode import encode_texts
     from tasks.core.retrieval.queries import query_tower
     from tasks.core.stage.devices import choose_device, read_runtime
     from tasks.core.text.tokenizer import load_tokenizer

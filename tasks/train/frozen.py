@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tasks.core.encoding.encode import Vectors, encode
 from tasks.core.models.bi_encoder import Encoder, Towers
-from tasks.core.retrieval.encode import Vectors, encode
 from tasks.core.stage.devices import best_batch_tokens, place
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens

@@ -22,11 +22,11 @@ from tasks.adore.data import read_data
 from tasks.adore.documents import Compressed, Exact, Rescored
 from tasks.adore.params import Adore
 from tasks.adore.work import compressed_documents
+from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import load_towers, save_towers
 from tasks.core.models.folder import Shape
 from tasks.core.retrieval import faiss_build
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
-from tasks.core.retrieval.encode import encode
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, folder_digest, write_json
 from tasks.core.stage.params import read_yaml, validate

@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tasks.core.encoding.int8 import has_int8_layers
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
 from tasks.core.retrieval import embeddings
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.int8 import has_int8_layers
 from tasks.core.stage.devices import Precision, compute_dtype
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, write_json

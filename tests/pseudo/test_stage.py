@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.encoding.encode import encode_texts
 from tasks.core.lexical.params import BM25
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.retrieval.encode import encode_texts
 from tasks.core.stage.files import folder_digest
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS

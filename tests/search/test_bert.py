@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel, XLMRobertaConfig, XLMRobertaModel
 
+from tasks.core.encoding.encode import encode_texts
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, save_towers
 from tasks.core.models.folder import Shape
-from tasks.core.retrieval.encode import encode_texts
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.search.bert import query_vector, resident_vector
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from tasks.bm25.params import BM25
+from tasks.core.encoding.encode import encode_texts
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.search import known
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.retrieval.encode import encode_texts
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS

@@ -14,8 +14,8 @@ import faiss
 import numpy as np
 import torch
 
+from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.faiss_search import FLAT
 from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
 from tasks.core.retrieval.ranked import Floats

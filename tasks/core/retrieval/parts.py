@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
-from tasks.core.retrieval.encode import Vectors
 from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_indexed
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings

@@ -8,9 +8,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from tasks.core.encoding.encode import Vectors, encode
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.encode import Vectors, encode
 from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats, Ids, ranked_tables, rows_needed
 from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
+from tasks.core.encoding.encode import encode_texts
 from tasks.core.models.bi_encoder import Towers, average_with, load_towers, load_transformer, odd_temperature, save_towers
 from tasks.core.models.folder import TOWERS, Shape, read_shape
-from tasks.core.retrieval.encode import encode_texts
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.text.tokenizer import load_tokenizer

@@ -13,10 +13,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import T5Config, T5Model
 
+from tasks.core.encoding.encode import encode, encode_texts
+from tasks.core.encoding.packed import Packed
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers, truncate
 from tasks.core.models.folder import Shape, read_prompts, read_shape
-from tasks.core.retrieval.encode import encode, encode_texts
-from tasks.core.retrieval.packed import Packed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.text.token_store import write_tokens

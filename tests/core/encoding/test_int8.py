@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.encoding.encode import encode
+from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
+from tasks.core.encoding.packed import can_quantize
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
-from tasks.core.retrieval.encode import encode
-from tasks.core.retrieval.int8 import Linear, Quantized, has_int8_layers
-from tasks.core.retrieval.packed import can_quantize
 from tasks.core.text.tokens import Tokens
 
 CPU = torch.device("cpu")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.encoding import packed
+from tasks.core.encoding.encode import encode, encode_texts
+from tasks.core.encoding.packed import Packed, has_fused_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
-from tasks.core.retrieval import packed
-from tasks.core.retrieval.encode import encode, encode_texts
-from tasks.core.retrieval.packed import Packed, has_fused_layers
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens
 from tests.fake_gpu import GPU, fake_gpu

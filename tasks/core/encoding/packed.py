@@ -4,8 +4,8 @@ The tokens of a batch's rows are concatenated in one matrix, so no linear layer,
 padding and no attention on masked keys. In float32, buffers are reused by every layer, and biases and residuals are part of
 the matrix products. In bfloat16, oneDNN's linear layers do that: weights are reordered once per call of `encode`, and bias, GELU, and
 residual are added before a sum is rounded. Attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16 before the
-softmax, as transformers' own eager attention does. `tasks.core.retrieval.int8` is the arithmetic of quantized layers,
-`tasks.core.retrieval.gpu.varlen` has a GPU's layers.
+softmax, as transformers' own eager attention does. `tasks.core.encoding.int8` is the arithmetic of quantized layers,
+`tasks.core.encoding.varlen` has a GPU's layers.
 
 Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), H hidden width, I inner width, A attention heads.
 """
@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
+from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.retrieval.gpu.varlen import has_varlen_layers, varlen_layers
-from tasks.core.retrieval.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 

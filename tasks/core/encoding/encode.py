@@ -1,6 +1,6 @@
 """Texts to vectors: batches of similar length under a token budget, no gradients.
 
-Encoders built like BERT run packed (`tasks.core.retrieval.packed`), on a GPU if torch has the attention for it. On a CPU each thread
+Encoders built like BERT run packed (`tasks.core.encoding.packed`), on a GPU if torch has the attention for it. On a CPU each thread
 then has a batch of its own: no thread waits for another one at each layer, as it does where they share a product. Everything else
 is padded and goes through `Encoder`.
 """
@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from tasks.core.encoding.packed import PAD, Packed
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.retrieval.packed import PAD, Packed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens, cut_by_budget
 

@@ -1,0 +1,1 @@
+"""Tokens to vectors, without gradients."""
