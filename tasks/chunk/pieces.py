@@ -37,7 +37,7 @@ def chunked(job: Job, batches: Iterable[Batch], processes: int, scratch: Path | 
 
 def chunk_batch(job: Job, batch: Batch) -> Part:
     """The chunks of the articles of one piece."""
-    return _chunker(job.tokenizer, job.params.model_dump_json())(*batch)
+    return _chunker(job.tokenizer.resolve(), job.params.model_dump_json())(*batch)
 
 
 def keep_batch(job: Job, batch: Batch, path: Path) -> None:
@@ -58,9 +58,13 @@ def load_part(path: Path) -> Part:
         return Part(ids.to_pylist(), *(found[name] for name in ARRAYS))
 
 
-@cache
 def opened(tokenizer: Path) -> Any:
     """The tokenizer of a folder, read once per process."""
+    return _opened(tokenizer.resolve())
+
+
+@cache
+def _opened(tokenizer: Path) -> Any:
     return load_tokenizer(tokenizer)
 
 

@@ -47,7 +47,7 @@ def tokenized(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
 
 def tokenize_group(job: Job, group: int) -> list[Rows]:
     """The rows of the documents of one row group, at most TEXT_BYTES of text in each part."""
-    rows = _rows(job.tokenizer, job.cut)
+    rows = _rows(job.tokenizer.resolve(), job.cut)
     return [rows(ids, texts) for ids, texts in texts_of(job, group)]
 
 
@@ -77,9 +77,13 @@ def _kept(job: Job, group: int, path: Path) -> Iterator[Rows]:
             start += len(counts)
 
 
-@cache
 def opened(tokenizer: Path) -> Any:
     """The tokenizer of a folder, read once per process."""
+    return _opened(tokenizer.resolve())
+
+
+@cache
+def _opened(tokenizer: Path) -> Any:
     return load_tokenizer(tokenizer)
 
 

@@ -162,6 +162,19 @@ def test_stage_tokenizes_documents_and_every_split(
     assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, params, titles="true")) == first
 
 
+def test_a_folder_of_the_same_name_elsewhere_is_another_tokenizer(
+    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that runs the stage in two projects, as these tests do, must not keep the first one's."""
+    for name, most in (("one", 512), ("two", 20)):
+        tokenizer = load_tokenizer(tiny_encoder)
+        tokenizer.model_max_length = most
+        tokenizer.save_pretrained(tmp_path / name / "tokenizer")
+    run(tmp_path / "one", Path("tokenizer"), tiny_corpus.records, monkeypatch, "{}")
+    with pytest.raises(UserError, match="expected at most 20, the model's limit"):
+        run(tmp_path / "two", Path("tokenizer"), tiny_corpus.records, monkeypatch, "{}")
+
+
 def test_long_documents_are_tokenized_a_few_at_a_time(
     tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
