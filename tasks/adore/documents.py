@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.encoding.encode import Vectors
+from tasks.core.retrieval.cpu import Rounded
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, exact_search, finite_block
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
@@ -28,8 +29,9 @@ from tasks.core.tables.ids import Ints
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-RESIDENT = 2 << 30  # bytes of vectors kept in memory on a CPU; a GPU keeps as many as fill half of its free memory
-GPU_SHARDS = 128  # of 4,096 rows at a time: what a GPU searches at once
+RESIDENT = 2 << 30  # bytes of vectors kept in memory on a CPU, and half as many of a copy in bfloat16 where it multiplies that; a GPU
+# keeps as many as fill half of its free memory
+GPU_SHARDS, CPU_SHARDS = 128, 4  # of 4,096 rows at a time: what is searched at once
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 
@@ -54,6 +56,7 @@ class Exact:
         self.embeddings = embeddings
         self.resident: torch.Tensor | None = None  # [R, D]
         self.halved: dict[int, Halved] = {}  # a GPU's, of the resident vectors
+        self.rounded: dict[int, Rounded] = {}  # a CPU's
         gpu, width = device.type == "cuda", embeddings.manifest.width
         dtype = torch.float16 if gpu and embeddings.manifest.dtype == "float16" else torch.float32
         each = (2 if dtype == torch.float16 else 6 if gpu else 4) * width  # a GPU searches with a copy in float16
@@ -73,7 +76,7 @@ class Exact:
         if self.resident is None:
             yield from self.embeddings.blocks()
             return
-        sizes, at_once = self.embeddings.manifest.shards, GPU_SHARDS if self.device.type == "cuda" else 1
+        sizes, at_once = self.embeddings.manifest.shards, GPU_SHARDS if self.device.type == "cuda" else CPU_SHARDS
         first = 0
         for shard in range(0, len(sizes), at_once):
             rows = sum(sizes[shard : shard + at_once])
@@ -81,13 +84,12 @@ class Exact:
             first += rows
 
     def search(self, queries_BD: Vectors | torch.Tensor, depth: int) -> tuple[Floats, Ints]:
-        depth = min(depth, len(self.embeddings))
+        depth, held = min(depth, len(self.embeddings)), self.resident is not None
         if self.device.type == "cuda":
-            held = self.resident is not None
             rows = 1 if held else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: as `blocks` gives them
             known = self.halved if held else None
             return search(queries_BD, Reread(self.blocks), depth + MARGIN, self.device, rows=rows, known=known)
-        return exact_search(np.asarray(queries_BD), self.blocks(), depth, self.device)
+        return exact_search(np.asarray(queries_BD), self.blocks(), depth, self.device, known=self.rounded if held else None)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         return torch.einsum("bd,bld->bl", queries_BD, self.vectors(np.maximum(rows_BL, 0).ravel()).view(*rows_BL.shape, -1))

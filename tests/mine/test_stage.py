@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.retrieval import exact, faiss_search, ranked
+from tasks.core.retrieval import faiss_search, ranked
 from tasks.core.retrieval import queries as core_queries
 from tasks.core.retrieval.embeddings import Manifest, write_manifest
 from tasks.core.retrieval.faiss_search import index_scores
@@ -103,8 +103,7 @@ def test_equals_brute_force_without_positives(
     irrelevant = [(f"q{q}", f"d{orders[q][-1][0]}", 0) for q in range(QUERIES)]  # judged, and not relevant: still negatives
     irrelevant += [("q0", f"d{orders[0][0][0]}", 0)]
     elsewhere = [("q3", "not in the corpus", 1), ("not a query", "d1", 2), *judged[:3]]  # and some rows twice
-    for module in (exact, ranked):
-        monkeypatch.setattr(module, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
     found = case.run(monkeypatch, way, depth, skip, judged + irrelevant + elsewhere)
     expected = []
     for query, order in enumerate(orders):
@@ -241,7 +240,7 @@ def test_index_with_scores_unlike_its_vectors_is_refused(tiny_encoder: Path, tmp
 
 
 def parts_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (exact, ranked, core_queries, faiss_search, guard):
+    for module in (ranked, core_queries, faiss_search, guard):
         monkeypatch.setattr(module, "QUERY_BLOCK", 4)
     monkeypatch.setattr(core_queries, "HELD", 1)
     monkeypatch.setattr(core_queries, "FEWEST", 4)

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tasks.core.encoding.packed import PAD, Packed
 from tasks.core.models.bi_encoder import Encoder
+from tasks.core.stage.devices import one_thread
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens, cut_by_budget
 
@@ -69,13 +70,8 @@ def encode(
 @contextmanager
 def _one_thread_each() -> Iterator[Callable[[Callable[[Ints], int], list[Ints]], Iterator[int]]]:
     """A `map` with as many threads as torch has, in each of which torch itself has one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # new threads begin with the number that was set last
-    try:
-        with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
-            yield pool.map
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread() as threads, ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
+        yield pool.map
 
 
 def encode_texts(encoder: Encoder, tokenizer: Any, texts: list[str], max_length: int, device: torch.device) -> Vectors:

@@ -190,7 +190,7 @@ def searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa
 
 
 def shared_size(size: int, queries: int, count: int) -> int:
-    """How many queries a part has where `count` workers share them: `size` at most, in whole blocks of exact_search.
+    """How many queries a part has where `count` workers share them: `size` at most, in whole blocks of QUERY_BLOCK.
 
     A block is computed in the same way in any part, so results do not depend on the number of workers.
     """

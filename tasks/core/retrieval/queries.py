@@ -19,7 +19,7 @@ from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
-HELD = 2**23  # search results in memory at a time, 12 bytes each: a CPU spends far longer computing than reading the corpus
+HELD = 2**22  # search results in memory at a time, 24 bytes each: a CPU computes for far longer than it reads the corpus
 HELD_GPU = 2**25  # a GPU computes faster, so it reads less often: 0.4 GB
 FEWEST = 64  # queries at a time, however many results each has
 
@@ -67,7 +67,7 @@ def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, d
 def part_size(rows: int, device: torch.device | None = None) -> int:
     """How many queries of `rows` results each are searched at a time on `device` (none: a CPU).
 
-    At most HELD results (or those of FEWEST queries), in whole blocks of exact_search if possible. A part is what
+    At most HELD results (or those of FEWEST queries), in whole blocks of QUERY_BLOCK if possible. A part is what
     a kill loses, and each part reads the corpus once: 4 times for MS MARCO's 503k queries, 200 deep, on a GPU.
     """
     most = (HELD_GPU if device is not None and device.type == "cuda" else HELD) // (rows + MARGIN)

@@ -15,7 +15,7 @@ from tasks.core.tables.ids import Ints
 from tasks.core.tables.schemas import RANKED
 
 Floats = npt.NDArray[np.float32]
-QUERY_BLOCK = 2048  # a block of scores is QUERY_BLOCK x the rows of a shard: 32 MiB at 4096 rows
+QUERY_BLOCK = 2048  # queries of a table, and of a search of a faiss index
 MARGIN = 16  # rows kept beyond K, so that ties at rank K are broken by id, not at random
 
 

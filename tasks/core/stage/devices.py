@@ -2,7 +2,8 @@
 
 import ctypes
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -82,6 +83,17 @@ def choose_device(runtime: Runtime) -> torch.device:
         torch.cuda.set_device(device.index or 0)
     record(device)
     return device
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """torch has one thread in each thread that begins meanwhile; how many it had, for so many can each have work of their own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # new threads begin with the number that was set last
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
 
 
 def record(device: torch.device) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.retrieval import exact, ranked
+from tasks.core.retrieval import cpu, ranked
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.retrieval.ranked import MARGIN, id_order, ranked_tables, rows_needed
 from tasks.core.stage.errors import UserError
@@ -185,8 +185,9 @@ def test_more_queries_than_a_block_holds(monkeypatch: pytest.MonkeyPatch) -> Non
     ids, owners = names("d", 25), np.arange(25, dtype=np.int32)
     out = {(q, q) for q in range(11)}
     excluded = np.array([q * 25 + doc for q, doc in out])
-    for module in (exact, ranked):
-        monkeypatch.setattr(module, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(cpu, "QUERIES", 4)
+    monkeypatch.setattr(cpu, "FEWEST", 1)
+    monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
     scores, rows = exact_search(asked, blocks(vectors, 9), 6, CPU)
     tables = list(ranked_tables(scores, rows, names("q", 11), ids, owners, 5, 0, excluded))
     assert [table["query"].combine_chunks().unique().to_pylist() for table in tables] == [

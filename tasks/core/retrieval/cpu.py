@@ -1,0 +1,209 @@
+"""Exact search on a CPU: products in the arithmetic that it is fastest in, results those of float32.
+
+Score of query q and row r:   s(q, r), their inner product in float32, with the same bits in whatever block r is
+Product:                      h(q, r), of q and r rounded to bfloat16 where the CPU multiplies that, in bfloat16 itself
+Bound:                        |s - h| <= e(q, r) before h is rounded, with e as in tasks.core.retrieval.gpu.exact
+
+A lower bound l of a query's K-th best score is known from the first block on: the K-th best s so far, or the K-th largest h less e
+and its rounding. Only rows whose h is at least l - e are scored by s: a few of each later block.
+
+Q queries, R rows of a block, D width, K rows kept, N pairs of a query and a row.
+"""
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tasks.core.retrieval.ranked import Floats
+from tasks.core.stage.devices import one_thread
+from tasks.core.tables.ids import Ints
+
+QUERIES = 1024  # of a product, at most
+FEWEST = 128  # queries that are worth a thread of their own
+ROOM = 1  # places beyond K, in K, for rows that have been scored and not yet been compared with the best
+AHEAD = 1  # blocks that the faster threads may be ahead
+SLACK = 1.01  # for the rounding of the bounds themselves
+ROUNDING = 2.0**-8  # more than a share of a product that it may lose in bfloat16
+LEAST = 2.0**-100  # above what is lost where products are too small for a normal number
+LARGEST = torch.finfo(torch.float32).max
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Vectors float32 [X, D], the same in the type of the products, and norms: of queries [X], of rows the largest."""
+
+    exact_XD: torch.Tensor
+    values_XD: torch.Tensor
+    norm: torch.Tensor  # the larger one of the exact and the rounded vectors'
+    error: torch.Tensor  # of the difference of both
+
+    @classmethod
+    def of(cls, exact_XD: torch.Tensor, dtype: torch.dtype, *, together: bool) -> "Rounded":
+        """Each vector with its own norms, or the largest ones for all."""
+        values_XD = exact_XD.to(dtype)
+        norm_X = torch.linalg.vector_norm(exact_XD, dim=1)
+        error_X = torch.linalg.vector_norm(exact_XD - values_XD, dim=1) if dtype != torch.float32 else torch.zeros_like(norm_X)
+        norm_X = norm_X + error_X
+        return cls(exact_XD, values_XD, *((norm_X.amax(), error_X.amax()) if together and len(norm_X) else (norm_X, error_X)))
+
+    def part(self, rows: slice) -> "Rounded":
+        """Some of the queries."""
+        return Rounded(self.exact_XD[rows], self.values_XD[rows], self.norm[rows], self.error[rows])
+
+
+class Best:
+    """The K best scored rows of each query, and behind them, in no order, rows that have been scored since."""
+
+    def __init__(self, queries: int, keep: int) -> None:
+        self.keep = keep
+        self.scores_QW = np.full((queries, (1 + ROOM) * keep), -np.inf, dtype=np.float32)
+        self.rows_QW = np.full(self.scores_QW.shape, -1, dtype=np.int64)
+        self.used_Q = np.full(queries, keep)
+        self.least_Q = torch.full((queries,), -torch.inf)  # K-th best score, as far as compared
+
+    def add(self, query_N: Ints, row_N: Ints, score_N: Floats) -> None:
+        """Further scored rows, in the order of queries."""
+        counts_Q = np.bincount(query_N, minlength=len(self.used_Q))
+        place_N = np.arange(len(query_N)) - np.repeat(np.cumsum(counts_Q) - counts_Q, counts_Q)
+        room, most = ROOM * self.keep, int(counts_Q.max())
+        for start in range(0, most, room):
+            here: Any = slice(None) if most <= room else (place_N >= start) & (place_N < start + room)
+            added_Q = np.clip(counts_Q - start, 0, room)
+            if int((self.used_Q + added_Q).max()) > self.scores_QW.shape[1]:
+                self.compare()
+            query, column = query_N[here], self.used_Q[query_N[here]] + place_N[here] - start
+            self.scores_QW[query, column], self.rows_QW[query, column] = score_N[here], row_N[here]
+            self.used_Q += added_Q
+
+    def compare(self) -> None:
+        """Keep the K best of each query only, of equal ones at the last rank those of the first rows."""
+        scores_QW, rows_QW = torch.from_numpy(self.scores_QW), torch.from_numpy(self.rows_QW)
+        best_QK, column_QK = scores_QW.topk(self.keep, dim=1, sorted=False)
+        self.least_Q = best_QK.amin(1)
+        least = self.least_Q.numpy()[:, None]
+        tied = np.flatnonzero((np.count_nonzero(self.scores_QW >= least, axis=1) > self.keep) & np.isfinite(least[:, 0]))
+        if len(tied):
+            column_QK[tied] = torch.from_numpy(np.lexsort((self.rows_QW[tied], -self.scores_QW[tied]))[:, : self.keep])
+        scores_QW[:, : self.keep], rows_QW[:, : self.keep] = scores_QW.gather(1, column_QK), rows_QW.gather(1, column_QK)
+        scores_QW[:, self.keep :] = -torch.inf
+        self.used_Q[:] = self.keep
+
+    def ranked(self) -> tuple[Floats, Ints]:
+        """Scores and rows [Q, K], best first, ties by row."""
+        self.compare()
+        scores_QK, rows_QK = self.scores_QW[:, : self.keep], self.rows_QW[:, : self.keep]
+        order_QK = np.lexsort((rows_QK, -scores_QK))
+        return np.take_along_axis(scores_QK, order_QK, 1), np.take_along_axis(rows_QK, order_QK, 1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Queries that are multiplied together, and their best rows."""
+
+    queries: Rounded
+    best: Best
+
+    def search(self, first: int, rows: Rounded) -> None:
+        """Take in a block, whose first row is `first`."""
+        products_QR = self.queries.values_XD @ rows.values_XD.T
+        bound_Q = bound(self.queries, rows)
+        keep, (queries, count) = self.best.keep, products_QR.shape
+        place_N = np.flatnonzero(reach(products_QR, self.best.least_Q, bound_Q))
+        if len(place_N) > queries * keep:
+            kth_Q = torch.from_numpy(np.partition(products_QR.float().numpy(), -keep, axis=1)[:, -keep]).clamp(max=LARGEST)
+            least_Q = torch.maximum(self.best.least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)
+            place_N = np.flatnonzero(reach(products_QR, least_Q, bound_Q))
+        if len(place_N):
+            query_N = place_N // count
+            row_N = place_N - query_N * count
+            self.best.add(query_N, row_N + first, scores(self.queries.exact_XD, rows.exact_XD, query_N, row_N))
+
+
+def bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
+    """e of each query and all rows of a block, [Q]; infinite where a norm is too large for a number."""
+    sums = (queries.exact_XD.shape[1] + 16) * 2.0**-22
+    found_Q = SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + LEAST
+    return found_Q.nan_to_num(nan=torch.inf, posinf=torch.inf)  # 0 times infinity is not a number
+
+
+def reach(products_QR: torch.Tensor, least_Q: torch.Tensor, bound_Q: torch.Tensor) -> npt.NDArray[np.bool_]:
+    """Which scores may be at least `least_Q`, bool [Q, R]. What is compared is rounded as products are, which keeps their order."""
+    low_Q1 = (least_Q - bound_Q).to(products_QR.dtype)[:, None]
+    if products_QR.dtype == torch.bfloat16 and bool((low_Q1 > 0).all()):  # the order of their bits is that of the numbers, and fast
+        products_QR, low_Q1 = products_QR.view(torch.int16), low_Q1.view(torch.int16)
+    if products_QR.dtype == torch.bfloat16:
+        found: npt.NDArray[np.bool_] = (products_QR >= low_Q1).numpy()
+        return found
+    return products_QR.numpy() >= low_Q1.numpy()  # in half of torch's time
+
+
+def scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, query_N: Ints, row_N: Ints) -> Floats:
+    """Scores of pairs, in the order of queries, float32 [N]."""
+    ends_Q = np.cumsum(np.bincount(query_N, minlength=len(queries_QD)))
+    starts = torch.from_numpy(np.concatenate([[0], ends_Q]))
+    size = (len(queries_QD), len(vectors_RD))
+    pairs_QR = torch.sparse_csr_tensor(starts, torch.from_numpy(row_N), torch.zeros(len(row_N)), size, check_invariants=False)
+    found: Floats = torch.sparse.sampled_addmm(pairs_QR, queries_QD, vectors_RD.T, beta=0.0).values().numpy()
+    return found
+
+
+def search(
+    queries_QD: torch.Tensor,
+    blocks: Iterable[tuple[int, torch.Tensor]],
+    keep: int,
+    dtype: torch.dtype,
+    done: Callable[[int], None] = lambda _: None,
+    known: dict[int, Rounded] | None = None,
+) -> tuple[Floats, Ints]:
+    """The rows of largest inner product, best first, ties by row: scores float32 and rows int64, [Q, K]; -inf and -1 beyond the last.
+
+    `blocks` are (first row, finite vectors float32 [R, D]), `dtype` is that of the products. `known` keeps what is computed of each
+    block, by its first row, for the next search of the same vectors.
+    """
+    warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)  # an old one: nothing else scores pairs as fast
+    queries, threads = Rounded.of(queries_QD, dtype, together=False), torch.get_num_threads()
+    count, alone = -(-len(queries_QD) // QUERIES), len(queries_QD) < FEWEST * threads
+    count = count if alone else -(-count // threads) * threads
+    edges = np.linspace(0, len(queries_QD), count + 1).astype(int).tolist()
+    parts = [Part(queries.part(slice(start, end)), Best(end - start, keep)) for start, end in pairwise(edges)]
+    with ExitStack() as stack:
+        wanted = 0 if alone else stack.enter_context(one_thread())
+        workers = [stack.enter_context(ThreadPoolExecutor(1, "search")) for _ in range(wanted)]
+        waiting = deque[tuple[int, list[Future[None]]]]()
+        for first, block_RD in blocks:
+            rows = (known or {}).get(first) or Rounded.of(block_RD, dtype, together=True)
+            if known is not None:
+                known[first] = rows
+            begun = [worker.submit(_search, parts[number::threads], first, rows) for number, worker in enumerate(workers)]
+            if alone:
+                _search(parts, first, rows)
+            waiting.append((len(block_RD), begun))
+            if len(waiting) > AHEAD:
+                done(_finished(*waiting.popleft()))
+        for size, begun in waiting:
+            done(_finished(size, begun))
+    found = [part.best.ranked() for part in parts]
+    none = np.empty((0, keep), np.float32), np.empty((0, keep), np.int64)
+    scores_QK, rows_QK = (np.concatenate(given) for given in zip(none, *found, strict=True))
+    return scores_QK, rows_QK
+
+
+def _search(parts: list[Part], first: int, rows: Rounded) -> None:
+    for part in parts:
+        part.search(first, rows)
+
+
+def _finished(size: int, begun: list[Future[None]]) -> int:
+    """The rows of a block, once all threads have searched it."""
+    for part in begun:
+        part.result()
+    return size

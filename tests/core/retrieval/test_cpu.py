@@ -1,0 +1,164 @@
+"""Exact search by products in bfloat16: the results of float32, in cases made to break it, in any blocks and parts."""
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.core.retrieval import cpu
+from tasks.core.retrieval.cpu import Best, Rounded, bound, reach, scores, search
+from tests.core.retrieval.corpora import KINDS, corpus
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)
+
+
+def all_scores(queries: torch.Tensor, vectors: torch.Tensor) -> np.ndarray:
+    """Scores [Q, R] of every pair."""
+    query_N, row_N = (places.ravel() for places in np.indices((len(queries), len(vectors))))
+    return scores(queries, vectors, query_N, row_N).reshape(len(queries), len(vectors))
+
+
+def ranked(queries: torch.Tensor, vectors: torch.Tensor, keep: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair scored, by score, ties by row."""
+    found = np.full((len(queries), keep), -np.inf, dtype=np.float32), np.full((len(queries), keep), -1)
+    for q, scored in enumerate(all_scores(queries, vectors)):
+        best = sorted(range(len(vectors)), key=lambda row: (-scored[row], row))[:keep]
+        found[0][q, : len(best)], found[1][q, : len(best)] = scored[best], best
+    return found
+
+
+def blocks(vectors: torch.Tensor, rows: int) -> list[tuple[int, torch.Tensor]]:
+    return [(first, vectors[first : first + rows]) for first in range(0, len(vectors), rows)]
+
+
+@DTYPES
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width", "keep", "block"), [(150, 24, 5, 40), (90, 7, 30, 1000), (12, 16, 20, 5), (160, 8, 2, 80)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_results_are_those_of_float32(
+    dtype: torch.dtype, kind: str, rows: int, width: int, keep: int, block: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "QUERIES", 2)
+    monkeypatch.setattr(cpu, "FEWEST", 1)
+    rng = np.random.default_rng(KINDS.index(kind))
+    vectors = torch.from_numpy(corpus(kind, rng, rows, width).astype(np.float32))
+    queries = torch.from_numpy(rng.normal(size=(7, width)).astype(np.float32))
+    queries[0] = 0
+    expected, heard = ranked(queries, vectors, keep), list[int]()
+    torch.set_num_threads(threads)
+    found = search(queries, blocks(vectors, block), keep, dtype, heard.append)
+    assert torch.get_num_threads() == threads
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
+    assert heard == [len(rows) for _, rows in blocks(vectors, block)]
+
+
+@DTYPES
+@pytest.mark.parametrize("order", ["rising", "falling", "clustered"])
+def test_any_order_of_rows(dtype: torch.dtype, order: str) -> None:
+    """Rising: each block enters as a whole, more rows than there is room for."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(600, 16)).astype(np.float32)
+    place = np.argsort(vectors[:, 0]) if order != "clustered" else np.argsort(np.abs(vectors[:, 0]))
+    vectors = torch.from_numpy(vectors[place[::-1] if order == "falling" else place].copy())
+    queries = torch.eye(16)[:3] + torch.from_numpy(rng.normal(scale=0.01, size=(3, 16)).astype(np.float32))
+    found, expected = search(queries, blocks(vectors, 50), 8, dtype), ranked(queries, vectors, 8)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-22, 1e-3, 1.0, 1e3, 1e15])
+def test_the_bound_holds(scale: float) -> None:
+    """Against products in float64, and it is not much larger than needed. 1e-22: products are too small for a normal number."""
+    rng = np.random.default_rng(0)
+    queries, vectors = (torch.from_numpy(rng.normal(size=(n, 384)).astype(np.float32)) for n in (20, 3000))
+    vectors[:, :300] *= 1 + 2**-9  # just between two numbers of bfloat16
+    vectors *= scale
+    queries *= min(scale, 1e3)
+    rounded, found = Rounded.of(queries, torch.bfloat16, together=False), Rounded.of(vectors, torch.bfloat16, together=True)
+    products = rounded.values_XD @ found.values_XD.T
+    exactly = queries.double() @ vectors.double().T
+    limit = bound(rounded, found)
+    apart = (products.double() - exactly).abs()
+    allowed = limit[:, None].double() + products.double().abs() * cpu.ROUNDING
+    assert (apart <= allowed).all()
+    assert reach(products, exactly.float().amin(1), limit).all()
+    assert torch.from_numpy(reach(products, exactly.float().amax(1), limit)).any(1).all()
+    assert (np.abs(all_scores(queries, vectors) - exactly.numpy()) <= limit.numpy()[:, None]).all()
+    if scale == 1:
+        assert (apart.amax(1) >= allowed.amin(1) / 20).all()
+
+
+@pytest.mark.parametrize("block", [1, 2])
+@pytest.mark.parametrize("best_first", [False, True])
+def test_rounding_errors_that_all_have_one_direction(block: int, best_first: bool) -> None:
+    """The best row and the query beside it are rounded down everywhere, the second best up: its product is larger by almost 2 %."""
+    down, up = 1 + 2**-8 - 2**-20, 1 + 2**-8 + 2**-20
+    query, best, second = torch.zeros(1, 256), torch.zeros(256), torch.zeros(256)
+    query[0, :128], query[0, 128:], best[:128], second[128:] = down, up, down, up
+    second[-1] -= 2**-10
+    vectors = torch.stack([best, second] if best_first else [second, best])
+    products = (query.bfloat16() @ vectors.bfloat16().T)[0].tolist()
+    assert products[best_first] > products[not best_first] * 1.015 and query[0] @ best > query[0] @ second
+    limit = bound(Rounded.of(query, torch.bfloat16, together=False), Rounded.of(vectors, torch.bfloat16, together=True))
+    assert 0.65 * limit < query[0] @ best - products[not best_first] < limit
+    found, rows = search(query, blocks(vectors, block), 1, torch.bfloat16)
+    assert rows.tolist() == [[0 if best_first else 1]] and found[0, 0] == pytest.approx(float(query[0] @ best), rel=1e-6)
+
+
+def test_products_that_are_too_large_for_a_number() -> None:
+    vectors = torch.tensor([[3.396e38], [1.0], [3.397e38], [3.4e38], [2.0]])
+    found, rows = search(torch.ones(1, 1), blocks(vectors, 4), 2, torch.bfloat16)
+    assert rows.tolist() == [[3, 2]] and found[0].tolist() == vectors[[3, 2], 0].tolist()
+
+
+def test_few_rows_of_a_usual_corpus_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    vectors, queries = (torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(n, 64)).astype(np.float32))) for n in (20000, 30))
+    counts = list[int]()
+
+    def counting(*given: torch.Tensor) -> np.ndarray:
+        counts.append(len(given[2]))
+        return scores(*given)
+
+    monkeypatch.setattr(cpu, "scores", counting)
+    found, rows = search(queries, blocks(vectors, 1000), 50, torch.bfloat16)
+    exactly = np.sort(queries.double().numpy() @ vectors.double().numpy().T, axis=1)[:, ::-1][:, :50]
+    assert np.abs(found - exactly).max() < 1e-6 and (np.diff(np.sort(rows), axis=1) > 0).all()
+    assert sum(counts) < 30 * 50 * 10  # of 20,000 a query
+
+
+@DTYPES
+def test_what_is_known_of_a_block_is_used_again(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, queries = torch.randn(200, 8), torch.randn(3, 8)
+    known: dict[int, Rounded] = {}
+    first = search(queries, blocks(vectors, 64), 5, dtype, known=known)
+    assert sorted(known) == [0, 64, 128, 192]
+    if dtype == torch.float32:
+        assert all(rows.values_XD.data_ptr() == rows.exact_XD.data_ptr() for rows in known.values()), "no copy"
+    rounded = list[int]()
+    monkeypatch.setattr(Rounded, "of", lambda given, *rest, of=Rounded.of, **more: rounded.append(len(given)) or of(given, *rest, **more))
+    again = search(queries, blocks(vectors, 64), 5, dtype, known=known)
+    assert rounded == [3], "the queries alone"
+    np.testing.assert_array_equal(first[0], again[0])
+    np.testing.assert_array_equal(first[1], again[1])
+
+
+def test_nothing_and_no_query() -> None:
+    found, rows = search(torch.zeros(2, 3), [], 4, torch.float32)
+    assert np.isneginf(found).all() and (rows == -1).all() and found.shape == rows.shape == (2, 4)
+    found, rows = search(torch.zeros(0, 3), [(0, torch.ones(5, 3))], 4, torch.bfloat16)
+    assert found.shape == rows.shape == (0, 4) and found.dtype == np.float32 and rows.dtype == np.int64
+
+
+def test_scored_rows_of_any_number_are_kept_in_order() -> None:
+    """More rows of a query than there is room for, none of another one."""
+    best, score_N = Best(3, 4), np.random.default_rng(0).permutation(40).astype(np.float32)
+    best.add(np.array([0] * 40 + [2]), np.arange(41), np.append(score_N, np.float32(7)))
+    found, rows = best.ranked()
+    assert found[0].tolist() == [39, 38, 37, 36] and score_N[rows[0]].tolist() == found[0].tolist()
+    assert rows[1].tolist() == [-1] * 4 and rows[2].tolist() == [40, -1, -1, -1]
