@@ -169,7 +169,7 @@ def search(
     `blocks` are (first row, finite vectors float32 [R, D]), `dtype` is that of the products. `known` keeps what is computed of each
     block, by its first row, for the next search of the same vectors.
     """
-    warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)  # an old one: nothing else scores pairs as fast
+    warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)  # sampled_addmm takes no other
     queries, threads = Rounded.of(queries_QD, dtype, together=False), torch.get_num_threads()
     count, alone = -(-len(queries_QD) // QUERIES), len(queries_QD) < FEWEST * threads
     count = count if alone else -(-count // threads) * threads

@@ -87,7 +87,7 @@ def choose_device(runtime: Runtime) -> torch.device:
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """torch has one thread in each thread that begins meanwhile; how many it had, for so many can each have work of their own."""
+    """Give torch one thread in every thread that starts meanwhile. Yields how many it had: as many can work side by side."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # new threads begin with the number that was set last
     try:
