@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from flows.storage.cache import listing, object_path, remote_id
 from flows.team.lineage import folder_digest
 from tasks.core.sources.forgotten import Kind, mark
-from tasks.core.tables.parquet import BATCH_ROWS
+from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
 
 CORPORA = ("data/corpus", "data/pseudo")
 NONE = tuple(
@@ -77,9 +77,9 @@ class Store:
         """A Parquet file, to be read a batch at a time; None where it is nowhere."""
         local = object_path(self.objects, oid)
         if local.is_file():
-            return pq.ParquetFile(local)
+            return open_parquet(local)
         data = self.read(oid)
-        return None if data is None else pq.ParquetFile(io.BytesIO(data))
+        return None if data is None else open_parquet(io.BytesIO(data))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+
+from tasks.core.tables.parquet import open_parquet
 
 LEAST, LONGEST = 24, 60  # characters of a text's start that are looked for as bytes; a shorter text is found in Parquet cells alone
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
@@ -54,7 +55,7 @@ def holds(path: Path, wanted: Needles) -> bool:
 
 
 def _in_parquet(path: Path, wanted: Needles) -> bool:
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         columns = [field.name for field in file.schema_arrow if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
         return any(
             pc.any(pc.is_in(batch[name].cast(pa.string()), value_set=wanted.cells)).as_py()

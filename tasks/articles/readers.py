@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.articles.pages import Page
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
-from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, refuse_damage
+from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIELDS = ("id", "title", "text")
@@ -27,7 +26,7 @@ def read_demo(path: Path) -> Iterator[Page]:
 def read_parquet(path: Path) -> Iterator[Page]:
     """Rows of id, title, text; other columns are ignored."""
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             if missing := [name for name in FIELDS if name not in file.schema_arrow.names]:
                 raise UserError(
                     f"{path}: found columns {', '.join(file.schema_arrow.names)}, expected id, title, and text; {missing[0]} is missing"

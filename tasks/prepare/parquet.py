@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.core.sources.datasets import MAKE_QUERIES, SPLIT_NAMES, parquet_files
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, refuse_damage
+from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
 
 Files: TypeAlias = tuple[Path, ...]
@@ -187,7 +186,7 @@ def _batches(file: Path) -> Iterator[pa.RecordBatch]:
                 for start in range(0, len(batch), BATCH_ROWS):
                     yield batch.slice(start, BATCH_ROWS)
     else:
-        with pq.ParquetFile(file) as table:
+        with open_parquet(file) as table:
             yield from table.iter_batches(BATCH_ROWS)
 
 

@@ -23,6 +23,7 @@ from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.ids import Ints, StoredIds
+from tasks.core.tables.parquet import open_parquet
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.core.workers.each import Workers
@@ -57,7 +58,7 @@ class Parts:
                 for table in tables():
                     writer.write_table(table, row_group_size=max(1, len(table)))  # a table is a group: whole queries stay together
             seal(path)
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             for group in range(file.num_row_groups):
                 yield file.read_row_group(group)
 

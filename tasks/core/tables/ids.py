@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.tables.parquet import read_table
+from tasks.core.tables.parquet import open_parquet, read_table
 
 IDS = pa.schema([("id", pa.string())])
 ID_BATCH = 2**17
@@ -29,7 +29,7 @@ def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
     wanted = unique.chunk(0).dictionary
     found = np.full(len(wanted), -1, dtype=np.int64)
     start = 0
-    for batch in pq.ParquetFile(path).iter_batches(ID_BATCH, columns=["id"]):
+    for batch in open_parquet(path).iter_batches(ID_BATCH, columns=["id"]):
         place = pc.index_in(wanted, value_set=batch["id"])
         here = place.is_valid().to_numpy(zero_copy_only=False)
         found[here] = place.drop_null().to_numpy() + start
@@ -56,7 +56,7 @@ class StoredIds:
         """The ids at the ordinals `wanted`, in their order; reads only the row groups that contain them."""
         unique, places = np.unique(wanted.to_numpy(zero_copy_only=False).astype(np.int64), return_inverse=True)
         parts = [pa.array([], pa.string())]
-        with pq.ParquetFile(self.path) as file:
+        with open_parquet(self.path) as file:
             ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
             firsts = np.searchsorted(unique, np.concatenate([[0], ends]))  # of each group's wanted ones
             for group in np.flatnonzero(np.diff(firsts)).tolist():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,10 +24,15 @@ def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch 
     return rows
 
 
+def open_parquet(source: Path | BinaryIO) -> pq.ParquetFile:
+    """A Parquet file to be read a part at a time. By default, Arrow keeps the bytes of all parts until the file is closed."""
+    return pq.ParquetFile(source, pre_buffer=False)
+
+
 def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file of `schema`, BATCH_ROWS at a time; UserError if it is missing or has another schema."""
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             if not file.schema_arrow.equals(schema):
                 raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}; re-run the stage that makes it")
             yield from file.iter_batches(BATCH_ROWS, columns=columns)

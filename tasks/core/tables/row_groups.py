@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, refuse_damage
+from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
 
 
 def count_groups(path: Path) -> int:
@@ -23,7 +23,7 @@ def count_groups(path: Path) -> int:
 def read_group(path: Path, schema: pa.Schema, group: int) -> Iterator[pa.RecordBatch]:
     """The rows of one row group of a file of `schema`, at most BATCH_ROWS at a time; UserError if it has another schema, or is corrupt."""
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             if not file.schema_arrow.equals(schema):
                 raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}; re-run the stage that makes it")
             yield from file.iter_batches(BATCH_ROWS, row_groups=[group])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,16 @@ def test_batches_come_back_in_order(tmp_path: Path) -> None:
     batches = list(read_batches(path, QRELS))
     assert max(batch.num_rows for batch in batches) <= BATCH_ROWS
     assert read_table(path, QRELS, ["query"])["query"].to_pylist() == [str(i) for i in range(25_000)]
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """Of what was read, nothing is kept: by default, Arrow has all compressed parts in memory at the end."""
+    draw, ids = np.random.default_rng(0), [str(i) for i in range(BATCH_ROWS)]
+    parts = (pa.table([ids, [draw.bytes(300).hex() for _ in ids], [[]] * BATCH_ROWS], schema=QUERIES) for _ in range(12))
+    write_table(tmp_path / "texts.parquet", QUERIES, parts)
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in read_batches(tmp_path / "texts.parquet", QUERIES)]
+    assert len(held) == 12 and max(held) < (tmp_path / "texts.parquet").stat().st_size / 2
 
 
 def test_an_empty_table_can_be_read(tmp_path: Path) -> None:
