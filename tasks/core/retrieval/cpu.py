@@ -43,7 +43,7 @@ class Rounded:
 
     exact_XD: torch.Tensor
     values_XD: torch.Tensor
-    norm: torch.Tensor  # the larger one of the exact and the rounded vectors'
+    norm: torch.Tensor  # at least that of the exact and of the rounded vectors
     error: torch.Tensor  # of the difference of both
 
     @classmethod
