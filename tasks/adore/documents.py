@@ -29,7 +29,7 @@ from tasks.core.tables.ids import Ints
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-RESIDENT = 2 << 30  # bytes of vectors kept in memory on a CPU, besides their copy in bfloat16; a GPU keeps what fills half of its free memory
+RESIDENT = 2 << 30  # bytes of vectors in a CPU's memory, besides their copy in bfloat16; a GPU keeps what fills half of its free memory
 GPU_SHARDS, CPU_SHARDS = 128, 4  # of 4,096 rows at a time: what is searched at once
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tasks.chunk.params import Chunk
-from tasks.chunk.pieces import ALONE, ARTICLES, Job, chunked, opened
+from tasks.chunk.pieces import ALONE, ARTICLES, Job, chunked
 from tasks.chunk.store import write_parts
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
@@ -16,6 +16,7 @@ from tasks.core.stage.processes import cores
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.tokenizer import kept_tokenizer
 
 NAMES = {"articles": "articles.parquet", "corpus": "documents.parquet"}
 
@@ -32,7 +33,7 @@ def main() -> None:
     arguments = parser(
         __doc__ or "", texts="folder of articles, or the corpus", tokenizer="tokenizer folder", out="folder to write"
     ).parse_args()
-    params, tokenizer = load(Chunk, "chunk"), opened(arguments.tokenizer)
+    params, tokenizer = load(Chunk, "chunk"), kept_tokenizer(arguments.tokenizer)
     if params.length > tokenizer.model_max_length:
         raise UserError(
             f"params.yaml: chunk.length: found {params.length}, expected at most {tokenizer.model_max_length}, the "

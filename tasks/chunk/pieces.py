@@ -11,7 +11,7 @@ import pyarrow as pa
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import Chunker, Part
 from tasks.core.stage.processes import in_order, resumable
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokenizer import kept_tokenizer
 
 ARTICLES = 512  # of a piece; one may be long
 ALONE = 24  # pieces, seconds of work: fewer are not worth a process
@@ -58,17 +58,7 @@ def load_part(path: Path) -> Part:
         return Part(ids.to_pylist(), *(found[name] for name in ARRAYS))
 
 
-def opened(tokenizer: Path) -> Any:
-    """The tokenizer of a folder, read once per process."""
-    return _opened(tokenizer.resolve())
-
-
-@cache
-def _opened(tokenizer: Path) -> Any:
-    return load_tokenizer(tokenizer)
-
-
 @cache
 def _chunker(tokenizer: Path, params: str) -> Chunker:
     """Once per process: it remembers words."""
-    return Chunker(opened(tokenizer), Chunk.model_validate_json(params))
+    return Chunker(kept_tokenizer(tokenizer), Chunk.model_validate_json(params))

@@ -18,10 +18,11 @@ from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import QUERIES, SPLITS
 from tasks.core.text.document import Text
 from tasks.core.text.token_store import Cut, write_rows, write_tokens
+from tasks.core.text.tokenizer import kept_tokenizer
 from tasks.core.text.tokens import SAME, open_tokens
 from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
-from tasks.tokenize.pieces import Job, large, opened, tokenized
+from tasks.tokenize.pieces import Job, large, tokenized
 
 
 def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
@@ -34,7 +35,7 @@ def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 def main() -> None:
     arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
-    tokenizer = opened(arguments.tokenizer)
+    tokenizer = kept_tokenizer(arguments.tokenizer)
     most = tokenizer.model_max_length
     for name, length in (("query", params.query_length), ("document", params.document_length)):
         if length > most:

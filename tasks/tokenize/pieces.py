@@ -13,7 +13,7 @@ from tasks.core.tables.row_groups import count_groups, read_group
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text, document_text
 from tasks.core.text.token_store import Cut, Rows, rows_by
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokenizer import kept_tokenizer
 
 ALONE = 16  # row groups, seconds of work: fewer are not worth a process
 
@@ -77,17 +77,7 @@ def _kept(job: Job, group: int, path: Path) -> Iterator[Rows]:
             start += len(counts)
 
 
-def opened(tokenizer: Path) -> Any:
-    """The tokenizer of a folder, read once per process."""
-    return _opened(tokenizer.resolve())
-
-
-@cache
-def _opened(tokenizer: Path) -> Any:
-    return load_tokenizer(tokenizer)
-
-
 @cache
 def _rows(tokenizer: Path, settings: Cut) -> Any:
     """Once per process: it remembers words."""
-    return rows_by(opened(tokenizer), settings)
+    return rows_by(kept_tokenizer(tokenizer), settings)

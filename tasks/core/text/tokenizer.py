@@ -1,5 +1,6 @@
 """The tokenizer of a model folder, and the model's maximum length."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,16 @@ def load_tokenizer(folder: Path) -> Any:
         raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
     drop_code(tokenizer.init_kwargs)
     return tokenizer
+
+
+def kept_tokenizer(folder: Path) -> Any:
+    """`load_tokenizer`, read once per process for each folder, wherever its path is relative to."""
+    return _kept(folder.resolve())
+
+
+@cache
+def _kept(folder: Path) -> Any:
+    return load_tokenizer(folder)
 
 
 def drop_code(settings: Any) -> None:
