@@ -1,7 +1,7 @@
-"""What retraining from the champion gains and costs beside a full retraining: half of the training queries first, then the other half.
+"""What retraining from the champion gains and costs beside a full retraining: a share of the training queries first, then the others.
 
     python benchmarks/retrain.py --data BEIR_FOLDER --encoder package:MODULE/FOLDER --folder NEW_FOLDER [--mode query_tower]
-        [--adore '{"lr": 2e-5}'] [--round '{"lr": 2e-5}'] [--set rounds.warmup.epochs=0.5 ...]
+        [--first 0.5] [--adore '{"lr": 2e-5}'] [--round '{"lr": 2e-5}'] [--set rounds.warmup.epochs=0.5 ...]
 
 Prints, on dev: nDCG@10 of the champion of the first half, of the model that starts from it, and of a full retraining on both halves, with
 paired t-tests against the champion; the seconds that stages recorded of their own work; the documents encoded for it.
@@ -46,11 +46,11 @@ def lines(path: Path) -> list[str]:
         return list(handle)
 
 
-def split(data: Path, out: Path) -> None:
-    """`out`/source: `data` with half of its training queries, at random; `out`/batch: the other half."""
+def split(data: Path, out: Path, first: float) -> None:
+    """`out`/source: `data` with the share `first` of its training queries, at random; `out`/batch: the others."""
     header, *judged = lines(data / "qrels/train.tsv")
     asked = sorted({line.split("\t")[0] for line in judged})
-    old = set(random.Random(0).sample(asked, len(asked) // 2))
+    old = set(random.Random(0).sample(asked, round(first * len(asked))))
     for name, wanted in (("source", old), ("batch", set(asked) - old)):
         (out / name / "qrels").mkdir(parents=True)
         others = set(asked) - wanted
@@ -93,12 +93,15 @@ def main() -> None:
     parser.add_argument("--encoder", required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--mode", choices=sorted(TRAINED), default="query_tower")
+    parser.add_argument(
+        "--first", type=float, default=0.5, help="share of the training queries that the champion learns from (default: %(default)s)"
+    )
     parser.add_argument("--adore", type=json.loads, default={})
     parser.add_argument("--round", type=json.loads, default={})
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
     folder = given.folder.resolve()
-    split(given.data, folder)
+    split(given.data, folder, given.first)
     project = folder / "project"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(project)], check=True)
     subprocess.run(["git", "-C", str(project), "remote", "remove", "origin"], check=True)  # retrainings push to it

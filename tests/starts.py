@@ -49,7 +49,7 @@ def drawn(kind: str) -> Any:
     return transformer
 
 
-STARTS: dict[str, tuple[str, str, bool, str, list[tuple[int, int, bool, str]], bool]] = {
+STARTS: dict[str, tuple[str, str, bool, str | tuple[str, ...], list[tuple[int, int, bool, str]], bool]] = {
     # transformer, padding side, whether a text gets an end, pooling, Dense layers, Normalize
     "qwen3": ("qwen3", "left", True, "lasttoken", [], True),
     "llama": ("llama", "right", False, "mean", [(WIDTH, 20, True, "Tanh")], False),
@@ -59,6 +59,8 @@ STARTS: dict[str, tuple[str, str, bool, str, list[tuple[int, int, bool, str]], b
     "bert_max": ("tiny", "right", True, "max", [(128, 128, False, "Identity")], True),
     "bert_sqrt": ("tiny", "right", True, "mean_sqrt_len_tokens", [(128, 40, True, "SiLU")], False),
     "bert_weighted": ("tiny", "right", True, "weightedmean", [], False),
+    "bert_two": ("tiny", "right", True, ("cls", "max"), [], False),
+    "bert_three": ("tiny", "right", True, ("mean", "cls", "lasttoken"), [(384, 40, True, "Tanh")], True),  # old keys have another order
 }
 DECODERS = ("qwen3", "llama", "gpt2")
 

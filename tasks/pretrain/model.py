@@ -124,6 +124,8 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
     encoder = towers.document
     kind = params.projector if params.objective == "costa" else "none"
     pooling = encoder.shape.pooling if params.pooling == "encoder" else params.pooling
+    if "+" in pooling:
+        raise UserError(f"pretrain: found an encoder of several poolings ({pooling}), expected one; set pooling: cls or mean in its entry")
     decoder = None
     if params.objective == "retromae":
         positions(encoder.transformer, 1)

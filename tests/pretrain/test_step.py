@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
+from tasks.core.models.bi_encoder import load_towers
 from tasks.core.models.folder import Shape
 from tasks.core.models.mlm_head import MLMHead
 from tasks.core.stage.errors import UserError
@@ -222,6 +223,13 @@ def test_epoch_sees_every_chunk_once_and_redraws_spans_unless_fixed(chunks: Chun
 def test_settings_that_no_text_can_satisfy_are_refused(values: dict[str, Any], line: str, chunks: Chunks) -> None:
     with pytest.raises(UserError, match=line):
         usable_rows(chunks, pretrain(**values), "p")
+
+
+def test_an_encoder_of_several_poolings_is_refused_unless_one_is_chosen(tiny_encoder: Path) -> None:
+    towers = load_towers(tiny_encoder, Shape(pooling="cls+mean"))
+    with pytest.raises(UserError, match=r"found an encoder of several poolings \(cls\+mean\), expected one; set pooling"):
+        make_pretrainer(towers, None, pretrain(objective="ict"))
+    assert make_pretrainer(towers, None, pretrain(objective="ict", pooling="mean")).pooling == "mean"
 
 
 @pytest.mark.parametrize("values", [{"temperature": 0}, {"phrase": [5, 4]}, {"beta": [0, 1]}, {"objective": "mlm", "mlm_weight": 0}])

@@ -4,7 +4,7 @@ The folder is a Hugging Face model (safetensors, config, tokenizer) with the mod
 sentence-transformers beside it, so that `AutoModel` and `SentenceTransformer(path)` load it and give the
 same vectors. Pooling, head, and similarity are read from those module files too (`folder`): nothing is stored twice.
 
-Shapes: B texts, L tokens, H hidden width, D vector width.
+Shapes: B texts, L tokens, H hidden width, P its multiple after several poolings, D vector width.
 """
 
 import json
@@ -19,7 +19,19 @@ from torch.nn import functional as F
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
-from tasks.core.models.folder import MODULE, OLD_POOLINGS, ROUTER, TOWERS, TRUNCATE, Shape, read_head, read_shape, refuse_adapters
+from tasks.core.models.folder import (
+    MODULE,
+    OLD_POOLINGS,
+    POOLINGS,
+    ROUTER,
+    TOWERS,
+    TRUNCATE,
+    Shape,
+    in_order,
+    read_head,
+    read_shape,
+    refuse_adapters,
+)
 from tasks.core.models.head import Head, write_module
 from tasks.core.models.layers import Layer, check_widths
 from tasks.core.models.limits import model_class
@@ -54,13 +66,14 @@ class Encoder(nn.Module):
         self.transformer = transformer
         self.shape = shape
         self.hidden = int(transformer.config.hidden_size)  # H
-        self.head: Head | None = None if shape.head == "none" else Head(self.hidden, shape.head, shape.layers)
+        self.pooled = self.hidden * len(shape.pooling.split("+"))  # P
+        self.head: Head | None = None if shape.head == "none" else Head(self.pooled, shape.head, shape.layers)
         self.causal = any(getattr(module, "is_causal", False) for module in transformer.modules())  # a token does not see later ones
 
     @property
     def full_width(self) -> int:
         """Numbers of a vector before `shape.width` is applied."""
-        return self.hidden if self.head is None else self.head.width
+        return self.pooled if self.head is None else self.head.width
 
     @property
     def width(self) -> int:
@@ -74,7 +87,7 @@ class Encoder(nn.Module):
         return self.finish(pool(hidden_BLH, mask_BL, self.shape.pooling))
 
     def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:
-        """Pooled hidden states [B, H] to vectors [B, D]: the head, the first `shape.width` numbers, and length 1 for cosine."""
+        """Pooled hidden states [B, P] to vectors [B, D]: the head, the first `shape.width` numbers, and length 1 for cosine."""
         if self.head is not None:
             vectors_BD = self.head(vectors_BD).float()
         if self.width < self.full_width:
@@ -142,11 +155,12 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
     shape = shape or read_shape(folder)
     transformer = load_transformer(folder)
     held = read_head(folder) if shape.head == read_shape(folder).head else []
-    check_widths([layer for _, layer in held], transformer.config.hidden_size, folder)
     encoder = Encoder(transformer, shape)
+    check_widths([layer for _, layer in held], encoder.pooled, folder)
     if encoder.head is not None and held:
         encoder.head.load([path for path, _ in held])
-    if encoder.causal and shape.pooling == "cls":
+    poolings = shape.pooling.split("+")
+    if encoder.causal and "cls" in poolings:
         raise UserError(
             f"{folder}: found pooling cls over a causal transformer ({transformer.config.model_type}), whose first token sees no other; "
             "expected last or mean"
@@ -205,7 +219,11 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int 
     shape = replace(encoder.shape, **texts)
     encoder.transformer.save_pretrained(folder)
     modules: list[tuple[str, str]] = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    modes = {key: shape.pooling == value for key, value in OLD_POOLINGS.items() if value in OLDEST or value == shape.pooling}
+    poolings = shape.pooling.split("+")
+    modes: dict[str, Any] = {key: value in poolings for key, value in OLD_POOLINGS.items() if value in OLDEST or value in poolings}
+    if poolings != in_order({*poolings}):  # old keys have no order
+        theirs = {ours: name for name, ours in POOLINGS.items()}
+        modes = {"pooling_mode": [theirs[name] for name in poolings]}
     _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": encoder.hidden, **modes, "include_prompt": True})
     if encoder.head is not None:
         modules += encoder.head.save(folder, len(modules))

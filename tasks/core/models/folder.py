@@ -4,7 +4,7 @@ Two towers of different weights are two such folders, `query` and `document`, in
 Router: `encode_query` and `encode_document` go to the right one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ PACKAGE = "sentence_transformers."
 MODULE = f"{PACKAGE}models."
 ROUTER = "router_config.json"  # present in a folder of two towers
 TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
-POOLINGS = {  # sentence-transformers' names of today, and ours
+POOLINGS = {  # sentence-transformers' names of today, in the order in which several named by old keys are joined; and ours
     "cls": "cls",
-    "mean": "mean",
-    "lasttoken": "last",
     "max": "max",
+    "mean": "mean",
     "mean_sqrt_len_tokens": "mean_sqrt_len",
     "weightedmean": "weightedmean",
+    "lasttoken": "last",
 }
 OLD_POOLINGS = {  # a Pooling's keys until sentence-transformers 5, which all of its versions read; and ours
     "pooling_mode_cls_token": "cls",
@@ -40,7 +40,7 @@ TRUNCATE = "_Truncate"  # ends the folder of a Dense that only keeps the first n
 class Shape:
     """What is on top of the transformer, and how texts are presented to it."""
 
-    pooling: str = "mean"  # one of POOLINGS
+    pooling: str = "mean"  # one of POOLINGS' values, or several joined by +
     head: str = "none"  # linear_norm | linear | tanh | none | layers: any others
     similarity: str = "dot"  # dot | cosine
     max_length: int | None = None  # tokens of a document
@@ -140,12 +140,18 @@ def _generates(path: Path) -> bool:
     return str((config.get("architectures") or [""])[0]).endswith("ForCausalLM") and bool(config.get("is_causal", True))
 
 
+def in_order(poolings: Iterable[str]) -> list[str]:
+    """Several poolings, of POOLINGS' values or any others, in the order in which old keys join them."""
+    places = {name: place for place, name in enumerate(POOLINGS.values())}
+    return sorted(poolings, key=lambda name: places.get(name, len(places)))
+
+
 def _pooling(path: Path) -> str:
-    """One of POOLINGS' values, of a Pooling module's configuration; UserError for any other mode, or several."""
+    """Poolings of a Pooling module's configuration, in the order in which it joins them; UserError for any other mode."""
     config = read_json(path)
     named = [OLD_POOLINGS.get(key, key) for key, value in config.items() if key.startswith("pooling_mode_") and value]
-    modes = config.get("pooling_mode", named or ["mean"])
+    modes = config.get("pooling_mode", in_order(named) or ["mean"])
     found = [POOLINGS.get(mode, mode) for mode in ([modes] if isinstance(modes, str) else modes)]
-    if len(found) != 1 or found[0] not in POOLINGS.values():
-        raise UserError(f"{path}: found pooling {'+'.join(found)}; expected one of {', '.join(POOLINGS.values())}")
-    return found[0]
+    if not found or not {*found} <= {*POOLINGS.values()}:
+        raise UserError(f"{path}: found pooling {'+'.join(found) or 'none'}; expected any of {', '.join(POOLINGS.values())}")
+    return "+".join(found)

@@ -9,11 +9,13 @@ def places(mask_BL: torch.Tensor) -> torch.Tensor:
 
 
 def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str) -> torch.Tensor:
-    """Vectors [B, H], float32, of outputs [B, L, H].
+    """Vectors [B, H], float32, of outputs [B, L, H]; of several poolings joined by +, one after another [B, n H].
 
     cls | last: the first or last token's. mean | mean_sqrt_len: the sum, over the number of tokens or its root. max: the largest of
     each number. weightedmean: the mean, token n of a text weighted by n (SGPT, arXiv:2202.08904).
     """
+    if "+" in kind:
+        return torch.cat([pool(hidden_BLH, mask_BL, one) for one in kind.split("+")], dim=-1)
     if kind in ("cls", "last"):
         place_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
         column_B = (mask_BL * (place_L + 1 if kind == "last" else len(place_L) - place_L)).argmax(1)

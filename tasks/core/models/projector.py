@@ -44,7 +44,7 @@ def add_projector(towers: Towers, kind: str, init: Path, seed: int) -> str:
     for tower in [towers.document] if towers.shared else [towers.query, towers.document]:
         if tower.head is not None:
             raise UserError(f"{init}: already has a head ({tower.shape.head}); set projector: none to keep it")
-        head = make_projector(kind, tower.hidden, seed)
+        head = make_projector(kind, tower.pooled, seed)
         assert head is not None
         if path.exists():
             try:

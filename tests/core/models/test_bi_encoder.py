@@ -249,11 +249,11 @@ HARM = {
     "a kind of model that does not exist": (config("config.json", model_type="zzz"), "cannot be loaded"),
     "an unknown pooling": (
         config("1_Pooling/config.json", **MODES, pooling_mode_median=True),
-        "pooling_mode_median; expected one of cls, mean",
+        "pooling_mode_median; expected any of cls, max",
     ),
-    "two poolings": (
+    "two poolings under a head for one": (
         config("1_Pooling/config.json", pooling_mode_cls_token=True, pooling_mode_mean_tokens=True),
-        "found pooling cls.mean; expected one of cls",
+        "found a Dense of 128 inputs, expected 256",
     ),
     "an unknown pooling, the new form": (config("1_Pooling/config.json", pooling_mode="median"), "found pooling median; expected"),
     "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not found"),
@@ -308,6 +308,8 @@ def test_unsupported_folder_is_refused_in_one_line(name: str, models: dict[str, 
         ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
         ({"pooling_mode_lasttoken": True, "pooling_mode_cls_token": False}, "last"),
         ({"pooling_mode_cls_token": True}, "cls"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True, "pooling_mode_lasttoken": True}, "cls+mean+last"),
+        ({"pooling_mode": ["mean", "cls"]}, "mean+cls"),
         ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, "mean"),
     ],
 )

@@ -36,5 +36,11 @@ def test_a_plain_loop_gives_the_same_vectors(kind: str, side: str) -> None:
         np.testing.assert_allclose(found, np.array(wanted), rtol=tolerance, atol=tolerance)
 
 
+def test_several_poolings_are_joined_in_their_order() -> None:
+    hidden_BLH, mask_BL = torch.randn(2, 3, 4), torch.tensor([[1, 1, 0], [1, 1, 1]])
+    found = pool(hidden_BLH, mask_BL, "mean+cls+max")
+    assert torch.equal(found, torch.cat([pool(hidden_BLH, mask_BL, kind) for kind in ("mean", "cls", "max")], dim=1))
+
+
 def test_every_pooling_is_tried() -> None:
     assert set(LOOP) == set(POOLINGS.values())

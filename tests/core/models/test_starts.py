@@ -27,7 +27,10 @@ from tests.starts import DECODERS, EOS, LENGTH, PROMPTS, STARTS, Start
 
 CPU = torch.device("cpu")
 TEXTS = ["a", "Chancellor of West Germany", "ünïcödé 東京 \U0001f642", "word " * 50, "the cat sat on the mat", "x y"]
-WIDTHS = {"qwen3": 32, "llama": 20, "gpt2": 48, "gemma": 24, "t5": 40, "bert_max": 128, "bert_sqrt": 40, "bert_weighted": 128}
+WIDTHS = {"qwen3": 32, "llama": 20, "gpt2": 48, "gemma": 24, "t5": 40, "bert_max": 128, "bert_sqrt": 40, "bert_weighted": 128} | {
+    "bert_two": 256,
+    "bert_three": 40,
+}
 
 
 @pytest.fixture(autouse=True)
