@@ -1,9 +1,13 @@
-"""Encode document tokens as document vectors, one shard after another; finished shards are never recomputed."""
+"""Encode document tokens as document vectors, one shard after another; finished shards are never recomputed.
+
+A thread writes a shard while the next one is encoded; one at most waits for it.
+"""
 
 import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -63,7 +67,7 @@ def main() -> None:
         cuts = boundaries(StoredIds(arguments.tokens / "ids.parquet"), tokens.owners)
         progress = Progress(f"encode ({arithmetic.device}, {arithmetic.name})", len(tokens), "passages")
         files = nullcontext(None) if workers.alone else worker_files(f"encode-{arguments.out.name}")
-        with new_folder(arguments.out) as out, files as folder:
+        with new_folder(arguments.out) as out, files as folder, ThreadPoolExecutor(1, thread_name_prefix="save") as writer:
             if folder is None:
                 encoder = ShardEncoder(tower, arguments.tokens, store, family, done=progress.advance)
             else:
@@ -77,11 +81,14 @@ def main() -> None:
                     else:
                         yield Piece(number, first, end, digest)
 
+            saving = writer.submit(lambda: None)
             for piece, vectors, rows, encoded in workers.each(encoder, missing()):
                 progress.skip(piece.end - piece.first - encoded)
                 if not workers.alone:
                     progress.advance(encoded)
-                _save(vectors, out / shard_name(piece.number), piece, rows, store)
+                saving.result()
+                saving = writer.submit(_save, vectors, out / shard_name(piece.number), piece, rows, store)
+            saving.result()
             shards = np.diff(cuts).tolist()
             manifest = Manifest(
                 len(tokens), arithmetic.width, params.dtype, shards, weights, tokens.tokenizer, tokens.max_length, tokens.prefix

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from tasks.core.tables import ids
 from tasks.core.tables.parquet import write_table
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.encode.shards import boundaries
+from tasks.encode.vectors import Piece
 
 MEAN_ROWS = 5
 Corpus = dict[str, list[list[int]]]  # a document's passages
@@ -102,6 +104,29 @@ def project(tmp_path: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch)
         return made
 
     return make
+
+
+def test_a_shard_is_saved_while_the_next_one_is_encoded(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project("p")
+    wanted, count = made.run()
+    encode, save = made.worker.encode, made.stage._save
+    begun, following = [Event() for _ in range(count)], iter(range(count))
+    saved: list[int] = []
+
+    def encoded(*arguments: object, **more: object) -> object:
+        begun[next(following)].set()
+        return encode(*arguments, **more)
+
+    def kept(vectors: object, to: Path, piece: Piece, *arguments: object) -> None:
+        assert begun[min(piece.number + 1, count - 1)].wait(60)
+        save(vectors, to, piece, *arguments)
+        saved.append(piece.number)
+
+    monkeypatch.setattr(made.worker, "encode", encoded)
+    monkeypatch.setattr(made.stage, "_save", kept)
+    shutil.rmtree(made.folder / ".retemper")
+    assert made.run() == (wanted, count)
+    assert saved == list(range(count))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
