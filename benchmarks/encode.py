@@ -30,6 +30,8 @@ from transformers import AutoModel
 
 from tasks.core.encoding.encode import encode
 from tasks.core.encoding.int8 import has_int8_layers
+from tasks.core.encoding.openvino_int8 import installed
+from tasks.core.encoding.packed import quantized_layers
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
 from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
@@ -55,7 +57,7 @@ def main() -> None:
     systems: dict[str, System] = {ours_name: ("ours", dtype, 0), defaults: ("theirs", torch.float32, 32)}
     if device.type == "cpu":
         if has_int8_layers():
-            systems["retemper (int8)"] = ("ours", torch.int8, 0)
+            systems[f"retemper (int8, {installed() or 'torch'})"] = ("ours", torch.int8, 0)
         systems |= engines(dtype)
     for weights in {torch.float32, dtype}:
         for batch in (64, 256):
@@ -124,6 +126,7 @@ def ours(model: str, length: int, *, int8: bool) -> Encode:
     dtype = compute_dtype(device, "fp32" if int8 else "bf16")
     tokenizer = load_tokenizer(folder)
     tower = load_towers(folder).document.to(device, dtype)
+    layers = (quantized_layers(tower, tokenizer, device) or ("", None))[1] if int8 else None
 
     def run(texts: list[str]) -> np.ndarray:
         with tempfile.TemporaryDirectory() as scratch:
@@ -131,7 +134,7 @@ def ours(model: str, length: int, *, int8: bool) -> Encode:
             batches = ((texts[i : i + 8192], texts[i : i + 8192]) for i in range(0, len(texts), 8192))
             write_tokens(tokens_folder, batches, tokenizer, "", length, "", len(texts))
             rows, budget = np.arange(len(texts)), best_batch_tokens(device, torch.bfloat16 if int8 else dtype)
-            return encode(tower, open_tokens(tokens_folder), rows, budget, device, int8=int8)
+            return encode(tower, open_tokens(tokens_folder), rows, budget, device, layers=layers)
 
     return run
 

@@ -38,7 +38,7 @@ def main() -> None:
     with open_workers(runtime) as workers:
         tower = DocumentTower(arguments.encoder, params, workers.runtime)
         arithmetic = workers.agreed(tower.arithmetic)
-        if params.precision == "int8" and arithmetic.name != "int8":
+        if params.precision == "int8" and not arithmetic.int8:
             needs = "needs a CPU with VNNI or AMX, and an encoder built like BERT"
             print(f"encode.precision: int8: {needs}; encodes in {arithmetic.name}")
         tokens = open_tokens(arguments.tokens)
@@ -50,7 +50,7 @@ def main() -> None:
                 tokens.pad,
                 tokens.max_length,
                 code_digest("encode"),
-                "int8" if arithmetic.name == "int8" else arithmetic.dtype,
+                arithmetic.name if arithmetic.int8 else arithmetic.dtype,
                 arithmetic.hardware,
                 params.dtype,
                 arithmetic.batch_tokens,

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from tasks.core.encoding.encode import encode
-from tasks.core.encoding.packed import can_quantize
+from tasks.core.encoding.packed import Layers, quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Block
 from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype, hardware, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 from tasks.core.tables.ids import Ints
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.encode.params import Encode
 from tasks.encode.reuse import KnownRows, encode_touched, known_rows, row_digests
@@ -27,11 +28,15 @@ class Arithmetic(NamedTuple):
     """How a worker computes: what the bits of its vectors depend on, weights and texts aside."""
 
     device: str
-    name: str  # int8, or the type that is computed in
+    name: str  # int8 and what computes in it, or the type that is computed in
     dtype: str
     hardware: str
     batch_tokens: int
     width: int
+
+    @property
+    def int8(self) -> bool:
+        return self.name.startswith("int8")
 
     @property
     def by_row(self) -> bool:
@@ -67,19 +72,19 @@ class DocumentTower:
 
     def arithmetic(self) -> Arithmetic:
         """How this process computes."""
-        return self.loaded[2]
+        return self.loaded[3]
 
     @cached_property
-    def loaded(self) -> tuple[Encoder, torch.device, Arithmetic]:
-        """The tower, ready to encode, its device, and how it computes there."""
+    def loaded(self) -> tuple[Encoder, Layers | None, torch.device, Arithmetic]:
+        """The tower, ready to encode, its layers if they are quantized, its device, and how it computes there."""
         device = choose_device(self.runtime)
         tower = load_towers(self.encoder).document
-        int8 = self.params.precision == "int8" and can_quantize(tower, device)
+        int8 = quantized_layers(tower, load_tokenizer(self.encoder), device) if self.params.precision == "int8" else None
         compute = compute_dtype(device, "fp32" if int8 or self.params.precision == "fp32" else "bf16")
-        name = "int8" if int8 else str(compute).removeprefix("torch.")
+        name, layers = int8 or (str(compute).removeprefix("torch."), None)
         tokens = self.params.batch_tokens or best_batch_tokens(device, compute)
         found = Arithmetic(device.type, name, str(compute), hardware(device), tokens, tower.width)
-        return place(tower, device, compute), device, found
+        return place(tower, device, compute), layers, device, found
 
 
 def _ignore(_: int) -> None:
@@ -103,12 +108,11 @@ class ShardEncoder:
 
     def __call__(self, piece: Piece) -> Shard:
         """UserError for a vector that is not finite."""
-        (tower, device, arithmetic), (tokens, known) = self.tower.loaded, self._opened
+        (tower, layers, device, arithmetic), (tokens, known) = self.tower.loaded, self._opened
         dtype = self.tower.params.dtype
 
         def vectors_of(rows: Ints) -> Block:
-            int8 = arithmetic.name == "int8"
-            vectors = encode(tower, tokens, piece.first + rows, arithmetic.batch_tokens, device, self.done, int8=int8)
+            vectors = encode(tower, tokens, piece.first + rows, arithmetic.batch_tokens, device, self.done, layers)
             with np.errstate(over="ignore"):  # values too large for float16 become infinite, and are refused below
                 return vectors.astype(dtype)
 

@@ -158,7 +158,7 @@ def test_int8_where_the_cpu_multiplies_it_else_as_bf16(
     exact, vectors = made.run()[0], np.load(made.folder / "out/00000.npy")
     made.params(precision="int8")
     with monkeypatch.context() as patch:
-        patch.setattr(made.worker, "can_quantize", lambda *_: False)
+        patch.setattr(made.worker, "quantized_layers", lambda *_: None)
         patch.setattr(made.worker, "compute_dtype", lambda *_: torch.float32)
         assert made.run()[0] == exact
     assert (

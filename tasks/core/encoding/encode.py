@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from tasks.core.encoding.packed import PAD, Packed
+from tasks.core.encoding.packed import PAD, Layers, Packed
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.stage.devices import one_thread
 from tasks.core.tables.ids import Ints
@@ -32,20 +32,18 @@ def encode(
     batch_tokens: int,
     device: torch.device,
     done: Callable[[int], None] = lambda _: None,
-    *,
-    int8: bool = False,
+    layers: Layers | None = None,
 ) -> Vectors:
     """Vectors float32 [R, D] of `rows` [R], in their order. `done` is called with the number of rows of each finished batch.
 
-    The encoder is used as is (device, dtype, eval mode); with `int8` its linear layers are quantized if it can
-    be packed. Batches depend only on the rows' lengths,
-    so the same rows give the same bits regardless of what else is encoded, by however many workers. Packed batches, and rows that are
-    not packed, are padded to multiples of PAD: on the CPUs tried (fp32) a row then has the same bits in any batch,
-    which tasks.encode.reuse checks and uses.
+    The encoder is used as is (device, dtype, eval mode), with `layers` (of `quantized_layers`) in place of its own if given. Batches
+    depend only on the rows' lengths, so the same rows give the same bits regardless of what else is encoded, by however many workers.
+    Packed batches, and rows that are not packed, are padded to multiples of PAD: on the CPUs tried (fp32) a row then has the same bits
+    in any batch, which tasks.encode.reuse checks and uses.
     """
     out_RD = np.empty((len(rows), encoder.width), dtype=np.float32)
     with torch.inference_mode():
-        packed = Packed.of(encoder, device, int8=int8)
+        packed = Packed.of(encoder, device, layers)
     lengths = tokens.offsets[rows + 1] - tokens.offsets[rows]
     if packed is None:
         lengths = np.maximum(lengths, np.minimum(-(-lengths // PAD) * PAD, tokens.max_length))

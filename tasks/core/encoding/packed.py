@@ -5,7 +5,7 @@ padding and no attention on masked keys. In float32, buffers are reused by every
 the matrix products. In bfloat16, oneDNN's linear layers do that: weights are reordered once per call of `encode`, and bias, GELU, and
 residual are added before a sum is rounded. Attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16 before the
 softmax, as transformers' own eager attention does. `tasks.core.encoding.int8` is the arithmetic of quantized layers,
-`tasks.core.encoding.varlen` has a GPU's layers.
+`tasks.core.encoding.openvino_int8` has these in OpenVINO, `tasks.core.encoding.varlen` a GPU's layers.
 
 Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), H hidden width, I inner width, A attention heads.
 """
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
@@ -43,21 +44,21 @@ class Packed:
     layers: Layers
 
     @classmethod
-    def of(cls, encoder: Encoder, device: torch.device, *, int8: bool = False) -> "Packed | None":
-        """The packed form of `encoder`, with its linear layers in `int8` if so asked; None for another architecture, pooling,
-        device or dtype, or in training.
+    def of(cls, encoder: Encoder, device: torch.device, layers: Layers | None = None) -> "Packed | None":
+        """The packed form of `encoder`, with its own layers or `layers`; None for another architecture, pooling, device or dtype, or
+        in training.
         """
         transformer = encoder.transformer
         config = transformer.config
         known = config.model_type in FIRST_POSITION and hasattr(transformer, "encoder") and not config.is_decoder
         if not known or encoder.shape.pooling not in ("cls", "mean") or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
-        if device.type != "cpu":
+        if layers is not None:
+            pass
+        elif device.type != "cpu":
             if not has_varlen_layers(transformer, device):
                 return None
-            layers: Layers = varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer])
-        elif int8:
-            layers = int8_layers(transformer)
+            layers = varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer])
         elif transformer.dtype == torch.float32:
             layers = plain_layers(transformer)
         elif transformer.dtype == torch.bfloat16 and has_fused_layers():
@@ -91,9 +92,13 @@ class Packed:
         return self.encoder.finish(F.pad(pooled_BH, (0, 0, 0, spare)))[: len(rows)]
 
 
-def can_quantize(encoder: Encoder, device: torch.device) -> bool:
-    """Whether `encoder`, in float32 and eval mode, can run with quantized linear layers here."""
-    return device.type == "cpu" and has_int8_layers() and Packed.of(encoder.eval(), device) is not None
+def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> tuple[str, Layers] | None:
+    """What multiplies in 8-bit integers here, in words, and the layers of `encoder` (float32, eval mode) in them; None if nothing does."""
+    if device.type != "cpu" or not has_int8_layers() or Packed.of(encoder, device) is None:
+        return None
+    if (engine := openvino_int8.installed()) and openvino_int8.has_graph(encoder.transformer):
+        return f"int8, {engine}", openvino_int8.openvino_layers(encoder.transformer, *openvino_int8.random_texts(tokenizer))
+    return "int8", int8_layers(encoder.transformer)
 
 
 def plain_layers(transformer: Any) -> Layers:

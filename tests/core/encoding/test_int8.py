@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.encoding import openvino_int8, packed
 from tasks.core.encoding.encode import encode
 from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
-from tasks.core.encoding.packed import can_quantize
+from tasks.core.encoding.packed import quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
+from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens
 
 CPU = torch.device("cpu")
@@ -46,14 +48,27 @@ def tower(tiny_encoder: Path) -> Encoder:
     return load_towers(tiny_encoder, Shape(similarity="cosine")).document
 
 
-def test_an_encoder_stays_close_and_a_row_keeps_its_bits(tower: Encoder) -> None:
+def test_an_encoder_stays_close_and_a_row_keeps_its_bits(tower: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 40, size=40)
     flat = draw.integers(1000, 30000, size=lengths.sum()).astype(np.uint16)
     tokens = Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]), np.arange(40, dtype=np.int32), Path(), 0, 64, "", "")
-    assert can_quantize(tower, CPU) and not can_quantize(tower, torch.device("meta"))
+    monkeypatch.setattr(openvino_int8, "installed", lambda: "")
+    name, layers = quantized_layers(tower, None, CPU) or ("", None)
+    assert name == "int8"
     rows = np.arange(40)
-    exact, found = (encode(tower, tokens, rows, 256, CPU, int8=int8) for int8 in (False, True))
+    exact, found = (encode(tower, tokens, rows, 256, CPU, layers=each) for each in (None, layers))
     assert (found * exact).sum(axis=1).min() > 0.99
     assert np.abs(found - exact).max() > 1e-4, "these are not the vectors of float32"
-    np.testing.assert_array_equal(found, encode(tower, tokens, rows, 256, CPU, int8=True))
+    np.testing.assert_array_equal(found, encode(tower, tokens, rows, 256, CPU, layers=layers))
+
+
+def test_which_engine(tower: Encoder, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    if engine := openvino_int8.installed():
+        assert (quantized_layers(tower, tokenizer, CPU) or [""])[0] == f"int8, {engine}"
+    monkeypatch.setattr(openvino_int8, "has_graph", lambda _: False)
+    assert (quantized_layers(tower, tokenizer, CPU) or [""])[0] == "int8"
+    assert quantized_layers(tower, tokenizer, torch.device("meta")) is None
+    monkeypatch.setattr(packed, "has_int8_layers", lambda: False)
+    assert quantized_layers(tower, tokenizer, CPU) is None

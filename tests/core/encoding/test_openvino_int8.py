@@ -1,0 +1,185 @@
+"""OpenVINO's quantized layers: against the same sums written plainly, and whole encoders against float32."""
+
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tasks.core.encoding import openvino_int8
+from tasks.core.encoding.encode import encode
+from tasks.core.encoding.openvino_int8 import Range, Smoothed, has_graph, openvino_layers, random_texts, ranges
+from tasks.core.models.bi_encoder import Encoder, load_towers
+from tasks.core.models.folder import Shape
+from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.text.tokens import Tokens
+
+pytestmark = pytest.mark.skipif(not openvino_int8.installed(), reason="OpenVINO is not installed")
+CPU = torch.device("cpu")
+LENGTHS = np.array([9, 9, 5, 1])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_encoder: Path) -> Any:
+    return load_tokenizer(tiny_encoder)
+
+
+@pytest.fixture
+def tower(tiny_encoder: Path) -> Encoder:
+    return load_towers(tiny_encoder, Shape(similarity="cosine")).document
+
+
+@pytest.fixture
+def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not quantized has no bfloat16 either, so that it can be compared."""
+    monkeypatch.setattr(openvino_int8, "compute_dtype", lambda *_: torch.float32)
+
+
+def embedded(tower: Encoder, lengths: np.ndarray) -> torch.Tensor:
+    """Embeddings [T, H] of random tokens, and some of padding."""
+    ids = torch.randint(1000, 20000, (int(lengths.sum()) + 3,), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        found: torch.Tensor = tower.transformer.embeddings(input_ids=ids[None])[0]
+    return found
+
+
+def rounded(x: torch.Tensor, low: float, high: float, steps: int) -> torch.Tensor:
+    """x on a grid of `steps` steps from low to high."""
+    step = (high - low) / steps
+    return ((x.clamp(low, high) - low) / step).round() * step + low
+
+
+def plainly(tower: Encoder, seen: Any, x_TH: torch.Tensor, lengths: np.ndarray) -> torch.Tensor:
+    """The layers, a row at a time, with float32 numbers on the grids of the integers."""
+    config = tower.transformer.config
+    heads = config.num_attention_heads
+
+    def linears(x: torch.Tensor, *layers: Any) -> list[torch.Tensor]:
+        weights = [layer.weight for layer in layers]
+        largest = torch.tensor(np.maximum(np.abs(seen[layers[0]].low_K), np.abs(seen[layers[0]].high_K))).clamp_min(1e-5)
+        scale = largest**0.75 / torch.cat(weights).abs().amax(0).clamp_min(1e-5) ** 0.25
+        low = min(0.0, float((torch.tensor(seen[layers[0]].low_K) / scale).min()))
+        high = float((torch.tensor(seen[layers[0]].high_K) / scale).max())
+        step = (high - low) / 255
+        low, high = -round(-low / step) * step, (255 - round(-low / step)) * step
+        given = rounded(x / scale, low, high, 255)
+        found = []
+        for layer, weight in zip(layers, weights, strict=True):
+            scaled = weight * scale
+            most = scaled.abs().amax(1, keepdim=True)
+            found.append(given @ ((scaled / most * 127).round() * most / 127).t() + layer.bias)
+        return found
+
+    out, start = torch.zeros_like(x_TH), 0
+    with torch.inference_mode():
+        for length in lengths.tolist():
+            x = x_TH[start : start + length]
+            for layer in tower.transformer.encoder.layer:
+                own, mixed = layer.attention.self, layer.attention.output
+                q, k, v = (part.view(length, heads, -1).transpose(0, 1) for part in linears(x, own.query, own.key, own.value))
+                context = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1) @ v
+                x = mixed.LayerNorm(linears(context.transpose(0, 1).reshape(length, -1), mixed.dense)[0] + x)
+                x = layer.output.LayerNorm(linears(F.gelu(linears(x, layer.intermediate.dense)[0]), layer.output.dense)[0] + x)
+            out[start : start + length] = x
+            start += length
+    return out
+
+
+@pytest.mark.usefixtures("in_float32")
+def test_a_plain_loop_gives_the_same_outputs(tower: Encoder, tokenizer: Any) -> None:
+    ids, mask = random_texts(tokenizer)
+    x_TH = embedded(tower, LENGTHS)
+    found_TH = openvino_layers(tower.transformer, ids, mask)(x_TH, LENGTHS)
+    wanted_TH = plainly(tower, ranges(tower.transformer, ids, mask), x_TH, LENGTHS)
+    assert found_TH.shape == x_TH.shape and found_TH.dtype == torch.float32
+    real = slice(0, int(LENGTHS.sum()))
+    apart = (found_TH[real] - wanted_TH[real]).abs()
+    with torch.inference_mode():
+        exact_TH = tower.transformer.encoder(x_TH[None, :9])[0][0]
+    rounding = (wanted_TH[:9] - exact_TH).abs().mean()
+    assert apart.mean() < 0.2 * rounding, "far closer to these integers than these are to float32"
+    assert found_TH[int(LENGTHS.sum()) :].abs().sum() == 0
+
+
+@pytest.mark.usefixtures("in_float32")
+def test_a_row_does_not_see_the_padding_of_others(tower: Encoder, tokenizer: Any) -> None:
+    layers = openvino_layers(tower.transformer, *random_texts(tokenizer))
+    x_TH = embedded(tower, LENGTHS)
+    together, starts = layers(x_TH, LENGTHS), np.cumsum(LENGTHS) - LENGTHS
+    for start, length in zip(starts, LENGTHS, strict=True):
+        alone = layers(x_TH[start : start + length], np.array([length]))
+        torch.testing.assert_close(together[start : start + length], alone, atol=0.05, rtol=0.05)
+
+
+def test_threads_side_by_side_give_the_same_bits(tower: Encoder, tokenizer: Any) -> None:
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            layers = openvino_layers(tower.transformer, *random_texts(tokenizer))
+            with ThreadPoolExecutor(4) as pool:
+                found += pool.map(lambda n: layers(embedded(tower, LENGTHS[n % 3 :]), LENGTHS[n % 3 :]), range(12))  # noqa: B023
+    finally:
+        torch.set_num_threads(before)
+    for n, outputs in enumerate(found):
+        assert torch.equal(outputs, found[n % 3])
+
+
+def test_ranges_are_those_of_what_the_layers_are_given(tower: Encoder, tokenizer: Any) -> None:
+    ids, mask = random_texts(tokenizer)
+    assert len(ids) == 128 and ids.shape[1] <= 64 and (ids[:, 0] == tokenizer.cls_token_id).all()
+    assert torch.equal(ids, random_texts(tokenizer)[0])
+    seen, first = ranges(tower.transformer, ids[:20], mask[:20]), tower.transformer.encoder.layer[0].attention.self.query
+    with torch.inference_mode():
+        x_TH = tower.transformer.embeddings(input_ids=ids[:20])[mask[:20].bool()]
+    np.testing.assert_allclose(seen[first].low_K, x_TH.amin(0), atol=1e-5)
+    np.testing.assert_allclose(seen[first].high_K, x_TH.amax(0), atol=1e-5)
+    assert len(seen) == 6 * len(tower.transformer.encoder.layer), "all linear layers, and not the pooler's"
+
+
+def test_a_channel_of_outliers_moves_to_its_weights() -> None:
+    seen = Range(np.array([-1, -2, 0], dtype=np.float32), np.array([1, 100, 0], dtype=np.float32))
+    found = Smoothed.of(seen, [np.array([[0.5, 0.25, 0], [1, 0.1, 0]], dtype=np.float32)])
+    np.testing.assert_allclose(found.scale_K[:2], [1, 100**0.75 / 0.25**0.25], rtol=1e-6)
+    step = (found.high - found.low) / 255
+    assert found.low == pytest.approx(-1, abs=step / 2) and found.high == pytest.approx(100 / (100**0.75 / 0.25**0.25), abs=step / 2)
+    assert -found.low / step == pytest.approx(round(-found.low / step)), "0 is an integer"
+    assert np.isfinite(found.scale_K).all()
+
+
+def test_an_encoder_stays_close(tower: Encoder, tokenizer: Any) -> None:
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(1, 40, size=40)
+    flat = draw.integers(1000, 30000, size=lengths.sum()).astype(np.uint16)
+    tokens = Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]), np.arange(40, dtype=np.int32), Path(), 0, 64, "", "")
+    layers = openvino_layers(tower.transformer, *random_texts(tokenizer))
+    exact = encode(tower, tokens, np.arange(40), 256, CPU)
+    found = encode(tower, tokens, np.arange(40), 256, CPU, layers=layers)
+    assert (found * exact).sum(axis=1).min() > 0.98 and (found * exact).sum(axis=1).mean() > 0.99
+    assert np.abs(found - exact).max() > 1e-4, "these are not the vectors of float32"
+    np.testing.assert_array_equal(found, encode(tower, tokens, np.arange(40), 256, CPU, layers=layers))
+
+
+@pytest.mark.parametrize(("activation", "module"), [("gelu_new", nn.GELU("tanh")), ("relu", nn.ReLU()), ("silu", nn.SiLU())])
+def test_other_activations(activation: str, module: nn.Module, tower: Encoder, tokenizer: Any) -> None:
+    other = deepcopy(tower)
+    other.transformer.config.hidden_act = activation
+    for layer in other.transformer.encoder.layer:
+        layer.intermediate.intermediate_act_fn = module
+    assert has_graph(other.transformer)
+    x_TH = embedded(other, np.array([9]))
+    with torch.inference_mode():
+        wanted_TH = other.transformer.encoder(x_TH[None, :9])[0][0]
+    found_TH = openvino_layers(other.transformer, *random_texts(tokenizer))(x_TH, np.array([9]))[:9]
+    assert F.cosine_similarity(found_TH, wanted_TH).min() > 0.98
+
+
+def test_an_activation_that_is_not_known(tower: Encoder) -> None:
+    tower.transformer.config.hidden_act = "mish"
+    assert not has_graph(tower.transformer)
