@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,8 @@ from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
 from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.retrieval.ranked import QUERY_BLOCK, rows_needed
+from tasks.core.retrieval.passages import best_passages
+from tasks.core.retrieval.ranked import QUERY_BLOCK
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
@@ -39,12 +41,11 @@ class Corpus:
     documents: Documents
     owners: npt.NDArray[np.int32]  # [R]
     place: Ints  # [O] of documents in the order of ids
-    rows: int  # rows to find so that they include enough different documents
     depth: int  # documents of a list, at most all
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
-        scores, rows = searched(self.documents, queries_BD, self.rows)
+        scores, rows = best_passages(partial(searched, self.documents), queries_BD, self.owners, self.depth)
         return best_documents(scores, rows, self.owners, self.place, self.depth)
 
     def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
@@ -70,7 +71,7 @@ class Corpus:
 def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Corpus:
     """A corpus whose lists have `depth` documents, or all if there are fewer."""
     depth = min(depth, len(place))
-    return Corpus(documents, owners, place, min(rows_needed(depth, owners), len(owners)), depth)
+    return Corpus(documents, owners, place, depth)
 
 
 def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK: Ints, params: QuerySide) -> torch.Tensor:

@@ -5,6 +5,7 @@ tower, without training.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from tasks.core.encoding.encode import Vectors, encode
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.faiss_build import recall
 from tasks.core.retrieval.faiss_search import open_index, search_index
-from tasks.core.retrieval.ranked import ranked_tables, rows_needed
+from tasks.core.retrieval.passages import best_passages
+from tasks.core.retrieval.ranked import ranked_tables
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
@@ -137,7 +139,7 @@ def _recall(index: Any, setting: Setting, queries_QD: Vectors, k: int) -> float:
 
 def _run(index: Any, queries_QD: Vectors, tokens: Tokens, setting: Setting, depth: int) -> dict[str, dict[str, float]]:
     owners: npt.NDArray[np.int32] = setting.embeddings.owners()
-    scores, rows = search_index(index, queries_QD, rows_needed(depth, owners))
+    scores, rows = best_passages(partial(search_index, index), queries_QD, owners, depth)
     run: dict[str, dict[str, float]] = {}
     for table in ranked_tables(scores, rows, tokens.ids(), setting.embeddings.ids(), owners, depth):
         _add(table, run)

@@ -17,6 +17,7 @@ from tasks.analyses.params import Analysis
 from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import search_embeddings
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import best_batch_tokens, choose_device, place, read_runtime
@@ -71,8 +72,12 @@ def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params:
     if not len(sample):
         return {}
     depth = min(params.depth + int(relevant.counts[sample].max(initial=0)), count_rows(data.ids))
-    _, rows = search_embeddings(data.vectors("train", sample), data.embeddings, depth, data.device)
     owners = data.embeddings.owners()
+
+    def search(asked: Floats, rows: int) -> tuple[Floats, Ints]:
+        return search_embeddings(asked, data.embeddings, rows, data.device)
+
+    _, rows = best_passages(search, data.vectors("train", sample), owners, depth)
     own = {}
     for query, found in zip(sample.tolist(), rows, strict=True):
         docs = dict.fromkeys(owners[found[found >= 0]].tolist())

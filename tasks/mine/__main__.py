@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
-from tasks.core.retrieval.ranked import rows_needed
+from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
@@ -43,10 +43,10 @@ def main() -> None:
     known_query, known_document = with_same_texts(query, document, first_of_same(queries), first_of_same(documents))
     known = known_query * len(ids) + known_document
     depth = params.depth + params.skip + int(np.bincount(known_query).max(initial=0))
-    needed = rows_needed(depth, documents.owners)
+    rows = rows_at_first(depth, documents.owners)
     with open_workers(searchers(read_runtime(), indexed=indexed)) as workers, ExitStack() as files:
         made = workers.agreed(partial(machine, workers.runtime, params.precision))
-        size = size_of_parts(needed, len(queries), "cpu" if indexed else made.device, workers)
+        size = size_of_parts(rows, len(queries), "cpu" if indexed else made.device, workers)
         scratch = None
         if len(queries) > size:  # otherwise a kill costs less than a digest of all inputs
             digest = work_digest(
@@ -74,7 +74,6 @@ def main() -> None:
             precision=params.precision,
             depth=depth,
             shown=params.depth + params.skip,
-            rows=needed,
             size=size,
             runtime=workers.runtime,
             parts=parts,

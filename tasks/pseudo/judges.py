@@ -18,8 +18,9 @@ from tasks.core.lexical.params import BM25
 from tasks.core.lexical.search import known, load, ranked
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.exact import Reread, exact_search
+from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import encode_queries
-from tasks.core.retrieval.ranked import ranked_tables, rows_needed
+from tasks.core.retrieval.ranked import ranked_tables
 from tasks.core.stage.devices import Precision, best_batch_tokens, choose_device, compute_dtype, place, read_runtime
 from tasks.core.stage.files import folder_digest, new_file
 from tasks.core.stage.progress import Progress, track
@@ -111,7 +112,9 @@ def by_encoder(
                     seal(path)
                 yield first, np.load(path, mmap_mode="r", allow_pickle=False)
 
-        scores, found = exact_search(vectors, Reread(blocks), min(rows_needed(depth, passages.owners), len(passages)), device)
+        scores, found = best_passages(
+            lambda asked, rows: exact_search(asked, Reread(blocks), rows, device), vectors, passages.owners, depth
+        )
         progress.close()
         ids = StoredIds(place_of / "documents" / "ids.parquet")
         yield from ranked_tables(scores, found, queries.ids(), ids, passages.owners, depth)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
-from tasks.core.retrieval.ranked import rows_needed
+from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.devices import read_runtime
 from tasks.core.tables.parquet import BATCH_ROWS
 from tasks.core.text.tokens import open_tokens
@@ -29,7 +29,7 @@ def dense_run(
         return
     corpus = open_embeddings(embeddings)
     file = index / "index.faiss" if index and (index / "index.faiss").exists() else None
-    rows = rows_needed(params.depth, corpus.owners())
+    rows = rows_at_first(params.depth, corpus.owners())
     with open_workers(searchers(read_runtime(), indexed=file is not None)) as workers:
         device = workers.agreed(partial(machine, workers.runtime, params.precision)).device
         with nullcontext(None) if workers.alone else worker_files(f"retrieve-{encoder.name}-{split}") as folder:
@@ -42,7 +42,6 @@ def dense_run(
                 precision=params.precision,
                 depth=params.depth,
                 shown=params.depth,
-                rows=rows,
                 size=size_of_parts(rows, len(queries), device, workers),
                 runtime=workers.runtime,
                 parts=Parts(folder),

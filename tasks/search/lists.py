@@ -18,7 +18,8 @@ import pyarrow as pa
 from tasks.core.lexical.search import known, load, ranked
 from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
-from tasks.core.retrieval.ranked import Ids, ranked_tables, rows_needed
+from tasks.core.retrieval.passages import rows_needed
+from tasks.core.retrieval.ranked import Ids, ranked_tables
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import StoredIds, read_ids

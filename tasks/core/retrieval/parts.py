@@ -75,7 +75,6 @@ class QuerySearch:
     precision: Precision
     depth: int  # documents that are searched for
     shown: int  # documents of a list, excluded ones apart
-    rows: int  # that hold `depth` documents, see rows_needed
     size: int  # queries of a part
     runtime: Runtime
     parts: Parts
@@ -137,14 +136,14 @@ class QuerySearch:
 
     def _search(self, first: int) -> Iterator[pa.Table]:
         asked, (query_ids, ids) = np.array(self.vectors[first : first + self.size]), self._ids
-        search: Callable[[Vectors], tuple[Floats, Ints]]
-        if self.index is None:
-            search = partial(search_embeddings, embeddings=self.opened, depth=self.depth, device=self.device)
-        else:
-            search = partial(search_indexed, index=self.searchable_index, depth=self.rows)
         excluded = None if self.excluded is None else self.excluded - first * len(ids)
         names = query_ids.slice(first, self.size)
-        yield from ranked_queries(asked, search, self.rows, names, ids, self.owners, self.shown, 0, excluded, self.size)
+        yield from ranked_queries(asked, self._best, names, ids, self.owners, self.depth, self.shown, 0, excluded, self.size)
+
+    def _best(self, asked: Vectors, rows: int) -> tuple[Floats, Ints]:
+        if self.index is None:
+            return search_embeddings(asked, self.opened, rows, self.device)
+        return search_indexed(asked, self.searchable_index, rows)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from tasks.core.encoding.encode import Vectors, encode
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, exact_search
-from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats, Ids, ranked_tables, rows_needed
+from tasks.core.retrieval.passages import best_passages, rows_at_first
+from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats, Ids, ranked_tables
 from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
@@ -54,12 +55,10 @@ def encode_queries(
 
 
 def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, device: torch.device) -> tuple[Floats, Ints]:
-    """Exact search with progress for the `depth` best documents, see `exact_search`. UserError if widths differ."""
+    """Exact search with progress for the `depth` best rows, see `exact_search`. UserError if widths differ."""
     embeddings.refuse_other_width(queries_QD.shape[1])
     progress = Progress("search", len(embeddings), "passages")
-    found = exact_search(
-        queries_QD, Reread(embeddings.blocks), min(rows_needed(depth, embeddings.owners()), len(embeddings)), device, progress.advance
-    )
+    found = exact_search(queries_QD, Reread(embeddings.blocks), min(depth, len(embeddings)), device, progress.advance)
     progress.close()
     return found
 
@@ -76,22 +75,23 @@ def part_size(rows: int, device: torch.device | None = None) -> int:
 
 def ranked_queries(
     queries_QD: Vectors,
-    search: Callable[[Vectors], tuple[Floats, Ints]],
-    rows: int,
+    search: Callable[[Vectors, int], tuple[Floats, Ints]],
     query_ids: pa.Array,
     document_ids: Ids,
     owners: npt.NDArray[np.int32],
+    searched: int,
     depth: int,
     skip: int = 0,
     excluded: Ints | None = None,
     size: int | None = None,
 ) -> Iterator[pa.Table]:
-    """Ranked documents (see `ranked_tables`) of any number of queries; `search` returns `rows` results for each of a part of them.
+    """The `depth` documents behind the first `skip` and `excluded` ones (see `ranked_tables`) of any number of queries, of
+    `searched` documents each; `search` is `best_passages`'.
 
     Parts have `size` queries (none: `part_size`).
     """
-    size = size or part_size(rows)
+    size = size or part_size(rows_at_first(searched, owners))
     for start in range(0, len(queries_QD), size):
-        scores, found = search(queries_QD[start : start + size])
+        scores, found = best_passages(search, queries_QD[start : start + size], owners, searched)
         left_out = None if excluded is None else excluded - start * len(document_ids)
         yield from ranked_tables(scores, found, query_ids.slice(start, size), document_ids, owners, depth, skip, left_out)

@@ -27,17 +27,6 @@ class Ids(Protocol):
     def take(self, wanted: pa.Array) -> pa.Array: ...
 
 
-def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
-    """How many rows to find so that they include `documents` different ones, in the worst case of all passages of each.
-
-    `owners` is sorted, so a document of m passages is two equal numbers m - 1 apart.
-    """
-    most = 1
-    while len(owners) > most and (owners[most:] == owners[:-most]).any():
-        most += 1
-    return documents * most
-
-
 def id_order(ids: pa.Array) -> Ints:
     """The position of every document in the order of ids, [O], which breaks ties."""
     order = pc.sort_indices(ids).to_numpy()

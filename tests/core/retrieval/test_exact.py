@@ -11,7 +11,8 @@ import torch
 
 from tasks.core.retrieval import cpu, ranked
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.retrieval.ranked import MARGIN, id_order, ranked_tables, rows_needed
+from tasks.core.retrieval.passages import best_passages
+from tasks.core.retrieval.ranked import MARGIN, id_order, ranked_tables
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.schemas import RANKED
 
@@ -144,16 +145,10 @@ def test_document_appears_once_by_its_best_passage(depth: int) -> None:
     vectors[owners == 4] = vectors[owners == 4][:1] * 5  # passages that all score alike, and high
     asked = draw.normal(size=(8, 6)).astype(np.float32)
     ids = names("d", 30)
-    scores, rows = exact_search(asked, blocks(vectors, 11, 40), min(len(owners), rows_needed(depth, owners)), CPU)
+    scores, rows = best_passages(lambda queries, k: exact_search(queries, blocks(vectors, 11, 40), k, CPU), asked, owners, depth)
     found = as_lists(ranked_tables(scores, rows, names("q", 8), ids, owners, depth), 8)
     equal(found, brute_force(asked, vectors, owners.tolist(), ids.to_pylist(), depth))
     assert all(len(rows) == min(depth, 30) for rows in found.values())
-
-
-def test_as_many_rows_as_the_longest_documents_have() -> None:
-    assert rows_needed(10, np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)) == 30
-    assert rows_needed(10, np.arange(4, dtype=np.int32)) == 10
-    assert rows_needed(10, np.empty(0, dtype=np.int32)) == 10
 
 
 @pytest.mark.parametrize("skip", [0, 1, 5])

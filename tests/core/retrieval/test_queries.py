@@ -29,11 +29,11 @@ def test_searching_in_parts_gives_the_same_results(held: int, monkeypatch: pytes
     monkeypatch.setattr(queries, "FEWEST", 2)
     parts = []
 
-    def found(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def found(part: np.ndarray, rows: int = 5) -> tuple[np.ndarray, np.ndarray]:
         parts.append(len(part))
-        return exact_search(part, [(0, vectors[:31]), (31, vectors[31:])], 5, torch.device("cpu"))
+        return exact_search(part, [(0, vectors[:31]), (31, vectors[31:])], rows, torch.device("cpu"))
 
-    tables = list(ranked_queries(asked, found, 5, query_ids, ids, owners, 3, 1, excluded))
+    tables = list(ranked_queries(asked, found, query_ids, ids, owners, 5, 3, 1, excluded))
     size = {1: 2, 3 * (5 + MARGIN): 3, 4 * (5 + MARGIN): 4, 9 * (5 + MARGIN): 8, 10**9: 19}[held]
     assert parts == [min(size, 19 - start) for start in range(0, 19, size)]
     table = pa.concat_tables(tables).combine_chunks()

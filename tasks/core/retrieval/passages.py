@@ -1,0 +1,76 @@
+"""Search for documents of several passages (MaxP): as many rows as are needed for each query, its documents' best ones.
+
+Q queries, R rows (a row is a passage of a document), K rows of a query. `owners` [R] has the document of each row, sorted.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.retrieval.ranked import MARGIN, Floats
+from tasks.core.tables.ids import Ints
+
+FIRST = 4  # rows of each wanted document that are searched for at first
+Queries = TypeVar("Queries", bound=Any)  # an array or tensor [Q, D]
+
+
+def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
+    """How many rows to find so that they include `documents` different ones, in the worst case of all passages of each."""
+    most = 1
+    while len(owners) > most and (owners[most:] == owners[:-most]).any():  # m passages are two equal numbers m - 1 apart
+        most += 1
+    return documents * most
+
+
+def rows_at_first(documents: int, owners: npt.NDArray[np.int32]) -> int:
+    """How many rows `best_passages` searches for at first, for `documents` different ones."""
+    return min(FIRST * documents, rows_needed(documents, owners), max(len(owners), documents))
+
+
+def best_passages(
+    search: Callable[[Queries, int], tuple[Floats, Ints]], queries_QD: Queries, owners: npt.NDArray[np.int32], documents: int
+) -> tuple[Floats, Ints]:
+    """The best `documents` different documents of every query, and up to MARGIN more, each by its best row: scores float32 and rows
+    int64 [Q, documents + MARGIN], best first, -inf and -1 where there are fewer.
+
+    `search` returns at least the given number of best rows, in the same form. Queries whose first rows belong to too few documents are
+    searched for again, with twice as many rows each time, until the rows suffice in any case. Where each document has one passage,
+    what `search` returns is returned.
+    """
+    needed = min(rows_needed(documents, owners), len(owners))
+    if needed <= documents:
+        return search(queries_QD, needed)
+    rows = rows_at_first(documents, owners)
+    wanted = min(documents, int(owners[-1]) + 1)
+    scores_QK, rows_QK, enough_Q = first_of_each(*search(queries_QD, rows), owners, documents + MARGIN, rows, wanted)
+    short = np.flatnonzero(~enough_Q)
+    while len(short) and rows < needed:
+        rows = min(2 * rows, needed)
+        scores_QK[short], rows_QK[short], enough = first_of_each(*search(queries_QD[short], rows), owners, documents + MARGIN, rows, wanted)
+        short = short[~enough]
+    return scores_QK, rows_QK
+
+
+def first_of_each(
+    scores_QK: Floats, rows_QK: Ints, owners: npt.NDArray[np.int32], keep: int, asked: int, wanted: int
+) -> tuple[Floats, Ints, npt.NDArray[np.bool_]]:
+    """The first row of each document, [Q, `keep`], and for which queries that is enough [Q]: the first `asked` rows have `wanted`
+    documents, or there are no more rows.
+    """
+    owner_QK = np.where(rows_QK >= 0, owners[np.maximum(rows_QK, 0)], -1)
+    order_QK = np.argsort(owner_QK, axis=1, kind="stable")
+    sorted_QK = np.take_along_axis(owner_QK, order_QK, 1)
+    first_QK = np.zeros(owner_QK.shape, dtype=bool)
+    new_QK = np.ones(owner_QK.shape, dtype=bool)
+    new_QK[:, 1:] = sorted_QK[:, 1:] != sorted_QK[:, :-1]
+    np.put_along_axis(first_QK, order_QK, new_QK & (sorted_QK >= 0), 1)
+    place_QK = np.cumsum(first_QK, axis=1) - 1
+    query, column = np.nonzero(first_QK & (place_QK < keep))
+    kept_scores_QK = np.full((len(rows_QK), keep), -np.inf, dtype=np.float32)
+    kept_rows_QK = np.full((len(rows_QK), keep), -1, dtype=np.int64)
+    place = place_QK[query, column]
+    kept_scores_QK[query, place], kept_rows_QK[query, place] = scores_QK[query, column], rows_QK[query, column]
+    enough_Q = (first_QK[:, :asked].sum(axis=1) >= wanted) | (rows_QK[:, asked - 1] < 0)
+    return kept_scores_QK, kept_rows_QK, enough_Q

@@ -1,0 +1,93 @@
+"""The documents of the best passages: those that sorting all passages gives, however passages are spread over documents."""
+
+import numpy as np
+import pytest
+
+from tasks.core.retrieval.passages import best_passages, first_of_each, rows_at_first, rows_needed
+from tasks.core.retrieval.ranked import MARGIN
+
+
+class Searched:
+    """A search by sorting, that notes how many queries it was asked for, and rows of each."""
+
+    def __init__(self, vectors: np.ndarray, most: int = 10**9) -> None:
+        self.vectors, self.most, self.asked = vectors, most, list[tuple[int, int]]()
+
+    def __call__(self, queries: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        self.asked.append((len(queries), rows))
+        scores = (queries @ self.vectors.T).astype(np.float32)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : min(rows + MARGIN, len(self.vectors))]
+        found = np.take_along_axis(scores, order, 1), order.astype(np.int64)
+        found[0][:, self.most :], found[1][:, self.most :] = -np.inf, -1
+        return found
+
+
+def plainly(queries: np.ndarray, vectors: np.ndarray, owners: np.ndarray, keep: int) -> list[list[int]]:
+    """The best row of each of the first `keep` documents, of every query."""
+    found = []
+    for scores in queries @ vectors.T:
+        best: dict[int, int] = {}
+        for row in np.argsort(-scores, kind="stable").tolist():
+            best.setdefault(int(owners[row]), row)
+        found.append(list(best.values())[:keep])
+    return found
+
+
+@pytest.mark.parametrize("documents", [1, 3, 10, 39, 40, 70])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_sorting_all_passages_gives_the_same_documents(documents: int, crowded: bool) -> None:
+    draw = np.random.default_rng(documents)
+    owners = np.repeat(np.arange(40, dtype=np.int32), draw.integers(1, 30, size=40))
+    vectors = draw.normal(size=(len(owners), 8))
+    if crowded:  # all passages of some documents before any of others
+        vectors = draw.normal(size=(40, 8))[owners] * 5 + 0.01 * vectors
+    queries = draw.normal(size=(25, 8))
+    search = Searched(vectors)
+    scores, rows = best_passages(search, queries, owners, documents)
+    assert rows.shape == scores.shape == (25, documents + MARGIN) and rows.dtype == np.int64 and scores.dtype == np.float32
+    for q, wanted in enumerate(plainly(queries, vectors, owners, documents + MARGIN)):
+        found = rows[q][rows[q] >= 0].tolist()
+        assert len(found) >= min(documents, 40) and found == wanted[: len(found)]
+        np.testing.assert_allclose(scores[q, : len(found)], (queries[q] @ vectors.T)[found], rtol=1e-5)
+        assert (scores[q, len(found) :] == -np.inf).all()
+    assert [count for count, _ in search.asked] == sorted([count for count, _ in search.asked], reverse=True)
+    assert search.asked[0] == (25, rows_at_first(documents, owners))
+    assert len(search.asked) == 1 or crowded or documents in (39, 40, 70)
+    if crowded and documents == 10:
+        assert len(search.asked) > 1
+
+
+def test_one_passage_each_is_one_search_whose_results_are_returned() -> None:
+    vectors, queries = np.random.default_rng(0).normal(size=(30, 4)), np.random.default_rng(1).normal(size=(3, 4))
+    for documents, asked in ((5, 5), (50, 30)):
+        search = Searched(vectors)
+        found = best_passages(search, queries, np.arange(30, dtype=np.int32), documents)
+        assert search.asked == [(3, asked)]
+        np.testing.assert_array_equal(found[1], search(queries, asked)[1])
+
+
+def test_an_index_that_finds_no_more_is_not_asked_again() -> None:
+    draw = np.random.default_rng(0)
+    owners = np.repeat(np.arange(20, dtype=np.int32), 10)
+    search = Searched(draw.normal(size=(200, 4)), most=7)
+    _, rows = best_passages(search, draw.normal(size=(6, 4)), owners, 10)
+    assert search.asked == [(6, 40)]
+    assert all(0 < (found >= 0).sum() <= 7 for found in rows)
+
+
+def test_documents_in_the_margin_do_not_count() -> None:
+    """They are there for ties at the last rank, and may be fewer than their score deserves."""
+    rows = np.array([[0, 1, 2, 5]])
+    owners = np.array([0, 0, 0, 0, 0, 1], dtype=np.int32)
+    *_, enough = first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 4, asked=3, wanted=2)
+    assert not enough[0]
+    scores, found, enough = first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 3, asked=4, wanted=2)
+    assert enough[0] and found.tolist() == [[0, 5, -1]] and scores.tolist() == [[4, 1, -np.inf]]
+
+
+def test_as_many_rows_as_the_longest_documents_have() -> None:
+    owners = np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)
+    assert rows_needed(10, owners) == 30 and rows_at_first(10, owners) == 10
+    assert rows_needed(10, np.arange(4, dtype=np.int32)) == rows_at_first(10, np.arange(4, dtype=np.int32)) == 10
+    assert rows_needed(10, np.empty(0, dtype=np.int32)) == 10
+    assert rows_at_first(10, np.repeat(np.arange(100, dtype=np.int32), 9)) == 40
