@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_STAGES = {"core", "search", "freeze"}  # folders of tasks/ that are no stage of the data
+MEASURING = {"retrieve", "rerank", "rescore", "fuse", "evaluate"}
 OF_THE_FLOW = {"extra"}  # sections that no stage reads
 BY_DIGEST = {"dataset", "encoder"}  # sections whose meaning data/source.json carries
 MODULE = re.compile(r"python -m tasks\.(\w+)")
@@ -119,6 +120,14 @@ def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params
                 name
             )
             assert "data/pseudo" not in cmd
+
+
+@pytest.mark.parametrize("name", [name for name, stage in stages().items() if folder(stage) in MEASURING])
+def test_new_training_queries_change_no_run_and_no_measure(name: str) -> None:
+    of_train = ["data/tokens/queries/train", "data/candidates/train.parquet"]
+    of_train += [f"data/${{queries}}/{kind}/train.parquet" for kind in ("queries", "qrels")]
+    for dep in stages()[name]["deps"]:
+        assert not [path for path in of_train if path == dep or path.startswith(f"{dep}/")], dep
 
 
 def test_every_section_is_tracked_and_every_tracked_key_is_there(repo: Any, params: dict[str, Any]) -> None:
