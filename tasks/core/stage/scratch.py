@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import shutil
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -64,10 +66,30 @@ def _mark(path: Path) -> Path:
 def finish(folder: Path) -> None:
     """Mark a work as done. It is kept until its outs are safe, because a kill may come while DVC caches them."""
     (folder / FINISHED).touch()
+    _flush(folder)
 
 
 def remove_finished(but: Path | None = None) -> None:
     """Remove finished works: all of them (DVC has their outs), or only those of the same kind as `but`, except `but` itself."""
     for mark in list((but.parent if but else ROOT / "scratch").glob(f"*/{FINISHED}" if but else f"*/*/{FINISHED}")):
         if mark.parent != but:
-            shutil.rmtree(mark.parent, ignore_errors=True)
+            with suppress(OSError):
+                _remove(mark.parent)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a finished work, its mark last: after a power failure no part of it may be taken for an unfinished one."""
+    for path in folder.iterdir():
+        if path.name != FINISHED:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _flush(folder)
+    shutil.rmtree(folder)
+
+
+def _flush(folder: Path) -> None:
+    """Make the names in a folder survive a power failure."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

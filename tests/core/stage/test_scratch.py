@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.stage import scratch
 from tasks.core.stage.scratch import KEPT, finish, remove_finished, scratch_folder, seal, sealed
 
 
@@ -26,6 +27,23 @@ def test_a_finished_work_stays_until_its_outs_are_safe() -> None:
     assert (done / "checkpoint").exists(), "a re-run resumes from it: a kill came before DVC had its outs"
     remove_finished()
     assert (done.exists(), other.exists()) == (False, True)
+
+
+def test_a_removal_that_is_cut_short_is_ended_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = scratch_folder("train-star", "a" * 40)
+    (done / "curves").mkdir()
+    (done / "checkpoint").touch()
+    finish(done)
+
+    def fail(_: Path) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scratch, "_flush", fail)
+        remove_finished()
+    assert [path.name for path in done.iterdir()] == [scratch.FINISHED], "its mark is the last to go"
+    remove_finished()
+    assert not done.exists()
 
 
 def test_a_finished_work_is_replaced_by_another_of_its_kind() -> None:
