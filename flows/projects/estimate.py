@@ -15,6 +15,8 @@ from flows.parameters.checks import check_file
 from flows.process.display import clock
 from flows.repository.lock import read_lock
 from flows.results.sizes import STATS, Size, size_of, work
+from tasks.core.models.folder import read_shape
+from tasks.core.models.layers import last_width
 from tasks.core.sources.datasets import encoder_files, parse_encoder
 from tasks.core.stage.errors import UserError
 from tasks.params import Parameters
@@ -100,9 +102,10 @@ def disk_line(size: Size, parameters: Parameters, encoder: Path | None) -> str:
     if encoder is None or not (encoder / "config.json").is_file():
         return "disk of the first run: unknown before the encoder is here"
     config = json.loads((encoder / "config.json").read_text(encoding="utf-8"))
-    width = parameters.base.width or config.get("hidden_size")
-    if not isinstance(width, int):
+    hidden, shape = config.get("hidden_size"), read_shape(encoder)
+    if not isinstance(hidden, int):
         return "disk of the first run: unknown, as config.json of the encoder names no hidden_size"
+    width = parameters.base.width or shape.width or last_width(shape.layers, hidden * len(shape.pooling.split("+")))
     weights = sum(path.stat().st_size for path in encoder_files(parse_encoder(parameters.encoder.source)) if path.suffix == ".safetensors")
     rounds = parameters.rounds.values()
     passages = min(parameters.tokenize.passages, max(1, round(size.tokens / parameters.tokenize.document_length)))

@@ -20,7 +20,7 @@ from tasks.params import Parameters
 
 FOLDER = Path(".retemper/environments")
 # Artifacts depend on their arithmetic or text processing.
-LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "peft")
+LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "openvino", "peft")
 NOTED_BY = "tasks.core.stage.devices"  # RECORD names the stage's file
 SECTIONS = {"train": "rounds", "reranker": "rerankers", "retrieve_adore": "retrieve"}  # of params.yaml, where a stage has another name
 RECORD = "RETEMPER_RECORD"  # as in NOTED_BY, which imports torch

@@ -18,7 +18,7 @@ from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
 from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.retrieval.passages import best_passages
+from tasks.core.retrieval.passages import best_passages, rows_needed
 from tasks.core.retrieval.ranked import QUERY_BLOCK
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
@@ -42,10 +42,11 @@ class Corpus:
     owners: npt.NDArray[np.int32]  # [R]
     place: Ints  # [O] of documents in the order of ids
     depth: int  # documents of a list, at most all
+    rows: int  # that hold as many documents in any case
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
-        scores, rows = best_passages(partial(searched, self.documents), queries_BD, self.owners, self.depth)
+        scores, rows = best_passages(partial(searched, self.documents), queries_BD, self.owners, self.depth, self.rows)
         return best_documents(scores, rows, self.owners, self.place, self.depth)
 
     def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
@@ -71,7 +72,7 @@ class Corpus:
 def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Corpus:
     """A corpus whose lists have `depth` documents, or all if there are fewer."""
     depth = min(depth, len(place))
-    return Corpus(documents, owners, place, depth)
+    return Corpus(documents, owners, place, depth, rows_needed(depth, owners))
 
 
 def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK: Ints, params: QuerySide) -> torch.Tensor:

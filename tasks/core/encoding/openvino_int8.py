@@ -17,8 +17,7 @@ Shapes: B rows, L tokens of the longest row, T tokens of a batch (and a few of p
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from queue import SimpleQueue
 from typing import Any
 
@@ -36,12 +35,16 @@ SMOOTHING = 0.75  # of .5, .75, and .95 the closest to float32 on MiniLM
 LEVELS = 256  # of activations; weights have one less, so that they are symmetric
 SMALLEST = 1e-5
 MASKED = -1e9
+PAD = 16  # tokens: OpenVINO keeps what it compiled for each length
 GELU = {"gelu": "ERF", "gelu_new": "TANH", "gelu_pytorch_tanh": "TANH"}  # torch's and transformers' names, and OpenVINO's
 
 
 def installed() -> str:
     """Which OpenVINO there is, in words; empty if none."""
-    return f"OpenVINO {version('openvino')}" if find_spec("openvino") else ""
+    try:
+        return f"OpenVINO {version('openvino')}"
+    except PackageNotFoundError:
+        return ""
 
 
 def has_graph(transformer: Any) -> bool:
@@ -132,7 +135,8 @@ def openvino_layers(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tenso
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
         row_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
         place_T = np.arange(len(row_T)) - np.repeat(np.cumsum(lengths_B) - lengths_B, lengths_B)
-        x_BLH = np.zeros((len(lengths_B), int(lengths_B[0]), x_TH.shape[1]), dtype=np.float32)
+        longest = -(-int(lengths_B[0]) // PAD) * PAD
+        x_BLH = np.zeros((len(lengths_B), longest, x_TH.shape[1]), dtype=np.float32)
         x_BLH[row_T, place_T] = x_TH[: len(row_T)].float().numpy()
         masked_BL = np.arange(x_BLH.shape[1]) >= lengths_B[:, None]
         out_TH = np.zeros((len(x_TH), x_TH.shape[1]), dtype=np.float32)

@@ -23,6 +23,7 @@ from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
+from tasks.core.stage.devices import compute_dtype
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
@@ -96,9 +97,11 @@ def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> 
     """What multiplies in 8-bit integers here, in words, and the layers of `encoder` (float32, eval mode) in them; None if nothing does."""
     if device.type != "cpu" or not has_int8_layers() or Packed.of(encoder, device) is None:
         return None
+    others = "bf16" if compute_dtype(device, "bf16") == torch.bfloat16 else "fp32"  # where layers are not quantized
     if (engine := openvino_int8.installed()) and openvino_int8.has_graph(encoder.transformer):
-        return f"int8, {engine}", openvino_int8.openvino_layers(encoder.transformer, *openvino_int8.random_texts(tokenizer))
-    return "int8", int8_layers(encoder.transformer)
+        layers = openvino_int8.openvino_layers(encoder.transformer, *openvino_int8.random_texts(tokenizer))
+        return f"int8 and {others}, {engine}", layers
+    return f"int8 and {others}", int8_layers(encoder.transformer)
 
 
 def plain_layers(transformer: Any) -> Layers:

@@ -3,13 +3,13 @@
 Q queries, R rows (a row is a passage of a document), K rows of a query. `owners` [R] has the document of each row, sorted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.retrieval.ranked import MARGIN, Floats
+from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.tables.ids import Ints
 
 FIRST = 4  # rows of each wanted document that are searched for at first
@@ -30,27 +30,40 @@ def rows_at_first(documents: int, owners: npt.NDArray[np.int32]) -> int:
 
 
 def best_passages(
-    search: Callable[[Queries, int], tuple[Floats, Ints]], queries_QD: Queries, owners: npt.NDArray[np.int32], documents: int
+    search: Callable[[Queries, int], tuple[Floats, Ints]],
+    queries_QD: Queries,
+    owners: npt.NDArray[np.int32],
+    documents: int,
+    needed: int | None = None,
 ) -> tuple[Floats, Ints]:
     """The best `documents` different documents of every query, and up to MARGIN more, each by its best row: scores float32 and rows
     int64 [Q, documents + MARGIN], best first, -inf and -1 where there are fewer.
 
     `search` returns at least the given number of best rows, in the same form. Queries whose first rows belong to too few documents are
-    searched for again, with twice as many rows each time, until the rows suffice in any case. Where each document has one passage,
-    what `search` returns is returned.
+    searched for again, with twice as many rows each time, until the rows suffice in any case (`needed`, that of `rows_needed`). No
+    search has more results than the first. Where each document has one passage, what `search` returns is returned.
     """
-    needed = min(rows_needed(documents, owners), len(owners))
+    needed = min(rows_needed(documents, owners) if needed is None else needed, len(owners))
     if needed <= documents:
         return search(queries_QD, needed)
-    rows = rows_at_first(documents, owners)
-    wanted = min(documents, int(owners[-1]) + 1)
-    scores_QK, rows_QK, enough_Q = first_of_each(*search(queries_QD, rows), owners, documents + MARGIN, rows, wanted)
+    rows = first = min(FIRST * documents, needed)
+    keep, wanted = documents + MARGIN, min(documents, int(owners[-1]) + 1)
+    scores_QK, rows_QK, enough_Q = first_of_each(*search(queries_QD, rows), owners, keep, rows, wanted)
     short = np.flatnonzero(~enough_Q)
     while len(short) and rows < needed:
         rows = min(2 * rows, needed)
-        scores_QK[short], rows_QK[short], enough = first_of_each(*search(queries_QD[short], rows), owners, documents + MARGIN, rows, wanted)
-        short = short[~enough]
+        again = []
+        for part in _parts(short, max(1, min(len(rows_QK), QUERY_BLOCK) * first // rows)):
+            scores_QK[part], rows_QK[part], enough_Q = first_of_each(*search(queries_QD[part], rows), owners, keep, rows, wanted)
+            again.append(part[~enough_Q])
+        short = np.concatenate(again)
     return scores_QK, rows_QK
+
+
+def _parts(queries: Ints, most: int) -> Iterator[Ints]:
+    """`queries` (sorted) in parts of at most `most`, none over a border of QUERY_BLOCK: the same in any larger set of queries."""
+    for block in np.split(queries, np.flatnonzero(np.diff(queries // QUERY_BLOCK)) + 1):
+        yield from np.array_split(block, -(-len(block) // most))
 
 
 def first_of_each(
