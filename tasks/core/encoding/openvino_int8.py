@@ -1,14 +1,13 @@
-"""The layers of an encoder built like BERT as a graph of OpenVINO (extra `openvino`) in 8-bit integers: where that is installed, the
-fastest arithmetic of CPUs with VNNI.
+"""The layers of an encoder built like BERT as a graph of OpenVINO (extra `openvino`) in 8-bit integers, for CPUs with VNNI.
 
     m_K = max |x_K|,  v_K = max |w_K|                 each channel of a linear layer's inputs, over CALIBRATION_ROWS; of its weights
     s_K = m_K^a / v_K^(1 - a),  a = SMOOTHING         (SmoothQuant, arXiv:2211.10438, Eq. 4)
     x / s_K ~ (u - z) (high - low) / 255              activations: unsigned, one scale for all tokens, fixed by calibration
     w s_K ~ t_N v,  t_N = max |w_N s| / 127           weights: signed, a scale for each output
 
-Activations have a fixed scale, so none is looked for while encoding. It takes outliers of a few channels, which every BERT has, off the
-other channels by moving them to the weights. Texts for calibration are random words of the tokenizer's own vocabulary: vectors depend on
-the encoder and not on the corpus, so encoded shards stay valid as a corpus grows.
+A fixed scale takes no time while encoding. Outliers in a few channels, which every BERT has, would leave little of it to the others, so
+part of them is moved to the weights. Texts for calibration are random words of the tokenizer's own vocabulary: vectors depend on the
+encoder and not on the corpus, so encoded shards stay valid as a corpus grows.
 Attention, softmax, norms, and residuals are not quantized.
 
 Shapes: B rows, L tokens of the longest row, T tokens of a batch (and a few of padding), K inputs, N outputs, H hidden width, A heads.
