@@ -54,17 +54,7 @@ class Packed:
         known = config.model_type in FIRST_POSITION and hasattr(transformer, "encoder") and not config.is_decoder
         if not known or encoder.shape.pooling not in ("cls", "mean") or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
-        if layers is not None:
-            pass
-        elif device.type != "cpu":
-            if not has_varlen_layers(transformer, device):
-                return None
-            layers = varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer])
-        elif transformer.dtype == torch.float32:
-            layers = plain_layers(transformer)
-        elif transformer.dtype == torch.bfloat16 and has_fused_layers():
-            layers = fused_layers(transformer)
-        else:
+        if (layers := layers or _own_layers(transformer, device)) is None:
             return None
         first = FIRST_POSITION[config.model_type]
         return cls(encoder, config.pad_token_id + 1 if first is None else first, layers)
@@ -102,6 +92,17 @@ def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> 
         layers = openvino_int8.openvino_layers(encoder.transformer, *openvino_int8.random_texts(tokenizer))
         return f"int8 and {others}, {engine}", layers
     return f"int8 and {others}", int8_layers(encoder.transformer)
+
+
+def _own_layers(transformer: Any, device: torch.device) -> Layers | None:
+    """The layers in the transformer's dtype on `device`; None where there is no way to run them packed."""
+    if device.type != "cpu":
+        if not has_varlen_layers(transformer, device):
+            return None
+        return varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer])
+    if transformer.dtype == torch.float32:
+        return plain_layers(transformer)
+    return fused_layers(transformer) if transformer.dtype == torch.bfloat16 and has_fused_layers() else None
 
 
 def plain_layers(transformer: Any) -> Layers:

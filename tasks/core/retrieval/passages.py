@@ -26,7 +26,7 @@ def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
 
 def rows_at_first(documents: int, owners: npt.NDArray[np.int32]) -> int:
     """How many rows `best_passages` searches for at first, for `documents` different ones."""
-    return min(FIRST * documents, rows_needed(documents, owners), max(len(owners), documents))
+    return min(FIRST * documents, rows_needed(documents, owners))
 
 
 def best_passages(

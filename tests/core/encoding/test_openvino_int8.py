@@ -140,9 +140,11 @@ def test_ranges_are_those_of_what_the_layers_are_given(tower: Encoder, tokenizer
     ids, mask = random_texts(tokenizer)
     assert len(ids) == 128 and ids.shape[1] <= 64 and (ids[:, 0] == tokenizer.cls_token_id).all()
     assert torch.equal(ids, random_texts(tokenizer)[0])
-    seen, first = ranges(tower.transformer, ids[:20], mask[:20]), tower.transformer.encoder.layer[0].attention.self.query
+    padded = tokenizer(["one", "a longer text of eight or nine words"] * 6, padding=True, return_tensors="pt")
+    ids, mask = padded["input_ids"], padded["attention_mask"]
+    seen, first = ranges(tower.transformer, ids, mask), tower.transformer.encoder.layer[0].attention.self.query
     with torch.inference_mode():
-        x_TH = tower.transformer.embeddings(input_ids=ids[:20])[mask[:20].bool()]
+        x_TH = tower.transformer.embeddings(input_ids=ids)[mask.bool()]
     np.testing.assert_allclose(seen[first].low_K, x_TH.amin(0), atol=1e-5)
     np.testing.assert_allclose(seen[first].high_K, x_TH.amax(0), atol=1e-5)
     assert len(seen) == 6 * len(tower.transformer.encoder.layer), "all linear layers, and not the pooler's"

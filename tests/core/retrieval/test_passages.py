@@ -1,5 +1,7 @@
 """The documents of the best passages: those that sorting all passages gives, however passages are spread over documents."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,11 @@ def test_sorting_all_passages_gives_the_same_documents(documents: int, crowded: 
         assert (scores[q, len(found) :] == -np.inf).all()
     assert max(count * asked for count, asked in search.asked) == 25 * search.asked[0][1], "no search has more results than the first"
     assert search.asked[0] == (25, rows_at_first(documents, owners))
+    levels = sorted({asked for _, asked in search.asked})
+    order = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")
+    for before, asked in pairwise(levels):  # again for those queries whose rows had too few documents, and for no other
+        few = [q for q in range(25) if len(set(owners[order[q, :before]].tolist())) < min(documents, 40)]
+        assert sum(count for count, rows_asked in search.asked if rows_asked == asked) == len(few)
     assert len(search.asked) == 1 or crowded or documents in (39, 40, 70)
     if crowded and documents == 10:
         assert len(search.asked) > 1
@@ -99,11 +106,12 @@ def test_documents_in_the_margin_do_not_count() -> None:
     assert not enough[0]
     scores, found, enough = first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 3, asked=4, wanted=2)
     assert enough[0] and found.tolist() == [[0, 5, -1]] and scores.tolist() == [[4, 1, -np.inf]]
+    assert first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 2, asked=4, wanted=2)[1].tolist() == [[0, 5]]
 
 
 def test_as_many_rows_as_the_longest_documents_have() -> None:
     owners = np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)
-    assert rows_needed(10, owners) == 30 and rows_at_first(10, owners) == 10
+    assert rows_needed(10, owners) == 30 and rows_at_first(10, owners) == 30
     assert rows_needed(10, np.arange(4, dtype=np.int32)) == rows_at_first(10, np.arange(4, dtype=np.int32)) == 10
     assert rows_needed(10, np.empty(0, dtype=np.int32)) == 10
     assert rows_at_first(10, np.repeat(np.arange(100, dtype=np.int32), 9)) == 40
