@@ -8,7 +8,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	$$p -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) or v[:3] == (3, 14, 1))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 # Test files run beside one another, in the order of tests/conftest.py; each file in one process.
-BESIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A test process that dies ends there and names its test: xdist would wait for ever for the tests of one that it replaced.
+BESIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 MADE_OF := pyproject.toml constraints.txt
 # Both packages of faiss write into one folder: the other one goes first, and its set-up is then no longer ready.

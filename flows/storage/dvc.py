@@ -17,7 +17,17 @@ from typing import Any
 from flows.repository.lock import entry_digest, read_lock
 from flows.storage import makings
 from flows.storage.cache import listing, object_path
-from flows.storage.patches import RUN, by_content, durably, in_turn, read_once, runs_by_listing, runs_on_demand, verify_downloads
+from flows.storage.patches import (
+    RUN,
+    by_content,
+    durably,
+    in_turn,
+    read_once,
+    runs_by_listing,
+    runs_on_demand,
+    tell_of_the_disk,
+    verify_downloads,
+)
 from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from flows.storage.small_files import Place, copy
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
@@ -165,6 +175,7 @@ def main(arguments: list[str]) -> int:
             return 1
     by_content()
     durably()
+    tell_of_the_disk()
     command, *stages = arguments
     corrupt: list[Download] = []
     if command in ("pull", "repro-pull"):

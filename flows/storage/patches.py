@@ -16,6 +16,7 @@ from typing import Any
 
 from flows.storage.remote import Download, md5
 from flows.storage.small_files import Place, copy
+from tasks.core.stage.errors import disk_words
 from tasks.core.stage.files import new_file
 
 RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
@@ -89,6 +90,37 @@ def durably() -> None:
     setattr(_common, "_dump_data", dump)  # noqa: B010
     setattr(_yaml, "_dump_data", dump)  # noqa: B010
     setattr(LocalHashFileDB, "protect", flush_and_protect)  # noqa: B010
+
+
+def tell_of_the_disk() -> None:
+    """From now on, a full or failing disk while this process links or copies an object into the folder is told as the system tells it.
+
+    DVC takes it for a type of link that the disk does not know, and reports "No possible cache link types".
+    """
+    from dvc_data.hashfile.checkout import Link, LinkError
+    from dvc_objects.fs import generic
+
+    link = Link.__call__
+
+    def link_or_tell(self: Any, *rest: Any, **named: Any) -> None:
+        try:
+            link(self, *rest, **named)
+        except LinkError as error:
+            if disk_words(str(error.__cause__))[0]:
+                raise error.__cause__ from None  # type: ignore[misc]
+            raise
+
+    def test_or_tell(kind: str, from_fs: Any, from_file: Any, to_fs: Any, to_file: Any) -> bool:
+        try:
+            generic._try_links([kind], from_fs, from_file, to_fs, to_file)
+        except OSError as error:
+            if disk_words(str(error))[0]:
+                raise
+            return False
+        return bool(getattr(to_fs, f"is_{kind}", lambda _: True)(to_file))
+
+    setattr(Link, "__call__", link_or_tell)  # noqa: B010 - mypy forbids the plain form
+    setattr(generic, "_test_link", test_or_tell)  # noqa: B010
 
 
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPLACED = {
     "dvc_data.hashfile.db.local:LocalHashFileDB.check": ["self", "oid", "check_hash", "_info"],
     "dvc_data.hashfile.db.local:LocalHashFileDB.protect": ["self", "path"],
@@ -164,3 +166,41 @@ def test_a_stage_asks_for_its_own_runs_where_none_is_here(tmp_path: Path) -> Non
     assert found == [{"cmd": "ours"}, None, {"cmd": "theirs"}, {"cmd": "theirs"}], "ours; the remote has none; it has one; that one is here"
     assert asked == [f"runs/ab/{'ab' * 32}"] * 2
     assert pulled == [], "not all that was ever recorded"
+
+
+NO_LINK = """
+import errno, os, sys
+from pathlib import Path
+from dvc.cli import main
+from dvc_objects.fs import generic
+from dvc_objects.fs.local import LocalFileSystem
+from flows.storage.patches import tell_of_the_disk
+
+main(["init", "--quiet", "--no-scm"])
+Path("dvc.yaml").write_text("stages: {a: {cmd: echo one > out, outs: [out]}}")
+tell_of_the_disk()
+code, after = getattr(errno, sys.argv[1]), int(sys.argv[2])
+put, calls = LocalFileSystem.put_file, []
+def fail(self, source, target, **named):
+    calls.append(target)
+    if len(calls) > after:
+        raise OSError(code, os.strerror(code), str(target))
+    return put(self, source, target, **named)
+def no_reflink(*_):
+    raise OSError(errno.ENOTSUP, "no reflink")
+LocalFileSystem.put_file, LocalFileSystem.reflink = fail, no_reflink
+status = main(["repro", "a"])
+print(len(calls))
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("code", ["EIO", "ENOSPC", "ENOTSUP"])
+@pytest.mark.parametrize("after", [1, 2], ids=["the test file", "the out"])
+def test_a_disk_that_fails_at_a_link_is_told_as_that(tmp_path: Path, code: str, after: int) -> None:
+    """Found by benchmarks/faults.py: EIO while DVC tried which links there are."""
+    done = subprocess.run([sys.executable, "-c", NO_LINK, code, str(after)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    told = {"EIO": "Input/output error", "ENOSPC": "No space left on device", "ENOTSUP": "No possible cache link types"}[code]
+    assert done.returncode == 255
+    assert done.stdout.splitlines()[-1] == str(after + 1), "the one that failed was the last"
+    assert told in next(line for line in done.stderr.splitlines() if line.startswith("ERROR: ")), done.stderr
