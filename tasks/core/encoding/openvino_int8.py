@@ -15,7 +15,7 @@ Shapes: B rows, L tokens of the longest row, T tokens of a batch (and a few of p
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from queue import SimpleQueue
 from typing import Any
@@ -117,8 +117,6 @@ def openvino_layers(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tenso
     """The layers of `transformer` (float32, eval mode), calibrated on texts: embeddings [T, H] of rows of some lengths [B], which must
     not increase, to last hidden states [T, H]. As many threads as torch has may call it at once, with the same bits.
     """
-    import openvino
-
     threads = torch.get_num_threads()
     settings = {
         "NUM_STREAMS": threads,
@@ -126,7 +124,7 @@ def openvino_layers(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tenso
         "ENABLE_CPU_PINNING": False,  # other workers have the other cores
         "INFERENCE_PRECISION_HINT": "bf16" if compute_dtype(torch.device("cpu"), "bf16") == torch.bfloat16 else "f32",
     }
-    compiled = openvino.Core().compile_model(_graph(transformer, ranges(transformer, ids_BL, mask_BL)), "CPU", settings)
+    compiled = _core().compile_model(_graph(transformer, ranges(transformer, ids_BL, mask_BL)), "CPU", settings)
     free: SimpleQueue[Any] = SimpleQueue()
     for _ in range(threads):
         free.put(compiled.create_infer_request())
@@ -148,6 +146,18 @@ def openvino_layers(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tenso
         return torch.from_numpy(out_TH)
 
     return forward
+
+
+@cache
+def _core() -> Any:
+    """OpenVINO's runtime, kept until the process ends.
+
+    It gives the thread that starts it another stack for signals, and frees that with itself. Where another thread dropped the last
+    reference, the first was left with a stack that is gone: its next signal was a segmentation fault.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 def _graph(transformer: Any, seen: Mapping[nn.Module, Range]) -> Any:

@@ -1,5 +1,7 @@
 """OpenVINO's quantized layers: against the same sums written plainly, and whole encoders against float32."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
@@ -192,3 +194,30 @@ def test_other_activations(activation: str, module: nn.Module, tower: Encoder, t
 def test_an_activation_that_is_not_known(tower: Encoder) -> None:
     tower.transformer.config.hidden_act = "mish"
     assert not has_graph(tower.transformer)
+
+
+SIGNAL = """
+import faulthandler, signal, sys, threading
+import numpy as np, torch
+from pathlib import Path
+from tasks.core.encoding.openvino_int8 import openvino_layers, random_texts
+from tasks.core.models.bi_encoder import load_towers
+from tasks.core.text.tokenizer import load_tokenizer
+
+faulthandler.enable()  # Python's own stack for signals
+folder = Path(sys.argv[1])
+transformer = load_towers(folder).document.transformer
+held = [openvino_layers(transformer, *random_texts(load_tokenizer(folder)))]
+held[0](torch.zeros(4, transformer.config.hidden_size), np.array([4]))
+last = threading.Thread(target=held.clear)
+last.start()
+last.join()
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_a_signal_is_handled_after_a_thread_dropped_the_layers(tiny_encoder: Path) -> None:
+    """It was a segmentation fault: a stopped stage died without tidying up."""
+    done = subprocess.run([sys.executable, "-c", SIGNAL, str(tiny_encoder)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr[-500:]
