@@ -382,7 +382,7 @@ DIGESTS: dict[tuple[int, ...], str] = {}
 
 
 def content_digest(file: Path) -> str:
-    """SHA-256 of a file, read once for all its links: anew where size or time of writing are others."""
+    """SHA-256 of a file, read once for all its links; again where size or time of writing are others."""
     status = file.stat()
     key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     if key not in DIGESTS:
@@ -543,7 +543,7 @@ def small_project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: TinyCor
     os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
     made = made_once(tmp_path_factory, "small", lambda folder: _run_small_project(folder, tiny_corpus, checkout))
     folder = tmp_path_factory.mktemp("finished") / "project"
-    shutil.copytree(made / "project", folder, symlinks=True)  # no links across processes: each would date all of a file's names anew
+    shutil.copytree(made / "project", folder, symlinks=True)  # no links across processes: each would date all of a file's names again
     return Small(folder, *json.loads((made / "stages.json").read_text()))
 
 

@@ -275,7 +275,7 @@ def edited(folder: Path, file: Path, text: str) -> set[str]:
 
 
 class Cosmetic(ast.NodeTransformer):
-    """Other docstrings, other words in what is shown or raised, other annotations of functions; `ast.unparse` formats anew."""
+    """Other docstrings, other words in what is shown or raised, other annotations of functions; `ast.unparse` formats them again."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)

@@ -14,7 +14,7 @@ REPO = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 
 
 def check(repo: str) -> None:
-    """UserError, before anything is exported, for a name that is none, or where there is no token."""
+    """UserError, before anything is exported, for an invalid name, or where there is no token."""
     if not REPO.fullmatch(repo):
         raise Invalid(f"--push-to-hub {repo}: expected OWNER/NAME")
     if not os.environ.get(TOKEN):

@@ -110,13 +110,14 @@ def tell_of_the_disk() -> None:
                 raise error.__cause__ from None  # type: ignore[misc]
             raise
 
-    def test_or_tell(kind: str, from_fs: Any, from_file: Any, to_fs: Any, to_file: Any) -> bool:
+    def test_or_tell(kind: str, *places: Any) -> bool:  # where from, and where to: a file system and a path each
         try:
-            generic._try_links([kind], from_fs, from_file, to_fs, to_file)
+            generic._try_links([kind], *places)
         except OSError as error:
             if disk_words(str(error))[0]:
                 raise
             return False
+        *_, to_fs, to_file = places
         return bool(getattr(to_fs, f"is_{kind}", lambda _: True)(to_file))
 
     setattr(Link, "__call__", link_or_tell)  # noqa: B010 - mypy forbids the plain form

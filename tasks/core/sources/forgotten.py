@@ -25,7 +25,7 @@ def mark(kind: str, record: str) -> str:
 
 
 def read_marks(path: Path = FILE) -> dict[str, Kind]:
-    """The marks of the list, with their kinds; none where there is no list. UserError for a line that is none of its lines."""
+    """The marks of the list, with their kinds; none where there is no list. UserError for an invalid line."""
     found: dict[str, Kind] = {}
     if not path.exists():
         return found

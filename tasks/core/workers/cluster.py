@@ -180,7 +180,7 @@ class Cluster:
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
         run = Run(function, iter(pieces), AHEAD * self.count)
-        put = [self._ray.put(function)]  # in a list: else Ray would load it anew for each piece
+        put = [self._ray.put(function)]  # in a list: else Ray would load it again for each piece
         work = self._ray.remote(**self._settings)(_work)
         running: dict[Any, int] = {}
         try:
