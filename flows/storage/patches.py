@@ -57,13 +57,21 @@ def durably() -> None:
 
     DVC writes dvc.lock in place, so a kill or a full disk truncates it: it is now replaced by one rename, like the run cache's entries.
     An object is flushed before it becomes read-only, which is how DVC marks what it need not read again. Cost: one fsync per new object.
+    Where a disk has no reflinks, DVC creates each object empty before it copies it: now under a temporary name.
     Of the run cache, only whole entries are read: DVC fails on an empty folder, and takes a killed process's half of an entry for one.
     """
     from dvc.stage.cache import StageCache, _get_stage_hash
     from dvc.utils.serialize import _common, _yaml
     from dvc_data.hashfile.db.local import LocalHashFileDB
+    from dvc_objects.fs import system, utils
 
     protect: Callable[[Any, str], None] = LocalHashFileDB.protect
+    reflink: Callable[[str, str], None] = system.reflink
+
+    def reflink_whole(source: str, target: str) -> None:
+        temporary = Path(target).with_name(utils.tmp_fname())
+        reflink(source, str(temporary))
+        temporary.replace(target)
 
     def dump(path: Any, data: Any, dumper: Callable[..., Any], *, fs: Any = None, **named: Any) -> None:  # noqa: ARG001 - a local one
         place = Path(path).resolve()
@@ -90,6 +98,7 @@ def durably() -> None:
     setattr(_common, "_dump_data", dump)  # noqa: B010
     setattr(_yaml, "_dump_data", dump)  # noqa: B010
     setattr(LocalHashFileDB, "protect", flush_and_protect)  # noqa: B010
+    setattr(system, "reflink", reflink_whole)  # noqa: B010
 
 
 def tell_of_the_disk() -> None:

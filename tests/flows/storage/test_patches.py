@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.repository.leftovers import OF_DVC
+
 REPLACED = {
     "dvc_data.hashfile.db.local:LocalHashFileDB.check": ["self", "oid", "check_hash", "_info"],
     "dvc_data.hashfile.db.local:LocalHashFileDB.protect": ["self", "path"],
@@ -166,6 +168,51 @@ def test_a_stage_asks_for_its_own_runs_where_none_is_here(tmp_path: Path) -> Non
     assert found == [{"cmd": "ours"}, None, {"cmd": "theirs"}, {"cmd": "theirs"}], "ours; the remote has none; it has one; that one is here"
     assert asked == [f"runs/ab/{'ab' * 32}"] * 2
     assert pulled == [], "not all that was ever recorded"
+
+
+REFLINK = """
+import errno, json, os
+from pathlib import Path
+from dvc_objects.fs import system
+from dvc_objects.fs.local import LocalFileSystem
+from flows.storage.patches import durably
+
+durably()
+disk, found = LocalFileSystem(), []
+Path("source").write_text("whole")
+def refuse(*_):
+    raise OSError(errno.EOPNOTSUPP, "no reflinks here")
+def kill(path):
+    found.append(sorted(os.listdir("cache")))
+    raise KeyboardInterrupt
+Path("cache").mkdir()
+system.fcntl.ioctl, unlink, system.os.unlink = refuse, os.unlink, kill
+try:
+    disk.reflink("source", "cache/object")
+except KeyboardInterrupt:
+    found.append(sorted(os.listdir("cache")))
+system.os.unlink = unlink
+for clone in (refuse, lambda target, _, source: os.sendfile(target, source, 0, 99)):
+    system.fcntl.ioctl = clone
+    try:
+        disk.reflink("source", "cache/other")
+    except OSError as error:
+        found.append(error.errno == errno.EOPNOTSUPP)
+print(json.dumps([found, Path("cache/other").read_text(), len(os.listdir("cache"))]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="DVC clones by another call elsewhere")
+def test_a_kill_while_a_disk_refuses_a_reflink_leaves_no_empty_object(tmp_path: Path) -> None:
+    """Found by benchmarks/faults.py: an empty object under its final name."""
+    done = subprocess.run([sys.executable, "-c", REFLINK], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (at_kill, after, refused), text, left = json.loads(done.stdout)
+    assert at_kill == after
+    assert all(OF_DVC.fullmatch(name) for name in after), "which the next run removes"
+    assert len(after) == 1
+    assert (refused, text) == (True, "whole")
+    assert left == 2, "what was killed, and the object"
 
 
 NO_LINK = """
