@@ -47,7 +47,7 @@ def remove_unfinished(outs: Iterable[Path]) -> None:
 
     The next attempt would, but a cached stage is not attempted again.
     """
-    places = set()
+    places = {RECORDS}
     for out in outs:
         half = partial(out)
         shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def remove_unfinished(outs: Iterable[Path]) -> None:
 
 def unfinished_copies(cache: Path) -> list[Path]:
     """What killed processes left half-written in a cache; while a run is in progress, also what it is writing."""
-    folders = ("files/md5", "files/md5/*", "runs/*/*", "made/*")
+    folders = (".", "files/md5", "files/md5/*", "runs/*/*", "made/*")
     found = [path for folder in folders for path in cache.glob(f"{folder}/.*") if path.is_file()]
     return sorted(path for path in found if OF_DVC.fullmatch(path.name) or path.name.endswith((".json.partial", ".tmp.partial")))
 

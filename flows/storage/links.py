@@ -1,11 +1,10 @@
 """One copy on disk: how DVC puts a cached file into data/, by a link that needs no room where the file system has one."""
 
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from flows.repository.leftovers import RECORDS
 from flows.storage.cache import cache_of
 
 COPY = "copy"
@@ -38,18 +37,23 @@ def choose(project: Path) -> str:
 
 def _first(kinds: list[str], cache: Path, project: Path) -> str:
     from dvc_objects.fs.system import hardlink, reflink, symlink
+    from dvc_objects.fs.utils import tmp_fname
 
     ways: dict[str, Callable[[str, str], None]] = {"reflink": reflink, "hardlink": hardlink, "symlink": symlink}
-    place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
-    with (
-        suppress(OSError),
-        tempfile.TemporaryDirectory(dir=place, prefix=".link") as there,
-        tempfile.TemporaryDirectory(dir=project, prefix=".link") as here,
-    ):
-        (Path(there) / "file").write_bytes(b"x")
-        for way in kinds:
-            if way in ways:
-                with suppress(OSError, NotImplementedError):
-                    ways[way](os.path.join(there, "file"), os.path.join(here, way))  # noqa: PTH118 - DVC wants strings
-                    return way
+    records = project / RECORDS
+    with suppress(OSError):
+        for folder in (records, *([cache] if cache.is_relative_to(project) else [])):
+            folder.mkdir(parents=True, exist_ok=True)
+        place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
+        there, here = place / tmp_fname(), records / tmp_fname()  # named as DVC's, which the next run removes
+        try:
+            there.write_bytes(b"x")
+            for way in kinds:
+                if way in ways:
+                    with suppress(OSError, NotImplementedError):
+                        ways[way](str(there), str(here))
+                        return way
+        finally:
+            for path in (there, here):
+                path.unlink(missing_ok=True)
     return COPY

@@ -29,7 +29,13 @@ def test_the_first_type_that_works(project: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(system, "hardlink", refuse)
     assert links.kind(project) == "copy"
     assert links.choose(project).startswith("disk: two copies of each artifact")
-    assert sorted(path.name for path in project.iterdir()) == [".dvc"]
+    assert sorted(str(path.relative_to(project)) for path in project.rglob("*")) == [
+        ".dvc",
+        ".dvc/cache",
+        ".dvc/config",
+        ".dvc/config.local",
+        ".retemper",
+    ]
 
 
 def test_links_are_tried_between_the_cache_and_the_project(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
