@@ -53,7 +53,7 @@ def remove_unfinished(outs: Iterable[Path]) -> None:
         shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
         places.add(out.parent)
     found = [path for place in places for path in place.glob(".*.tmp") if OF_DVC.fullmatch(path.name)]
-    for path in [*found, *RECORDS.glob(".*.partial"), partial(LOCK)]:
+    for path in [*found, *RECORDS.glob(".*.partial"), *RECORDS.glob("bin/.*.partial"), partial(LOCK)]:
         path.unlink(missing_ok=True)
 
 

@@ -59,18 +59,24 @@ def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
         assert not ours.exists()
     assert not warnings
     theirs.touch()
-    page, lock = Path(".retemper/.report.html.partial"), Path(".dvc.lock.partial")
-    page.touch()
-    lock.touch()
+    half = [Path(name) for name in (".retemper/.report.html.partial", ".retemper/bin/.python.partial", ".dvc.lock.partial")]
+    half.append(Path(".retemper/.pXj4rM15yDK6d9p5ZWJzJA.tmp"))  # of a try of links
+    for path in half:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     leftovers.remove_unfinished(outs("metrics/a.json"))
     assert theirs.exists()
-    assert not page.exists()
-    assert not lock.exists()
-    for name in ("files/md5/.duEh8J9R-T9BUlUhGCRYvg.tmp", "files/md5/08/.LrTaKQChdEFa7HJFF1wOxw.tmp", "made/12/.12f6.json.partial"):
+    assert not any(path.exists() for path in half)
+    for name in (
+        ".GImkppEpYRhZLT_ACBL1Fg.tmp",
+        "files/md5/.duEh8J9R-T9BUlUhGCRYvg.tmp",
+        "files/md5/08/.LrTaKQChdEFa7HJFF1wOxw.tmp",
+        "made/12/.12f6.json.partial",
+    ):
         (tmp_path / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cache" / name).touch()
     (tmp_path / "cache/files/md5/08/266c998639c9b02a2f95a298abc16").touch()
-    assert len(leftovers.unfinished_copies(tmp_path / "cache")) == 3
+    assert len(leftovers.unfinished_copies(tmp_path / "cache")) == 4
 
 
 def test_outs_that_only_dvc_lock_knows_are_removed_too() -> None:
