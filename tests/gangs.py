@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -140,11 +141,15 @@ def small_training(
 
 
 def cause(trouble: Mapping[str, int], step: int, gang: Gang, scratch: Path) -> None:
-    """`kill`: the second rank is killed at a step; `always`: at each start; `first`: the first rank is. `user`, `bug`: it raises."""
+    """`kill`: the second rank is killed at a step; `always`: at each start; `first`: the first rank is.
+
+    `wait`: it hangs. `user`, `bug`: it raises.
+    """
     marks: dict[str, Callable[[], object]] = {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "always": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "first": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "wait": lambda: time.sleep(600),
         "user": lambda: _raise(UserError(where="a.tsv:7", found="2 columns", expected="3")),
         "bug": lambda: _raise(ZeroDivisionError("a bug")),
     }

@@ -158,7 +158,7 @@ def test_a_stage_says_how_its_code_uses_several_workers(name: str) -> None:
     """meta.workers: the flow takes GPUs by it. A study trains on one; retrievals of BM25 and others without a slot keep no GPU busy."""
     stage = stages()[name]
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tasks" / folder(stage)).rglob("*.py"))
-    wanted = "pieces" if "open_workers(" in code else "together" if "ranks_of(" in code else None
+    wanted = "pieces" if "open_workers(" in code else "together" if "open_ranks(" in code else None
     meta = stage.get("meta", {})
     assert meta.get("workers") == (wanted if "slot" in meta and name != "study" else None)
 

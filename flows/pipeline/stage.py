@@ -59,15 +59,15 @@ class Slots:
 def devices_needed(devices: list[str], workers_of: str | None) -> int:
     """How many of `devices` a stage takes whose workers are those of `Stage.workers`.
 
-    `engine` and `workers` of runtime.yaml, which the stages check with the rest of it. With engine ray, which schedules its own, none for
-    pieces of work, and one for a stage that computes together: it stays here. On a CPU workers share one slot.
+    `engine` and `workers` of runtime.yaml, which the stages check with the rest of it. None with engine ray, which schedules its own; but a
+    training by one worker stays here. On a CPU workers share one slot.
     """
     if workers_of is None:
         return 1
     runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
-    if runtime.get("engine") == "ray":
-        return 0 if workers_of == "pieces" else 1
     workers = runtime.get("workers", 1)
+    if runtime.get("engine") == "ray":
+        return 0 if workers_of == "pieces" or workers != 1 else 1
     if not any(devices):
         return 1
     return len(devices) if workers == "all" else max(1, min(workers, len(devices))) if isinstance(workers, int) else 1

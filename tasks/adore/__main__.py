@@ -4,18 +4,16 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from tasks.adore.params import Adore, Study
 from tasks.adore.study import run_study, text
 from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, read_setting
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.devices import choose_device, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json, write_text
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.training.ranks import counted, ranks_of, run
+from tasks.core.training.ranks import Ranks, alone, open_ranks
 
 
 def arguments() -> Namespace:
@@ -42,8 +40,8 @@ def arguments() -> Namespace:
     return given
 
 
-def scratch_of(given: Namespace, params: Adore | Study, key: str, *, device: torch.device, ranks: int = 1) -> Path:
-    """The scratch folder keyed by what the trainings read, on so many ranks."""
+def scratch_of(given: Namespace, params: Adore | Study, key: str, ranks: Ranks) -> Path:
+    """The scratch folder keyed by what the trainings read, and by who computes them."""
     by_state = isinstance(params, Adore) and params.replay < 1 and given.round_state
     read = [
         given.round,
@@ -53,30 +51,28 @@ def scratch_of(given: Namespace, params: Adore | Study, key: str, *, device: tor
         *([given.negatives / "train.parquet"] if isinstance(params, Adore) and params.lists == "given" else []),
         *([given.round_state] if by_state else []),
     ]
-    arithmetic = str(compute_dtype(device, params.precision)), hardware(device)
-    return scratch_folder(key, work_digest(params.model_dump(), *arithmetic, code_digest("adore"), *read, *counted(ranks)))
+    arithmetic = ranks.machine.dtype, ranks.machine.hardware
+    return scratch_folder(key, work_digest(params.model_dump(), *arithmetic, code_digest("adore"), *read, *ranks.counted))
 
 
 def one(given: Namespace) -> None:
-    key, what = f"adore.{given.name}", f"adore {given.name}"
+    key = f"adore.{given.name}"
     params = load(Adore, key)
-    ranks, runtime = ranks_of(read_runtime(), what)
-    device = choose_device(runtime)
-    scratch = scratch_of(given, params, key, device=device, ranks=ranks)
-    if ranks > 1 and params.index != FLAT:  # before the ranks, which would wait for one of them
-        built_index(open_embeddings(given.embeddings), params, scratch / INDEX, f"{key}.index")
-    with new_folder(given.curves) as curves, new_folder(given.index) as index, new_folder(given.encoder) as encoder:
-        outs = Outs(curves, index, encoder)
-        function = partial(adore, given, params, runtime, scratch, outs)
-        run(function, device, runtime, ranks=ranks, scratch=scratch, outs=(curves, index, encoder), what=what)
-        write_json(given.state / "state.json", {"steps": 0})
+    with open_ranks(read_runtime(), params.precision) as ranks:
+        scratch = scratch_of(given, params, key, ranks)
+        if ranks.together and params.index != FLAT:  # before the ranks, which would wait for one of them
+            built_index(open_embeddings(given.embeddings), params, scratch / INDEX, f"{key}.index")
+        with new_folder(given.curves) as curves, new_folder(given.index) as index, new_folder(given.encoder) as encoder:
+            function = partial(adore, given, params, ranks.runtime, scratch, Outs(curves, index, encoder))
+            ranks.run(function, scratch=scratch, outs=(curves, index, encoder), what=f"adore {given.name}")
+            write_json(given.state / "state.json", {"steps": 0})
     finish(scratch)
 
 
 def study(given: Namespace) -> None:
     key, runtime = f"study.{given.study}", read_runtime()
     params, device = load(Study, key), choose_device(runtime)
-    scratch = scratch_of(given, params, key, device=device)
+    scratch = scratch_of(given, params, key, alone(runtime, params.precision))
     setting = read_setting(given, params, key, runtime, scratch, device)
     with new_folder(given.out) as out:
         table = run_study(setting, params, scratch, out, given.tokens / "queries", given.corpus / "qrels", given.study)

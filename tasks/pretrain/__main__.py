@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.training.ranks import counted, ranks_of, run
+from tasks.core.training.ranks import open_ranks
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.work import Outs, pretrain
 
@@ -23,16 +23,15 @@ def main() -> None:
     )
     arguments.add_argument("--name", required=True, help="the pre-training")
     args = arguments.parse_args()
-    params, what = load(Pretrain, f"pretrain.{args.name}"), f"pretrain {args.name}"
-    ranks, runtime = ranks_of(read_runtime(), what)
-    device = choose_device(runtime)
-    arithmetic = str(compute_dtype(device, params.precision)), hardware(device)
-    digest = work_digest(params.model_dump(), *arithmetic, code_digest("pretrain"), args.init, args.chunks, *counted(ranks))
-    scratch = scratch_folder(f"pretrain-{args.name}", digest)
-    with new_folder(args.curves) as curves, new_folder(args.encoder) as encoder:
-        function = partial(pretrain, args, params, runtime, scratch, Outs(encoder, curves))
-        run(function, device, runtime, ranks=ranks, scratch=scratch, outs=(curves, encoder), what=what)
-        write_json(args.state / "state.json", {"steps": 0})
+    params = load(Pretrain, f"pretrain.{args.name}")
+    with open_ranks(read_runtime(), params.precision) as ranks:
+        arithmetic = ranks.machine.dtype, ranks.machine.hardware
+        digest = work_digest(params.model_dump(), *arithmetic, code_digest("pretrain"), args.init, args.chunks, *ranks.counted)
+        scratch = scratch_folder(f"pretrain-{args.name}", digest)
+        with new_folder(args.curves) as curves, new_folder(args.encoder) as encoder:
+            function = partial(pretrain, args, params, ranks.runtime, scratch, Outs(encoder, curves))
+            ranks.run(function, scratch=scratch, outs=(curves, encoder), what=f"pretrain {args.name}")
+            write_json(args.state / "state.json", {"steps": 0})
     finish(scratch)
 
 

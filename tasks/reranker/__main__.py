@@ -3,13 +3,13 @@
 from functools import partial
 
 from tasks.core.sources.downloads import encoder_folder
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.text.document import Text
-from tasks.core.training.ranks import counted, ranks_of, run
+from tasks.core.training.ranks import open_ranks
 from tasks.reranker.params import Reranker
 from tasks.reranker.work import Work, train
 
@@ -25,25 +25,23 @@ def main() -> None:
     arguments.add_argument("--name", required=True, help="the entry of `rerankers`")
     args = arguments.parse_args()
     params, text, runtime = load(Reranker, f"rerankers.{args.name}"), load(Text, "text"), read_runtime()
-    what = f"reranker {args.name}"
-    ranks, runtime = ranks_of(runtime, what) if params.steps else (1, runtime)
     source = encoder_folder(params.source)
-    device = choose_device(runtime)
-    digest = work_digest(
-        params.model_dump(),
-        text.model_dump(),
-        str(compute_dtype(device, params.precision)),
-        hardware(device),
-        code_digest("reranker"),
-        source,
-        args.negatives,
-        args.corpus,
-        *counted(ranks),
-    )
-    scratch = scratch_folder(f"reranker-{args.name}", digest)
-    with new_folder(args.curves) as curves, new_folder(args.out) as out:
-        work = Work(args, params, text, runtime, source, scratch, out, curves)
-        run(partial(train, work), device, runtime, ranks=ranks, scratch=scratch, outs=(curves, out), what=what)
+    with open_ranks(runtime if params.steps else runtime.model_copy(update={"workers": 1}), params.precision) as ranks:
+        digest = work_digest(
+            params.model_dump(),
+            text.model_dump(),
+            ranks.machine.dtype,
+            ranks.machine.hardware,
+            code_digest("reranker"),
+            source,
+            args.negatives,
+            args.corpus,
+            *ranks.counted,
+        )
+        scratch = scratch_folder(f"reranker-{args.name}", digest)
+        with new_folder(args.curves) as curves, new_folder(args.out) as out:
+            work = Work(args, params, text, ranks.runtime, source, scratch, out, curves)
+            ranks.run(partial(train, work), scratch=scratch, outs=(curves, out), what=f"reranker {args.name}")
     finish(scratch)
 
 

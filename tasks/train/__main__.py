@@ -3,12 +3,12 @@
 from functools import partial
 from pathlib import Path
 
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.training.ranks import counted, ranks_of, run
+from tasks.core.training.ranks import open_ranks
 from tasks.train.lora import peft_version
 from tasks.train.params import Round
 from tasks.train.round import Outs, train_round
@@ -30,28 +30,26 @@ def main() -> None:
     arguments.add_argument("--init-state", type=Path, help="optimizer state of --init, for a round that carries it on")
     args = arguments.parse_args()
     params, runtime = load(Round, f"rounds.{args.name}"), read_runtime()
-    what = f"train {args.name}"
-    ranks, runtime = (1, runtime) if params.steps == 0 else ranks_of(runtime, what)
-    device = choose_device(runtime)
-    digest = work_digest(
-        params.model_dump(),
-        str(compute_dtype(device, params.precision)),
-        hardware(device),
-        code_digest("train"),
-        args.init,
-        args.negatives,
-        args.tokens / "documents",
-        args.tokens / "queries" / "train",
-        args.corpus / "qrels" / "train.parquet",
-        *([args.weights] if args.weights else []),
-        *([args.init_state] if params.optimizer_from != "fresh" or params.replay < 1 else []),
-        *([peft_version()] if params.adapters else []),
-        *counted(ranks),
-    )
-    scratch = scratch_folder(f"train-{args.name}", digest)
-    with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
-        function = partial(train_round, args, params, runtime, scratch, Outs(encoder, state, curves))
-        run(function, device, runtime, ranks=ranks, scratch=scratch, outs=(curves, state, encoder), what=what)
+    with open_ranks(runtime if params.steps != 0 else runtime.model_copy(update={"workers": 1}), params.precision) as ranks:
+        digest = work_digest(
+            params.model_dump(),
+            ranks.machine.dtype,
+            ranks.machine.hardware,
+            code_digest("train"),
+            args.init,
+            args.negatives,
+            args.tokens / "documents",
+            args.tokens / "queries" / "train",
+            args.corpus / "qrels" / "train.parquet",
+            *([args.weights] if args.weights else []),
+            *([args.init_state] if params.optimizer_from != "fresh" or params.replay < 1 else []),
+            *([peft_version()] if params.adapters else []),
+            *ranks.counted,
+        )
+        scratch = scratch_folder(f"train-{args.name}", digest)
+        with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
+            function = partial(train_round, args, params, ranks.runtime, scratch, Outs(encoder, state, curves))
+            ranks.run(function, scratch=scratch, outs=(curves, state, encoder), what=f"train {args.name}")
     finish(scratch)
 
 

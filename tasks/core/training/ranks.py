@@ -2,18 +2,19 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.core.stage.devices import RECORD, Runtime
+from tasks.core.stage.devices import RECORD, Precision, Runtime, choose_device
 from tasks.core.stage.files import write_json
 from tasks.core.stage.processes import available_cores
-from tasks.core.workers.each import gpus_of, local_count, threads_each
+from tasks.core.workers.each import Machine, gpus_of, local_count, machine, threads_each
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -21,31 +22,56 @@ if TYPE_CHECKING:
 Training = Callable[[torch.device, "Gang | None"], None]  # the device it computes on, and its place in a gang
 
 
-def ranks_of(runtime: Runtime, what: str) -> tuple[int, Runtime]:
-    """How many ranks `what` trains on, and the settings of each: as those of the workers of other stages."""
+@dataclass(frozen=True)
+class Ranks:
+    """Those who compute a training together: how many, and the settings and the machine of each."""
+
+    count: int
+    runtime: Runtime
+    machine: Machine
+    together: Callable[..., None] | None = None  # runs a gang; None: this process alone
+
+    @property
+    def counted(self) -> list[dict[str, int]]:
+        """What a scratch digest adds for several: a sum of their gradients has other bits, so its checkpoint serves no other number."""
+        return [] if self.count == 1 else [{"ranks": self.count}]
+
+    def run(self, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
+        """`function` here, or in a gang (see `together`) whose first rank writes into `outs`, folders that exist."""
+        if self.together is None:
+            function(choose_device(self.runtime), None)
+            return
+        _record(self.count)
+        self.together(function, scratch=scratch, outs=outs, what=what)
+
+
+@contextmanager
+def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
+    """The ranks that runtime.yaml asks for, as the workers of other stages; they end with the block, and with this process.
+
+    UserError where they cannot compute alike.
+    """
     if runtime.workers == 1:
-        return 1, runtime
-    if runtime.engine == "ray":
-        print(f"{what}: engine ray spreads encoding and search; training runs here, on one worker", file=sys.stderr)
-        return 1, runtime
-    ranks = local_count(runtime, gpus_of(runtime))
-    return ranks, runtime if ranks == 1 else runtime.model_copy(update={"threads": threads_each(runtime, available_cores(), ranks)})
+        yield alone(runtime, precision)
+    elif runtime.engine == "ray":
+        from tasks.core.workers.cluster import open_cluster
+        from tasks.core.workers.cluster_gang import together_on
+
+        with open_cluster(runtime) as cluster:
+            each = cluster.agreed(partial(machine, cluster.runtime, precision))
+            yield Ranks(cluster.count, cluster.runtime, each, partial(together_on, cluster))
+    elif (count := local_count(runtime, gpus_of(runtime))) == 1:
+        yield alone(runtime, precision)
+    else:
+        from tasks.core.workers.together import together
+
+        each_runtime = runtime.model_copy(update={"threads": threads_each(runtime, available_cores(), count)})
+        yield Ranks(count, each_runtime, machine(each_runtime, precision), partial(together, runtime=each_runtime, ranks=count))
 
 
-def counted(ranks: int) -> list[dict[str, int]]:
-    """What a scratch digest adds for several ranks: a sum of their gradients has other bits, so its checkpoint serves no other number."""
-    return [] if ranks == 1 else [{"ranks": ranks}]
-
-
-def run(function: Training, device: torch.device, runtime: Runtime, *, ranks: int, scratch: Path, outs: Sequence[Path], what: str) -> None:
-    """`function` here on `device`, or in a gang (see `together`) whose first rank writes into `outs`, folders that exist."""
-    if ranks == 1:
-        function(device, None)
-        return
-    from tasks.core.workers.together import together
-
-    _record(ranks)
-    together(function, runtime, ranks, scratch=scratch, outs=outs, what=what)
+def alone(runtime: Runtime, precision: Precision) -> Ranks:
+    """This process."""
+    return Ranks(1, runtime, machine(runtime, precision))
 
 
 @contextmanager

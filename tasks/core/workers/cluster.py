@@ -28,7 +28,7 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 CONNECT_SECONDS = 10.0
 ADDRESS = "RAY_ADDRESS"  # environment: what `auto` stands for
-PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_")  # environment of the stage that its workers get
+PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_", "GLOO_", "NCCL_")  # environment of the stage that its workers get
 LIBRARIES = ("numpy", "torch", "transformers", "faiss")
 
 
@@ -147,18 +147,18 @@ class Cluster:
     alone = False
 
     def __init__(self, ray: Any, runtime: Runtime, nodes: list[Node], session: Session) -> None:
-        self.runtime, self._ray, self._nodes, self._session = runtime, ray, nodes, session
+        self.runtime, self.ray, self.session, self._nodes = runtime, ray, session, nodes
         places = sum(node.places for node in nodes)
         self.count = places if runtime.workers == "all" else min(runtime.workers, places)
         if runtime.workers != "all" and self.count < runtime.workers:
             print(f"{RUNTIME_FILE}: workers: {runtime.workers}: the Ray cluster has room for {places}")
-        device = {"num_gpus": 1, "num_cpus": 0} if runtime.device == "cuda" else {"num_gpus": 0, "num_cpus": runtime.threads}
+        self._device = {"num_gpus": 1, "num_cpus": 0} if runtime.device == "cuda" else {"num_gpus": 0, "num_cpus": runtime.threads}
         # max_calls: by default Ray ends a worker with a GPU after each piece, and the next would load everything again.
-        self._settings = {**device, "max_retries": runtime.restarts, "max_calls": 0}
+        self._settings = {**self._device, "max_retries": runtime.restarts, "max_calls": 0}
 
     def refuse_strangers(self) -> None:
         """UserError if a node does not see the project's folder, or has other code or libraries."""
-        wrong = [(host, found) for host, found in self._everywhere(_look, {"num_cpus": 0, "num_gpus": 0}, self._session) if found]
+        wrong = [(host, found) for host, found in self._everywhere(_look, {"num_cpus": 0, "num_gpus": 0}, self.session) if found]
         if wrong:
             host, found = wrong[0]
             raise UserError(
@@ -168,8 +168,8 @@ class Cluster:
             )
 
     def agreed(self, function: Callable[[], Result]) -> Result:
-        put = [self._ray.put(Called(function))]
-        outcomes = self._everywhere(_work, self._settings, self._session, put, 0)
+        put = [self.ray.put(Called(function))]
+        outcomes = self._everywhere(_work, self._settings, self.session, put, 0)
         found: list[Result] = [result_of(outcome) for _, outcome in outcomes]
         if any(other != found[0] for other in found[1:]):
             said = "; ".join(f"{host}: {result}" for (host, _), result in zip(outcomes, found, strict=True))
@@ -180,8 +180,8 @@ class Cluster:
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
         run = Run(function, iter(pieces), AHEAD * self.count)
-        put = [self._ray.put(function)]  # in a list: else Ray would load it again for each piece
-        work = self._ray.remote(**self._settings)(_work)
+        put = [self.ray.put(function)]  # in a list: else Ray would load it again for each piece
+        work = self.ray.remote(**self._settings)(_work)
         running: dict[Any, int] = {}
         try:
             while True:
@@ -190,21 +190,43 @@ class Cluster:
                     run.turn += 1
                     yield result_of(outcome)
                 while len(running) < self.count and (found := run.next()):
-                    running[work.remote(self._session, put, found[1])] = found[0]
+                    running[work.remote(self.session, put, found[1])] = found[0]
                 if not running:
                     return
-                for done in self._ray.wait(list(running), num_returns=1)[0]:
+                for done in self.ray.wait(list(running), num_returns=1)[0]:
                     run.done[running.pop(done)] = self._fetch(done)
         finally:  # after an error, or if nobody wants the rest
             for left in running:
-                self._ray.cancel(left, force=True)
+                self.ray.cancel(left, force=True)
+
+    @contextmanager
+    def room(self, seconds: float) -> Iterator[Callable[[int], dict[str, Any]]]:
+        """Room for `count` tasks at once; Ray's settings for the task of each number. UserError if there is none for so long."""
+        from ray.util import placement_group, remove_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle = {"GPU": 1} if self.runtime.device == "cuda" else {"CPU": self.runtime.threads}
+        group = placement_group([bundle] * self.count, strategy="PACK")
+        try:
+            if not group.wait(seconds):
+                raise Unavailable(
+                    where="the Ray cluster",
+                    found=f"no room for {self.count} workers at once in {seconds:.0f} s",
+                    remedy=f"start a node, or wait for other work to end, or set fewer workers ({RUNTIME_FILE}), and run again",
+                )
+            yield lambda number: {
+                **self._device,
+                "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
+            }
+        finally:
+            remove_placement_group(group)
 
     def _everywhere(self, function: Callable[..., Any], settings: dict[str, Any], *given: Any) -> list[tuple[str, Any]]:
         """What `function` returns on every node, by host."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         asked = [
-            self._ray.remote(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))(function).remote(*given)
+            self.ray.remote(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))(function).remote(*given)
             for node in self._nodes
         ]
         return [
@@ -217,7 +239,7 @@ class Cluster:
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            outcome: Outcome = self._ray.get(reference)
+            outcome: Outcome = self.ray.get(reference)
         except RayTaskError:  # of ours: a worker catches what its work raises
             raise
         except RayError as error:
@@ -265,7 +287,7 @@ def _look(session: Session) -> str:
 
 
 @cache
-def _enter(session: Session) -> str:
+def enter(session: Session) -> str:
     """Make this process a worker of `session`; what is wrong with its node."""
     if not (wrong := _look(session)):
         os.chdir(session.project)
@@ -284,6 +306,6 @@ def _function(reference: Any) -> Callable[[Any], Any]:
 
 def _work(session: Session, put: list[Any], piece: Any) -> Outcome:
     """Compute a piece in a worker."""
-    if wrong := _enter(session):
+    if wrong := enter(session):
         return Raised(UserError(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong))
     return attempt(_function(put[0]), piece)

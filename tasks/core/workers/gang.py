@@ -49,9 +49,11 @@ class Gang:
 
     @classmethod
     def join(cls, rank: int, size: int, device: torch.device, store: str) -> "Gang":
-        """Meet the other ranks through a new file `store` that they all see."""
+        """Meet the other ranks at `store`: the path of a new file that they all see, or HOST:PORT of a torch TCPStore that is served."""
         with exchange():
-            found = dist.FileStore(store, size)  # type: ignore[attr-defined]
+            host, _, port = store.rpartition(":")
+            served = host and port.isdecimal()
+            found = dist.TCPStore(host, int(port), size) if served else dist.FileStore(store, size)  # type: ignore[attr-defined]
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=found, rank=rank, world_size=size, timeout=PATIENCE)
         return cls(rank, size, device)

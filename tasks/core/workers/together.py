@@ -12,9 +12,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -39,7 +40,7 @@ class Outcome:
     error: UserError | None = None
     trace: str = ""
     lost: str = ""
-    at: float = 0.0
+    at: float = 0.0  # seconds since the epoch
 
 
 class RankFailed(Exception):
@@ -53,15 +54,22 @@ def together(function: Training, runtime: Runtime, ranks: int, *, scratch: Path,
     The first rank alone may write: into `outs` (folders, empty at each start) and `scratch`, where the other ranks' words are kept.
     A lost rank ends all of them, and they start again, at most `runtime.restarts` times. UserError after that, or if a rank raises one.
     """
-    for start in range(runtime.restarts + 1):
+    until_whole(partial(_run, function, runtime, ranks, scratch=scratch), runtime, ranks, scratch=scratch, outs=outs, what=what)
+
+
+def until_whole(start: Callable[[], str], runtime: Runtime, ranks: int, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
+    """Call `start`, which runs all ranks and says which was lost, until none is; see `together`."""
+    for started in range(runtime.restarts + 1):
         for out in outs:
             _empty(out)
-        lost = _run(function, runtime, ranks, scratch=scratch)
+        lost = start()
         if not lost:
             return
-        if start < runtime.restarts:
+        if started < runtime.restarts:
             print(
-                f"{what}: {lost}; all {ranks} start again (restart {start + 1} of {runtime.restarts} allowed)", file=sys.stderr, flush=True
+                f"{what}: {lost}; all {ranks} start again (restart {started + 1} of {runtime.restarts} allowed)",
+                file=sys.stderr,
+                flush=True,
             )
     raise UserError(
         f"{what}: {lost}, and restarts: {runtime.restarts} of {RUNTIME_FILE} are used up; the last checkpoint and what the other workers "
@@ -96,13 +104,18 @@ def _run(function: Training, runtime: Runtime, ranks: int, *, scratch: Path) -> 
             process.kill()
             process.join()
         store.unlink(missing_ok=True)
+    return verdict(outcomes, ranks, lambda rank: _how(processes[rank]))
+
+
+def verdict(outcomes: Mapping[int, Outcome | None], ranks: int, how: Callable[[int], str]) -> str:
+    """Which rank was lost, and how it ended; empty where none was. Raises what the first that failed by itself raised."""
     told = [(outcome.at, rank, outcome) for rank, outcome in outcomes.items() if outcome and (outcome.error or outcome.trace)]
     if told:
         _, rank, outcome = min(told, key=lambda one: one[:2])
         raise outcome.error or RankFailed(f"worker {rank + 1} of {ranks}:\n{outcome.trace}")
     for rank, found in outcomes.items():
         if found is None:
-            return f"worker {rank + 1} of {ranks} was lost ({_how(processes[rank])})"
+            return f"worker {rank + 1} of {ranks} was lost ({how(rank)})"
     return next((f"worker {rank + 1} of {ranks} lost another ({o.lost})" for rank, o in outcomes.items() if o and o.lost), "")
 
 
@@ -144,35 +157,36 @@ def _rank(rank: int, ranks: int, function: Training, runtime: Runtime, store: Pa
     tie(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the driver ends us
     if rank:
-        _redirect(store.with_name(f"worker-{rank + 1}.log"))
-    loopback = "lo" if sys.platform == "linux" else "lo0"
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    outcome = _outcome(function, runtime, rank, ranks, store)
+        redirect(store.with_name(f"worker-{rank + 1}.log"))
+    outcome = take_part(function, runtime, rank, ranks, str(store), "lo" if sys.platform == "linux" else "lo0")
     sys.stdout.flush()
     sys.stderr.flush()
     end.send(outcome)  # the driver may now kill us
     os._exit(0)  # threads of a broken exchange could keep it
 
 
-def _outcome(function: Training, runtime: Runtime, rank: int, ranks: int, store: Path) -> Outcome:
+def take_part(function: Training, runtime: Runtime, rank: int, ranks: int, store: str, interface: str) -> Outcome:
+    """Be a rank that meets the others at `store` (see `Gang.join`) and reaches them by the network `interface`; empty: any."""
+    if interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         device = choose_device(runtime)
-        gang = Gang.join(rank, ranks, device, str(store))
+        gang = Gang.join(rank, ranks, device, store)
         function(device, gang)
         gang.leave()
     except PeerLost as error:
-        return Outcome(lost=str(error).split("\n")[0], at=time.monotonic())
+        return Outcome(lost=str(error).split("\n")[0], at=time.time())
     except Exception as error:
-        known, at = user_error(error), time.monotonic()
+        known, at = user_error(error), time.time()
         return Outcome(error=known, at=at) if known else Outcome(trace=traceback.format_exc(), at=at)
     finally:
         leave()
     return Outcome()
 
 
-def _redirect(log: Path) -> None:
+def redirect(log: Path) -> None:
     """What this process says, warnings of libraries too, goes to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)

@@ -146,13 +146,16 @@ def test_what_ends_a_gang(
 def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """`threads` is of each; without it, the cores are shared. On GPUs, one rank each at most."""
     monkeypatch.setattr(ranks, "available_cores", lambda: 8)
+    monkeypatch.setattr(ranks, "machine", lambda *_: each.Machine("cpu", "any", "torch.float32"))
     monkeypatch.setattr(each, "available_cores", lambda: 8)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
     def shared(**settings: Any) -> tuple[int, int | None]:
-        count, runtime = ranks.ranks_of(Runtime(**settings), "train a")
-        return count, runtime.threads
+        with ranks.open_ranks(Runtime(**settings), "fp32") as found:
+            assert (found.together is None) == (found.count == 1)
+            assert found.counted == ([] if found.count == 1 else [{"ranks": found.count}])
+            return found.count, found.runtime.threads
 
     assert shared(workers=3) == (3, 2)
     assert shared(workers=9) == (9, 1)
@@ -166,5 +169,5 @@ def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.
     assert shared(workers=9, device="cpu") == (9, 1)
     with pytest.raises(UserError, match=r"runtime.yaml: device: found cuda:1 with workers: 2, expected auto, cuda, or cpu"):
         shared(workers=2, device="cuda:1")
-    assert shared(workers=2, engine="ray") == (1, None)
+    assert shared(workers=1, engine="ray") == (1, None), "one trains here"
     assert shared() == (1, None)

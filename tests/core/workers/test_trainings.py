@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tests.core.workers.test_cluster import start
+
 ROOT = Path(__file__).resolve().parents[3]
 ADORE = {"round": "warmup", "negatives": "none", "steps": 4, "batch_queries": 40, "batch_tokens": 512, "precision": "fp32"}
 CHANGED = {
@@ -31,8 +33,8 @@ ADORES = {
 }
 
 
-def run(small: Any, stage: str, out: str, workers: int) -> None:
-    small.write("runtime.yaml", f"device: cpu\nthreads: 1\nworkers: {workers}\n")
+def run(small: Any, stage: str, out: str, workers: int, more: str = "") -> None:
+    small.write("runtime.yaml", f"device: cpu\nthreads: 1\nworkers: {workers}\n{more}")
     command = [sys.executable, *small.commands[stage][1:], *small.elsewhere(stage, out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=small.folder, env=environment, capture_output=True, text=True, check=False)
@@ -71,3 +73,20 @@ def test_two_workers_train_as_one(small: Any, stage: str) -> None:
     curves = [sorted((small.folder / out).rglob("loss.tsv"))[0].read_text().splitlines() for out in ("one", "two")]
     first = [float(lines[1].split("\t")[-1]) for lines in curves]
     assert first[1] == pytest.approx(first[0], rel=1e-6)
+
+
+@pytest.mark.heavy
+def test_two_workers_of_a_cluster_train_as_two_of_this_machine(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, _ = start(monkeypatch, 2)
+    try:
+        for key, value in CHANGED.items():
+            small.set(key, value)
+        small.set("rounds.warmup.batch_tokens", 512)
+        for stage in ("train@warmup", "pretrain@costa", "reranker@small", "adore@tower"):
+            run(small, stage, "here", 2)
+            run(small, stage, "there", 2, f"engine: ray\naddress: {started.address}\n")
+            here, there = (weights(small.folder / out) for out in ("here", "there"))
+            assert here.keys() == there.keys() and here, stage
+            assert all((there[name] == tensor).all() for name, tensor in here.items()), stage
+    finally:
+        started.shutdown()

@@ -208,7 +208,9 @@ def test_how_many_devices_a_stage_with_workers_takes(monkeypatch: pytest.MonkeyP
         assert devices_needed(["0", "1", "2"], None) == 1
     Path("runtime.yaml").write_text("engine: ray\nworkers: all\n")
     for devices in (["0", "1", "2"], [""]):
-        assert [devices_needed(devices, kind) for kind in ("pieces", "together", None)] == [0, 1, 1], "a training stays here"
+        assert [devices_needed(devices, kind) for kind in ("pieces", "together", None)] == [0, 0, 1]
+    Path("runtime.yaml").write_text("engine: ray\n")
+    assert [devices_needed(["0", "1"], kind) for kind in ("pieces", "together", None)] == [0, 1, 1], "one worker trains here"
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""A gang of ranks on a Ray cluster: as `together`, but each rank is a task of Ray, where the cluster has room for it.
+
+The stage is the driver here too. It serves the store at which ranks meet, and shows what the first rank says: that goes to a file of
+`scratch`, on the file system that every node sees. Ray starts no rank again by itself: one that is lost ends all.
+"""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import distributed as dist
+
+from tasks.core.stage.devices import Runtime
+from tasks.core.stage.errors import Unavailable
+from tasks.core.stage.progress import LIVE, SILENT
+from tasks.core.workers.cluster import Cluster, Session, enter
+from tasks.core.workers.together import GRACE, Outcome, Training, redirect, take_part, until_whole, verdict
+
+SIOCGIFADDR = 0x8915  # Linux
+ROOM_SECONDS = 120.0  # for the cluster to have room for all ranks at once, as after a lost node
+LOOK_SECONDS = 0.5
+
+
+def together_on(cluster: Cluster, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
+    """`function(device, gang)` in `cluster.count` tasks at once. See `together` for what it may do, and when UserError is raised."""
+    start = partial(_run, cluster, function, scratch=scratch)
+    until_whole(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what)
+
+
+def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
+    """Run all ranks to their ends; which was lost and how, or nothing."""
+    ray, ranks, said = cluster.ray, cluster.count, Said(log_of(scratch, 0))
+    host = ray.util.get_node_ip_address()
+    served = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    with cluster.room(ROOM_SECONDS) as placed:
+        put = [ray.put(function)]
+        given = (cluster.session, put, cluster.runtime, ranks, f"{host}:{served.port}", scratch, bool(os.environ.get(LIVE)))
+        running = {ray.remote(**placed(rank), max_retries=0, max_calls=1)(_rank).remote(rank, *given): rank for rank in range(ranks)}
+        try:
+            outcomes, reasons = _outcomes(cluster, running, said)
+        finally:
+            said.show()
+    if running:  # they hung in an exchange with a lost one; with their room, Ray ended them
+        ray.wait(list(running), num_returns=len(running), timeout=GRACE)
+    return verdict(outcomes, ranks, lambda rank: reasons[rank])
+
+
+def _outcomes(cluster: Cluster, running: dict[Any, int], said: "Said") -> tuple[dict[int, Outcome | None], dict[int, str]]:
+    """How each rank ended, taken out of `running`; None: it was lost, with Ray's reason.
+
+    Ranks that are silent for GRACE seconds after a failure are left in `running`.
+    """
+    from ray.exceptions import RayError, RayTaskError
+
+    found: dict[int, Outcome | None] = {}
+    reasons: dict[int, str] = {}
+    until: float | None = None
+    while running and (until is None or time.monotonic() < until):
+        for task in cluster.ray.wait(list(running), num_returns=1, timeout=LOOK_SECONDS)[0]:
+            rank = running.pop(task)
+            try:
+                found[rank] = cluster.ray.get(task)
+            except RayTaskError:  # of ours: a rank catches what its work raises
+                raise
+            except RayError as error:
+                found[rank], reasons[rank] = None, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            if until is None and found[rank] != Outcome():
+                until = time.monotonic() + GRACE
+        said.show()
+    return found, reasons
+
+
+class Said:
+    """What the first rank says, as it comes."""
+
+    def __init__(self, log: Path) -> None:
+        log.unlink(missing_ok=True)
+        self._log, self._shown = log, 0
+
+    def show(self) -> None:
+        """Print the whole lines that have been added to the file."""
+        with suppress(FileNotFoundError), self._log.open("rb") as file:
+            file.seek(self._shown)
+            lines = file.read().rpartition(b"\n")[0]
+            if lines:
+                self._shown += len(lines) + 1
+                print(lines.decode("utf-8", "replace"), file=sys.stderr, flush=True)
+
+
+def log_of(scratch: Path, rank: int) -> Path:
+    return scratch / f"worker-{rank + 1}.log"
+
+
+# What follows runs on the nodes.
+
+
+def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: int, store: str, scratch: Path, live: bool) -> Outcome:
+    """The whole life of a rank."""
+    import ray
+
+    if wrong := enter(session):
+        return Outcome(
+            error=Unavailable(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong, remedy="see docs/cluster.md")
+        )
+    redirect(log_of(scratch, rank))
+    os.environ.pop(SILENT, None)
+    os.environ.update({LIVE: "1"} if live else {})
+    outcome = take_part(ray.get(put[0]), runtime, rank, ranks, store, interface(ray.util.get_node_ip_address()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return outcome
+
+
+def interface(address: str) -> str:
+    """The network interface of this machine that has an IPv4 address; empty if none is found. Host names often stand for the loopback's."""
+    import fcntl
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without one
+                answer = fcntl.ioctl(asked.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""

@@ -1,0 +1,141 @@
+"""A gang on a Ray cluster: two ranks compute what one process does, and a lost one, or a lost node, costs only time."""
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tasks.core.stage.devices import Runtime
+from tasks.core.stage.errors import Unavailable, UserError
+from tasks.core.stage.files import folder_digest
+from tasks.core.training.loop import CHECKPOINT, checkpoint_step
+from tasks.core.training.ranks import open_ranks
+from tasks.core.workers import cluster_gang
+from tasks.core.workers.cluster_gang import Said, interface
+from tasks.core.workers.together import RankFailed
+from tests import gangs
+from tests.core.workers.test_cluster import start
+
+CPU = torch.device("cpu")
+
+
+class Training:
+    """A small training on a cluster, in a folder of its own; `outs` begin with something of a former start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.scratch, self.curves = folder / "scratch", folder / "curves"
+        for made in (self.scratch, self.curves):
+            made.mkdir(parents=True)
+        (self.curves / "former").write_text("")
+
+    def run(self, address: str, trouble: dict[str, int], *, workers: int = 2, restarts: int = 3) -> None:
+        runtime = Runtime(engine="ray", address=address, workers=workers, threads=1, device="cpu", restarts=restarts)
+        with open_ranks(runtime, "fp32") as ranks:
+            assert (ranks.count, ranks.counted) == (workers, [{"ranks": workers}])
+            assert ranks.machine.hardware.endswith("1 threads")
+            ranks.run(
+                partial(gangs.small_training, self.scratch, self.curves, trouble), scratch=self.scratch, outs=[self.curves], what="small"
+            )
+
+
+class Two(NamedTuple):
+    """A cluster, and the node of it that a test may lose: a process that runs on the other would end with that."""
+
+    cluster: Any
+    second: Any
+
+
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Two]:
+    monkeypatch.chdir(tmp_path)
+    started, (_, second) = start(monkeypatch, 2)
+    yield Two(started, second)
+    started.shutdown()
+
+
+def test_a_small_training_with_a_lost_rank_has_the_bits_of_an_undisturbed_one(
+    two_nodes: Two, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.set_num_threads(1)
+    (tmp_path / "alone").mkdir()
+    wanted = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
+    training = Training(tmp_path)
+    capfd.readouterr()
+    training.run(two_nodes.cluster.address, {"kill": 7})
+    said = capfd.readouterr().err
+    assert "small: worker 2 of 2 was lost (WorkerCrashedError: " in said
+    assert "all 2 start again (restart 1 of 3 allowed)" in said
+    assert said.index("start again") < said.index("resuming from step 7") < said.index("small: 12/12 steps"), "the first rank's words"
+    for rank in (0, 1):
+        found = load_file(training.scratch / f"weights-{rank}.safetensors")
+        assert all(torch.equal(found[name], weight) for name, weight in wanted.items()), rank
+    assert folder_digest(training.curves / "plots") == folder_digest(tmp_path / "alone/plots"), "one writes the curves"
+    assert not (training.curves / "former").exists()
+
+
+@pytest.mark.heavy
+def test_what_ends_a_training(two_nodes: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    for name, trouble, error, words in (
+        ("user", {"user": 3}, UserError, "^a.tsv:7: found 2 columns, expected 3"),
+        ("bug", {"bug": 3}, RankFailed, "worker 2 of 2:\nTraceback (.|\n)*ZeroDivisionError: a bug"),
+        ("always", {"always": 3}, UserError, r"small: worker 2 of 2 was lost \(.*\), and restarts: 1 of runtime.yaml are used up"),
+    ):
+        other = Training(tmp_path / name)
+        with pytest.raises(error, match=words):
+            other.run(two_nodes.cluster.address, trouble, restarts=1)
+        assert checkpoint_step(other.scratch / CHECKPOINT) == 3
+    hung = Training(tmp_path / "hung")
+    hung.run(two_nodes.cluster.address, {"first": 5, "wait": 5})
+    assert (hung.scratch / "weights-1.safetensors").exists(), "Ray ended the one that waited for the lost one, and both started again"
+    monkeypatch.setattr(cluster_gang, "ROOM_SECONDS", 1.0)
+    runtime = Runtime(engine="ray", address=two_nodes.cluster.address, workers=2, threads=1, device="cpu")
+    with open_ranks(runtime, "fp32") as ranks:
+        two_nodes.cluster.remove_node(two_nodes.second, allow_graceful=False)
+        with pytest.raises(Unavailable, match=r"^the Ray cluster: found no room for 2 workers at once in 1 s; start a node, or"):
+            ranks.run(partial(gangs.small_training, tmp_path, tmp_path, {}), scratch=tmp_path, outs=[], what="small")
+
+
+@pytest.mark.heavy
+def test_after_a_lost_node_all_start_again(two_nodes: Two, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    torch.set_num_threads(1)
+    (tmp_path / "alone").mkdir()
+    wanted = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
+    training = Training(tmp_path)
+
+    with ThreadPoolExecutor(1) as pool:  # Ray starts nodes in the main thread alone
+        trained = pool.submit(training.run, two_nodes.cluster.address, {"wait": 5})
+        while not (training.scratch / "happened-wait").exists() and not trained.done():
+            time.sleep(0.05)
+        two_nodes.cluster.remove_node(two_nodes.second, allow_graceful=False)
+        two_nodes.cluster.add_node(num_cpus=1)
+        trained.result()
+    said = capfd.readouterr().err
+    assert "all 2 start again (restart 1 of 3 allowed)" in said
+    for rank in (0, 1):
+        found = load_file(training.scratch / f"weights-{rank}.safetensors")
+        assert all(torch.equal(found[name], weight) for name, weight in wanted.items()), rank
+
+
+def test_whole_lines_of_the_first_rank_are_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "worker-1.log"
+    log.write_text("of a former start\n")
+    said = Said(log)
+    said.show()
+    for text, shown in (("one\ntw", "one\n"), ("", ""), ("o\nthree\n", "two\nthree\n"), ("\ud83e".encode("utf-8", "ignore").decode(), "")):
+        with log.open("a") as file:
+            file.write(text)
+        said.show()
+        assert capsys.readouterr().err == shown
+
+
+def test_the_interface_of_an_address() -> None:
+    assert interface("127.0.0.1") in dict(map(reversed, socket.if_nameindex())), "the loopback's"
+    assert interface("192.0.2.1") == "", "none has it"
