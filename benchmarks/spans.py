@@ -2,8 +2,9 @@
 
     python benchmarks/spans.py FOLDER... --articles jsonl:PATH [--texts 2000] [--length 128] [--seed 1]
 
-FOLDER: an encoder (data/models/NAME/encoder); the first is what the others are compared with. Articles should be unseen by all of them.
-Each text of `length` tokens is a query, and its relevant document one span of it, [CLS] span [SEP], among the spans of all the texts,
+FOLDER: an encoder (data/encoders/NAME); the first is what the others are compared with. Articles should be unseen by all of them.
+A text of at most `length` tokens, and more than half of them, is a query, and its relevant document one span of it, [CLS] span [SEP],
+among the spans of all the texts,
 by the encoder's own pooling and similarity. In training, a span is pooled from its text's own outputs (Eq. 7), which a signature of the
 text solves; here it is not. One span a text of each granularity: phrase [1, 4] tokens, sentence [4, 16], paragraph [16, 32].
 Reciprocal ranks, and how often the span is the first; the paired randomization test is that of evaluate. No GPU is used.
@@ -35,10 +36,9 @@ GRANULARITIES: tuple[Granularity, ...] = ("phrase", "sentence", "paragraph")
 PARAMS = Pretrain(init="base", spans=1, granularities=GRANULARITIES, phrase=(1, 4), sentence=(4, 16), paragraph=(16, 32))
 
 
-def unseen(source: str, tokenizer: Path, length: int) -> Chunks:
+def unseen(source: str, tokenizer: Path, length: int, folder: Path) -> Chunks:
     spec = parse_articles(source)
     articles = [one for part in extract(spec, article_files(spec), Articles(source=source), 2) for one in part.articles]
-    folder = Path(tempfile.mkdtemp(prefix="spans-"))
     columns = [one.id for one in articles], [one.text for one in articles]
     write_chunks(folder, [columns], load_tokenizer(tokenizer), "", Chunk(length=length), len(articles))
     return open_chunks(folder)
@@ -70,7 +70,11 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    chunks = unseen(args.articles, args.folders[0], args.length)
+    with tempfile.TemporaryDirectory() as name:
+        measure(args, unseen(args.articles, args.folders[0], args.length, Path(name)))
+
+
+def measure(args: argparse.Namespace, chunks: Chunks) -> None:
     vocabulary, draw = read_vocabulary(load_tokenizer(args.folders[0]), "tokenizer"), np.random.default_rng(args.seed)
     whole = [row for row in range(len(chunks)) if len(chunks.row(row)) > args.length // 2]
     texts = [chunks.row(row) for row in draw.choice(whole, min(args.texts, len(whole)), replace=False)]
@@ -86,7 +90,7 @@ def main() -> None:
             p = permutation_test(found, first[place], permutations=10_000, seed=args.seed) if len(first) > place else None
             first += [found] if p is None else []
             cells.append(f"{found.mean():.4f} | {(found == 1).mean():.4f} | " + ("" if p is None else f"{p:.2g}"))
-        print(f"| {folder.parent.name} | " + " | ".join(cells) + " |", flush=True)
+        print(f"| {folder.name} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.parameters.sources import watch
 from flows.pipeline import splits
 from flows.pipeline.plan import Plan
-from flows.pipeline.stage import Slots, devices_needed, find_devices, run_stage, spares_gpus
+from flows.pipeline.stage import Slots, devices_needed, elsewhere, find_devices, run_stage, spares_gpus
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
@@ -56,6 +56,7 @@ def execute(
     kinds = {stage.slot for stage in stages.values() if stage.slot}
     devices = find_devices() if kinds else []
     slots = {kind: Slots(devices) for kind in kinds}
+    gangs = Slots([""])
     needed = {workers: devices_needed(devices, workers) for workers in {stage.workers for stage in stages.values()}}
     frozen = {SNAPSHOT: str(plan.code.absolute())} if plan.code else {}
 
@@ -67,7 +68,8 @@ def execute(
             return
         count = needed[stages[name].workers]
         if not count:
-            yield {"CUDA_VISIBLE_DEVICES": ""}  # its workers are elsewhere
+            with elsewhere(gangs, stages[name].workers) as env:
+                yield env
             return
         with slots[slot].take(count) as env, shared_slot(count):
             yield env

@@ -83,7 +83,7 @@ def run(
         if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             if not targets:  # DVC may not have the outs of another stage yet
                 remove_finished()
-            leftovers.remove_unfinished(out for name in outcomes for out in plan.graph.stages[name].outs)
+            leftovers.remove_unfinished((out for name in outcomes for out in plan.graph.stages[name].outs), cache_folder())
             locks.forget()
         if plan.remote and not sync.is_pushed(plan.remote):
             sync.push(processes, plan.remote, display.warn)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -54,6 +54,16 @@ class Slots:
             with self._changed:
                 self._free += devices
                 self._changed.notify_all()
+
+
+@contextmanager
+def elsewhere(gangs: Slots, workers_of: str | None) -> Iterator[dict[str, str]]:
+    """The environment of a stage whose workers are a Ray cluster's: it sees no GPU of this machine.
+
+    A training needs room there for all its workers at once, and two would take it from each other: they take turns in `gangs`.
+    """
+    with gangs.take() if workers_of == "together" else nullcontext():
+        yield {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def devices_needed(devices: list[str], workers_of: str | None) -> int:

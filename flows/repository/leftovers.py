@@ -42,12 +42,12 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
     return deleted
 
 
-def remove_unfinished(outs: Iterable[Path]) -> None:
-    """Delete what killed processes left half-written beside `outs` and among records.
+def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
+    """Delete what killed processes left half-written beside `outs`, among records, and at the top of a cache in this project.
 
     The next attempt would, but a cached stage is not attempted again.
     """
-    places = {RECORDS}
+    places = {RECORDS, *([cache] if cache.absolute().is_relative_to(Path.cwd()) else [])}
     for out in outs:
         half = partial(out)
         shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)

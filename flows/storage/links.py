@@ -45,7 +45,7 @@ def _first(kinds: list[str], cache: Path, project: Path) -> str:
         for folder in (records, *([cache] if cache.is_relative_to(project) else [])):
             folder.mkdir(parents=True, exist_ok=True)
         place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
-        there, here = place / tmp_fname(), records / tmp_fname()  # named as DVC's, which the next run removes
+        there, here = place / tmp_fname(), records / tmp_fname()  # named as DVC's, which the next run removes, or `gc`
         try:
             there.write_bytes(b"x")
             for way in kinds:

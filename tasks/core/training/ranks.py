@@ -58,6 +58,7 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
         from tasks.core.workers.cluster_gang import together_on
 
         with open_cluster(runtime) as cluster:
+            torch.set_num_threads(cluster.runtime.threads or 1)  # what this process computes has the bits of a rank
             each = cluster.agreed(partial(machine, cluster.runtime, precision))
             yield Ranks(cluster.count, cluster.runtime, each, partial(together_on, cluster))
     elif (count := local_count(runtime, gpus_of(runtime))) == 1:
@@ -72,6 +73,11 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
 def alone(runtime: Runtime, precision: Precision) -> Ranks:
     """This process."""
     return Ranks(1, runtime, machine(runtime, precision))
+
+
+def untrained(runtime: Runtime) -> Runtime:
+    """Settings for a model that is used as it is: one worker, here; with engine ray, no GPU of this machine is meant for it."""
+    return runtime.model_copy(update={"workers": 1} | ({"device": "cpu"} if runtime.engine == "ray" else {}))
 
 
 @contextmanager

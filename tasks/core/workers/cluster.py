@@ -201,25 +201,40 @@ class Cluster:
 
     @contextmanager
     def room(self, seconds: float) -> Iterator[Callable[[int], dict[str, Any]]]:
-        """Room for `count` tasks at once; Ray's settings for the task of each number. UserError if there is none for so long."""
+        """Room for `count` tasks at once; Ray's settings for the task of each number.
+
+        Waits as long as the nodes could hold them. UserError where they are too few for `seconds`.
+        """
         from ray.util import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         bundle = {"GPU": 1} if self.runtime.device == "cuda" else {"CPU": self.runtime.threads}
         group = placement_group([bundle] * self.count, strategy="PACK")
         try:
-            if not group.wait(seconds):
-                raise Unavailable(
-                    where="the Ray cluster",
-                    found=f"no room for {self.count} workers at once in {seconds:.0f} s",
-                    remedy=f"start a node, or wait for other work to end, or set fewer workers ({RUNTIME_FILE}), and run again",
-                )
+            waited = 0
+            while not group.wait(seconds):
+                if (places := self._places()) < self.count:
+                    raise Unavailable(
+                        where="the Ray cluster",
+                        found=f"room for {places} workers, and for no more in {seconds:.0f} s",
+                        expected=f"room for {self.count}",
+                        remedy=f"start a node, or set fewer workers ({RUNTIME_FILE}), and run again",
+                    )
+                waited += 1
+                print(f"waiting for room on the Ray cluster for {self.count} workers at once: {waited * seconds:,.0f} s", flush=True)
             yield lambda number: {
                 **self._device,
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
             }
         finally:
             remove_placement_group(group)
+
+    def _places(self) -> int:
+        """How many workers the nodes of now can hold."""
+        try:
+            return sum(node.places for node in shares(self.runtime, self.ray.nodes())[1])
+        except UserError:
+            return 0
 
     def _everywhere(self, function: Callable[..., Any], settings: dict[str, Any], *given: Any) -> list[tuple[str, Any]]:
         """What `function` returns on every node, by host."""

@@ -23,14 +23,15 @@ from tasks.core.workers.cluster import Cluster, Session, enter
 from tasks.core.workers.together import GRACE, Outcome, Training, redirect, take_part, until_whole, verdict
 
 SIOCGIFADDR = 0x8915  # Linux
-ROOM_SECONDS = 120.0  # for the cluster to have room for all ranks at once, as after a lost node
+ROOM_SECONDS = 120.0  # for a lost node to come back, or for another in its place
 LOOK_SECONDS = 0.5
+UNREACHED = "; if the nodes cannot reach one another, open all ports between them, or set GLOO_SOCKET_IFNAME (docs/cluster.md)"
 
 
 def together_on(cluster: Cluster, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
     """`function(device, gang)` in `cluster.count` tasks at once. See `together` for what it may do, and when UserError is raised."""
     start = partial(_run, cluster, function, scratch=scratch)
-    until_whole(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what)
+    until_whole(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what, also=UNREACHED)
 
 
 def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
@@ -111,14 +112,29 @@ def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: 
     redirect(log_of(scratch, rank))
     os.environ.pop(SILENT, None)
     os.environ.update({LIVE: "1"} if live else {})
-    outcome = take_part(ray.get(put[0]), runtime, rank, ranks, store, interface(ray.util.get_node_ip_address()))
+    outcome = take_part(ray.get(put[0]), runtime, rank, ranks, store, interface(own_address(ray.util.get_node_ip_address())))
     sys.stdout.flush()
     sys.stderr.flush()
     return outcome
 
 
+def own_address(host: str) -> str:
+    """The IPv4 address of this machine that others reach it by, if `host` is one, or the name of one; else that of its default route."""
+    with suppress(OSError):
+        found = [address for address in socket.gethostbyname_ex(host)[2] if not address.startswith("127.")]
+        if found:
+            return found[0]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        asked.connect(("192.0.2.1", 9))  # an address for documentation: nothing is sent
+        return str(asked.getsockname()[0])
+    return host
+
+
 def interface(address: str) -> str:
-    """The network interface of this machine that has an IPv4 address; empty if none is found. Host names often stand for the loopback's."""
+    """The network interface of this machine that has an IPv4 address; empty if none is found, as where this is not Linux.
+
+    gloo would take that of the host's name, which is often the loopback's.
+    """
     import fcntl
     import struct
 

@@ -45,7 +45,7 @@ def test_half_written_files_of_a_killed_stage_are_removed() -> None:
     Path("data/metrics/.a.json.partial").write_text("half")
     Path("data/encoders/.somebody.partial").write_text("not an out's")
     before = files() - {"encoders/.a.partial/half", "metrics/.a.json.partial"}
-    leftovers.remove_unfinished(outs("metrics/a.json", "encoders/a", "encoders/b"))
+    leftovers.remove_unfinished(outs("metrics/a.json", "encoders/a", "encoders/b"), Path(".dvc/cache"))
     assert files() == before
 
 
@@ -53,7 +53,10 @@ def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
     """They would count as part of data/metrics, which the report reads (found by benchmarks/faults.py)."""
     ours, theirs = Path("data/metrics/.GImkppEpYRhZLT_ACBL1Fg.tmp"), Path("data/metrics/.note.tmp")
     warnings: list[str] = []
-    for remove in (lambda made: leftovers.remove(made, warnings.append), leftovers.remove_unfinished):
+    for remove in (
+        lambda made: leftovers.remove(made, warnings.append),
+        lambda made: leftovers.remove_unfinished(made, Path(".dvc/cache")),
+    ):
         ours.touch()
         remove(outs("metrics/a.json", "metrics/b.json", "encoders/a", "encoders/b"))
         assert not ours.exists()
@@ -61,10 +64,16 @@ def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
     theirs.touch()
     half = [Path(name) for name in (".retemper/.report.html.partial", ".retemper/bin/.python.partial", ".dvc.lock.partial")]
     half.append(Path(".retemper/.pXj4rM15yDK6d9p5ZWJzJA.tmp"))  # of a try of links
+    half.append(Path(".dvc/cache") / half[-1].name)
     for path in half:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    leftovers.remove_unfinished(outs("metrics/a.json"))
+    shared = tmp_path.with_name("shared") / half[-1].name  # may be of a run in progress elsewhere
+    shared.parent.mkdir()
+    shared.touch()
+    for cache in (Path(".dvc/cache"), shared.parent):
+        leftovers.remove_unfinished(outs("metrics/a.json"), cache)
+    assert shared.exists()
     assert theirs.exists()
     assert not any(path.exists() for path in half)
     for name in (
