@@ -3,11 +3,11 @@
     python benchmarks/spans.py FOLDER... --articles jsonl:PATH [--texts 2000] [--length 128] [--seed 1]
 
 FOLDER: an encoder (data/encoders/NAME); the first is what the others are compared with. Articles should be unseen by all of them.
-A text of at most `length` tokens, and more than half of them, is a query, and its relevant document one span of it, [CLS] span [SEP],
-among the spans of all the texts,
-by the encoder's own pooling and similarity. In training, a span is pooled from its text's own outputs (Eq. 7), which a signature of the
-text solves; here it is not. One span a text of each granularity: phrase [1, 4] tokens, sentence [4, 16], paragraph [16, 32].
-Reciprocal ranks, and how often the span is the first; the paired randomization test is that of evaluate. No GPU is used.
+A text of at most `length` tokens, and more than half of them, is a query. Its relevant document is one span of it, [CLS] span [SEP],
+among the spans of all the texts, by the encoder's own pooling and similarity. In training, a span is pooled from its text's own outputs
+(Eq. 7), so a signature of the text solves the task; here it does not. One span a text of each granularity: phrase [1, 4] tokens,
+sentence [4, 16], paragraph [16, 32]. Reported are reciprocal ranks, how often the span is the first, and a paired permutation test
+against the first encoder. No GPU is used.
 """
 
 import argparse

@@ -183,21 +183,19 @@ class Cluster:
         put = [self.ray.put(function)]  # in a list: else Ray would load it again for each piece
         work = self.ray.remote(**self._settings)(_work)
         running: dict[Any, int] = {}
-        try:
-            while True:
-                while run.turn in run.done:
-                    outcome = run.done.pop(run.turn)
-                    run.turn += 1
-                    yield result_of(outcome)
-                while len(running) < self.count and (found := run.next()):
-                    running[work.remote(self.session, put, found[1])] = found[0]
-                if not running:
-                    return
-                for done in self.ray.wait(list(running), num_returns=1)[0]:
-                    run.done[running.pop(done)] = self._fetch(done)
-        finally:  # after an error, or if nobody wants the rest
-            for left in running:
-                self.ray.cancel(left, force=True)
+        # What is still running after an error ends with the connection: Ray 2.60 ends the process that cancels, by force, a task that is
+        # just ending.
+        while True:
+            while run.turn in run.done:
+                outcome = run.done.pop(run.turn)
+                run.turn += 1
+                yield result_of(outcome)
+            while len(running) < self.count and (found := run.next()):
+                running[work.remote(self.session, put, found[1])] = found[0]
+            if not running:
+                return
+            for done in self.ray.wait(list(running), num_returns=1)[0]:
+                run.done[running.pop(done)] = self._fetch(done)
 
     @contextmanager
     def room(self, seconds: float) -> Iterator[Callable[[int], dict[str, Any]]]:

@@ -83,7 +83,10 @@ def test_two_workers_of_a_cluster_train_as_two_of_this_machine(small: Any, monke
         for key, value in CHANGED.items():
             small.set(key, value)
         small.set("rounds.warmup.batch_tokens", 512)
-        for stage in ("train@warmup", "pretrain@costa", "reranker@small", "adore@tower"):
+        for stage in ("train@warmup", "pretrain@costa", "reranker@small", "adore@tower", "centroids"):
+            if stage in ADORES:
+                small.set("adore.tower", ADORE | ADORES[stage])  # the index is built by the stage, not by a rank
+                stage = "adore@tower"
             run(small, stage, "here", 2)
             shutil.rmtree(small.folder / ".retemper/scratch")  # else what the first has left would serve the second
             run(small, stage, "there", 2, f"engine: ray\naddress: {started.address}\n")

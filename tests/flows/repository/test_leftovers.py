@@ -49,7 +49,7 @@ def test_half_written_files_of_a_killed_stage_are_removed() -> None:
     assert files() == before
 
 
-def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """They would count as part of data/metrics, which the report reads (found by benchmarks/faults.py)."""
     ours, theirs = Path("data/metrics/.GImkppEpYRhZLT_ACBL1Fg.tmp"), Path("data/metrics/.note.tmp")
     warnings: list[str] = []
@@ -68,8 +68,7 @@ def test_temporary_files_of_a_killed_dvc_are_removed(tmp_path: Path) -> None:
     for path in half:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    shared = tmp_path.with_name("shared") / half[-1].name  # may be of a run in progress elsewhere
-    shared.parent.mkdir()
+    shared = tmp_path_factory.mktemp("shared") / half[-1].name  # may be of a run in progress elsewhere
     shared.touch()
     for cache in (Path(".dvc/cache"), shared.parent):
         leftovers.remove_unfinished(outs("metrics/a.json"), cache)

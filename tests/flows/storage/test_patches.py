@@ -21,11 +21,16 @@ REPLACED = {
     "dvc.stage.cache:StageCache.restore": ["self", "stage", "run_cache", "pull", "dry"],
     "dvc.stage.cache:StageCache._load": ["self", "stage"],
     "dvc.stage.cache:StageCache.pull": ["self", "remote", "odb"],
+    "dvc_data.hashfile.checkout:Link.__call__": ["self", "cache", "from_path", "to_fs", "to_path"],
+    "dvc_objects.fs.generic:_test_link": ["link", "from_fs", "from_file", "to_fs", "to_file"],
+    "dvc_objects.fs.system:reflink": ["src", "dst"],
     "dvc.repo.stage:StageLoad.collect": ["self", "target", "with_deps", "recursive", "graph", "glob"],
     # read, not replaced
     "dvc.stage.cache:StageCache._load_cache": ["self", "key", "value"],
     "dvc.stage.cache:StageCache._get_cache_dir": ["self", "key"],
     "dvc.stage.cache:_can_hash": ["stage"],
+    "dvc_objects.fs.generic:_try_links": ["links", "from_fs", "from_path", "to_fs", "to_path", "callback", "batch_size"],
+    "dvc_objects.fs.utils:tmp_fname": ["prefix"],
     "dvc.stage.cache:_get_stage_hash": ["stage"],
     "dvc.stage.decorators:unlocked_repo": ["f"],
 }
