@@ -30,7 +30,7 @@ CHANGED = {
 }
 ADORES = {
     "refreshed": {"lists": "refreshed", "refresh": 2, "loss": "ranknet"},
-    "centroids": {"index": "PQ4x4", "centroids": True},
+    "compressed": {"index": "PQ4x4"},
 }
 
 
@@ -83,7 +83,7 @@ def test_two_workers_of_a_cluster_train_as_two_of_this_machine(small: Any, monke
         for key, value in CHANGED.items():
             small.set(key, value)
         small.set("rounds.warmup.batch_tokens", 512)
-        for stage in ("train@warmup", "pretrain@costa", "reranker@small", "adore@tower", "centroids"):
+        for stage in ("train@warmup", "pretrain@costa", "reranker@small", "adore@tower", "compressed"):
             if stage in ADORES:
                 small.set("adore.tower", ADORE | ADORES[stage])  # the index is built by the stage, not by a rank
                 stage = "adore@tower"
