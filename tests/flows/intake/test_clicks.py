@@ -24,7 +24,7 @@ def simulate(path: Path, searches: int, queries: int = 40, seed: int = 0) -> dic
     draw = random.Random(seed)
     relevant = {(f"query {q}", f"d{q}-{d}"): draw.choice([0.1, 0.3, 0.6, 0.9]) for q in range(queries) for d in range(RANKS)}
     rankings = {}
-    for query in {query for query, _ in relevant}:
+    for query in dict.fromkeys(query for query, _ in relevant):
         docs = [doc for one, doc in relevant if one == query]
         rankings[query] = [draw.sample(docs, len(docs)) for _ in range(2)]
     with path.open("w") as handle:
