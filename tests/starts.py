@@ -49,8 +49,8 @@ def drawn(kind: str) -> Any:
     return transformer
 
 
-STARTS: dict[str, tuple[str, str, bool, str | tuple[str, ...], list[tuple[int, int, bool, str]], bool]] = {
-    # transformer, padding side, whether a text gets an end, pooling, Dense layers, Normalize
+STARTS: dict[str, tuple[str, str, bool, str | tuple[str, ...], list[tuple[int, int, bool, str] | float], bool]] = {
+    # transformer, padding side, whether a text gets an end, pooling, Dense layers (a number: Dropout), Normalize
     "qwen3": ("qwen3", "left", True, "lasttoken", [], True),
     "llama": ("llama", "right", False, "mean", [(WIDTH, 20, True, "Tanh")], False),
     "gpt2": ("gpt2", "left", True, "lasttoken", [(WIDTH, 48, True, "ReLU")], True),
@@ -61,14 +61,16 @@ STARTS: dict[str, tuple[str, str, bool, str | tuple[str, ...], list[tuple[int, i
     "bert_weighted": ("tiny", "right", True, "weightedmean", [], False),
     "bert_two": ("tiny", "right", True, ("cls", "max"), [], False),
     "bert_three": ("tiny", "right", True, ("mean", "cls", "lasttoken"), [(384, 40, True, "Tanh")], True),  # old keys have another order
+    "bert_residual": ("tiny", "right", True, "mean", [(128, 128, True, "Mish"), 0.3, (128, 40, False, "Tanh")], True),
 }
+RESIDUAL = ("bert_residual",)
 DECODERS = ("qwen3", "llama", "gpt2")
 
 
 def make(name: str, place: Path, tiny_encoder: Path) -> Path:
     """One of STARTS as a folder (new)."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+    from sentence_transformers.models import Dense, Dropout, Normalize, Pooling, Transformer
 
     kind, side, ends, pooling, layers, normalize = STARTS[name]
     bare = tiny_encoder
@@ -79,7 +81,12 @@ def make(name: str, place: Path, tiny_encoder: Path) -> Path:
     transformer = Transformer(str(bare), max_seq_length=LENGTH)
     torch.manual_seed(1)
     modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
-    modules += [Dense(a, b, bias, getattr(torch.nn, activation)()) for a, b, bias, activation in layers]
+    for layer in layers:
+        if isinstance(layer, float):
+            modules.append(Dropout(layer))
+        else:
+            a, b, bias, activation = layer
+            modules.append(Dense(a, b, bias, getattr(torch.nn, activation)(), use_residual=name in RESIDUAL))
     modules += [Normalize()] if normalize else []
     similarity = "cosine" if normalize else "dot"
     SentenceTransformer(modules=modules, prompts=PROMPTS, similarity_fn_name=similarity, device="cpu").save(str(place))

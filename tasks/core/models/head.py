@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -15,6 +14,7 @@ from tasks.core.models.layers import ACTIVATIONS, Layer, last_width, named_layer
 from tasks.core.stage.errors import UserError
 
 WEIGHTS = {"Dense": "linear", "LayerNorm": "norm"}  # sentence-transformers' name of a module's weights, and of our first of its kind
+RESIDUAL = "residual"  # its name of the matrix of a Dense's residual connection
 
 
 class Head(nn.Module):
@@ -28,7 +28,7 @@ class Head(nn.Module):
         self.kind = kind
         self.layers = layers or named_layers(kind, width)
         self.width = last_width(self.layers, width)
-        self.names: list[str] = []  # of the layers' weights; empty for Normalize
+        self.names: list[str] = []  # of the layers' weights; empty for those without
         seen: Counter[str] = Counter()
         for layer in self.layers:
             name = WEIGHTS.get(layer.kind, "")
@@ -36,6 +36,8 @@ class Head(nn.Module):
             self.names.append(f"{name}_{seen[name]}" if name and seen[name] > 1 else name)
             if layer.kind == "Dense":
                 self.add_module(self.names[-1], nn.Linear(layer.inputs, layer.outputs, bias=layer.bias))
+                if layer.residual and layer.inputs != layer.outputs:
+                    self.add_module(f"{self.names[-1]}_{RESIDUAL}", nn.Linear(layer.inputs, layer.outputs, bias=False))
             elif layer.kind == "LayerNorm":
                 self.add_module(self.names[-1], nn.LayerNorm(layer.inputs))
 
@@ -47,38 +49,50 @@ class Head(nn.Module):
     def forward(self, pooled_BH: torch.Tensor) -> torch.Tensor:
         x_BD = pooled_BH.to(next(self.parameters(), pooled_BH).dtype)
         for layer, name in zip(self.layers, self.names, strict=True):
-            if layer.kind == "Normalize":
-                x_BD = F.normalize(x_BD, dim=-1)
-                continue
-            x_BD = self.get_submodule(name)(x_BD)
-            if layer.activation != "Identity":
-                x_BD = getattr(nn, layer.activation)()(x_BD)
+            x_BD = self._through(layer, self._parts(name), x_BD)
+        return x_BD
+
+    def _through(self, layer: Layer, parts: dict[str, nn.Module], before_BD: torch.Tensor) -> torch.Tensor:
+        """One layer, whose weights are in `parts`."""
+        if layer.kind == "Normalize":
+            return F.normalize(before_BD, dim=-1)
+        if layer.kind == "Dropout":
+            return F.dropout(before_BD, layer.dropout, self.training)
+        x_BD: torch.Tensor = parts[WEIGHTS[layer.kind]](before_BD)
+        if layer.activation != "Identity":
+            x_BD = getattr(nn, layer.activation)()(x_BD)
+        if layer.residual:
+            x_BD = x_BD + (parts[RESIDUAL](before_BD) if RESIDUAL in parts else before_BD)
         return x_BD
 
     def load(self, folders: list[Path]) -> None:
         """Fill the weights from the folders of the modules; UserError if they do not fit."""
-        for folder, (kind, module) in zip(folders, self._modules_of_layers(), strict=True):
-            if module is None:
+        for folder, name in zip(folders, self.names, strict=True):
+            if not (parts := self._parts(name)):
                 continue
-            weights, prefix = folder / "model.safetensors", f"{WEIGHTS[kind]}."
+            weights, module = folder / "model.safetensors", nn.ModuleDict(parts)
             try:
-                module.load_state_dict({key.removeprefix(prefix): value for key, value in load_file(weights).items()})
+                module.load_state_dict(load_file(weights))
             except (OSError, SafetensorError, RuntimeError) as error:
-                wanted = " and ".join(prefix + name for name in module.state_dict())
+                wanted = " and ".join(module.state_dict())
                 raise UserError(f"{weights}: cannot be loaded ({' '.join(str(error).split())}); expected {wanted}") from None
 
     def save(self, folder: Path, first: int) -> list[tuple[str, str]]:
         """Write the modules into `folder`, numbered from `first`; returns path and kind of each."""
         written = []
-        for number, (layer, (kind, module)) in enumerate(zip(self.layers, self._modules_of_layers(), strict=True), first):
-            written.append((f"{number}_{kind}", kind))
-            tensors = {} if module is None else {f"{WEIGHTS[kind]}.{name}": tensor.data for name, tensor in module.named_parameters()}
+        for number, (layer, name) in enumerate(zip(self.layers, self.names, strict=True), first):
+            written.append((f"{number}_{layer.kind}", layer.kind))
+            tensors = {key: tensor.data for key, tensor in nn.ModuleDict(self._parts(name)).named_parameters()}
             write_module(folder / written[-1][0], layer, tensors)
         return written
 
-    def _modules_of_layers(self) -> Iterator[tuple[str, nn.Module | None]]:
-        for layer, name in zip(self.layers, self.names, strict=True):
-            yield layer.kind, self.get_submodule(name) if name else None
+    def _parts(self, name: str) -> dict[str, nn.Module]:
+        """What has the weights of the layer `name`, by sentence-transformers' names."""
+        if not name:
+            return {}
+        parts = {name.split("_")[0]: self.get_submodule(name)}
+        residual = f"{name}_{RESIDUAL}"
+        return parts | ({RESIDUAL: self.get_submodule(residual)} if hasattr(self, residual) else {})
 
 
 def write_module(folder: Path, layer: Layer, tensors: dict[str, torch.Tensor]) -> None:
@@ -87,8 +101,12 @@ def write_module(folder: Path, layer: Layer, tensors: dict[str, torch.Tensor]) -
     if layer.kind == "Dense":
         config = {"in_features": layer.inputs, "out_features": layer.outputs, "bias": layer.bias}
         config["activation_function"] = ACTIVATIONS[layer.activation]
+        if layer.residual:  # older versions of sentence-transformers know no such key
+            config["use_residual"] = True
     elif layer.kind == "LayerNorm":
         config = {"dimension": layer.inputs}
+    elif layer.kind == "Dropout":
+        config = {"dropout": layer.dropout}
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")  # git and DVC keep no empty folder
     if tensors:

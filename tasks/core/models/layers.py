@@ -8,22 +8,27 @@ from typing import Any
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 
+SMOOTH = ("CELU", "ELU", "GELU", "LogSigmoid", "Mish", "SELU", "SiLU", "Sigmoid", "Softplus", "Softsign", "Tanh", "Tanhshrink")
+BROKEN = ("Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "ReLU", "ReLU6", "Softshrink")
 ACTIVATIONS = {"Identity": "torch.nn.modules.linear.Identity"} | {
-    name: f"torch.nn.modules.activation.{name}" for name in ("ELU", "GELU", "LeakyReLU", "ReLU", "SiLU", "Sigmoid", "Tanh")
+    name: f"torch.nn.modules.activation.{name}"
+    for name in sorted(SMOOTH + BROKEN)  # with torch's own constants, as theirs
 }
-KINDS = ("Dense", "LayerNorm", "Normalize")
+KINDS = ("Dense", "LayerNorm", "Dropout", "Normalize")
 FEATURE = "sentence_embedding"  # what a module reads and writes: the text's vector
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One module. Normalize has no widths: it keeps the one it is given."""
+    """One module. Dropout and Normalize have no widths: they keep the one they are given."""
 
-    kind: str  # Dense | LayerNorm | Normalize
+    kind: str  # one of KINDS
     inputs: int = 0
     outputs: int = 0
     bias: bool = True
     activation: str = "Identity"  # of a Dense, a key of ACTIVATIONS
+    residual: bool = False  # a Dense's input is added to its output, through a matrix where the widths differ
+    dropout: float = 0.0  # probability, in training
 
 
 def named_layers(kind: str, width: int) -> tuple[Layer, ...]:
@@ -51,17 +56,25 @@ def read_layer(folder: Path, kind: str) -> Layer:
             raise UserError(f"{path}: found {key} {config[key]}, expected {FEATURE}")
     if kind == "Normalize":
         return Layer(kind)
+    if kind == "Dropout":
+        rate = config.get("dropout", 0.2)  # sentence-transformers' default
+        if not isinstance(rate, int | float) or not 0 <= rate <= 1:
+            raise UserError(f"{path}: found dropout {rate}, expected a probability, 0 to 1")
+        return Layer(kind, dropout=float(rate))
     if kind == "LayerNorm":
         width = _whole(path, config, "dimension")
         return Layer(kind, width, width)
-    if config.get("use_residual"):
-        raise UserError(f"{path}: found use_residual true, expected a Dense without a residual connection")
     named = str(config.get("activation_function", ACTIVATIONS["Tanh"]))  # sentence-transformers' default
     activation = named.rpartition(".")[2]
     if activation not in ACTIVATIONS or not named.startswith("torch."):
         raise UserError(f"{path}: found activation {named}; expected one of torch's {', '.join(ACTIVATIONS)}")
     return Layer(
-        kind, _whole(path, config, "in_features"), _whole(path, config, "out_features"), bool(config.get("bias", True)), activation
+        kind,
+        _whole(path, config, "in_features"),
+        _whole(path, config, "out_features"),
+        bias=bool(config.get("bias", True)),
+        activation=activation,
+        residual=bool(config.get("use_residual")),
     )
 
 

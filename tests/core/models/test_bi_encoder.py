@@ -258,8 +258,8 @@ HARM = {
     "an unknown pooling, the new form": (config("1_Pooling/config.json", pooling_mode="median"), "found pooling median; expected"),
     "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not found"),
     "a module we have not": (
-        chain("Transformer", "Pooling", "Dropout"),
-        "found Transformer, Pooling, Dropout; expected Transformer, Pooling, and",
+        chain("Transformer", "Pooling", "WeightedLayerPooling"),
+        "found Transformer, Pooling, WeightedLayerPooling; expected Transformer, Pooling, and",
     ),
     "a module of another package": (foreign, "found elsewhere.Pooling, expected modules of sentence-transformers: no other code is run"),
     "prompts that are not pooled": (unpooled_prompts, "found include_prompt false with pooling cls, expected true"),
@@ -273,7 +273,6 @@ HARM = {
         config("2_Dense/config.json", activation_function="elsewhere.Tanh"),
         "found activation elsewhere.Tanh; expected",
     ),
-    "a residual connection": (config("2_Dense/config.json", use_residual=True), "found use_residual true"),
     "a Dense over tokens": (
         config("2_Dense/config.json", module_input_name="token_embeddings"),
         "found module_input_name token_embeddings",
