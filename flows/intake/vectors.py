@@ -41,7 +41,7 @@ def encode(encoder: Path, texts: dict[str, list[str]]) -> dict[str, npt.NDArray[
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
             length = min(LENGTH, shape.max_length or LENGTH)
-            vectors[rows] = encode_texts(tower, tokenizer, [prefix + some[row] for row in rows], length, torch.device("cpu"))
+            vectors[rows] = encode_texts(tower, tokenizer, [some[row] for row in rows], length, torch.device("cpu"), prefix)
         found[kind] = vectors
     return found
 

@@ -34,7 +34,7 @@ def triple_scores(towers: Towers, queries: Tokens, documents: Tokens, batch: tup
 def _vectors(tower: Encoder, tokens: Tokens, rows: Ints) -> torch.Tensor:
     device = next(tower.parameters()).device
     ids_BL, mask_BL = tokens.padded(rows)
-    vectors: torch.Tensor = tower(ids_BL.to(device), mask_BL.to(device))
+    vectors: torch.Tensor = tower(ids_BL.to(device), mask_BL.to(device), tokens.prompt)
     return vectors
 
 

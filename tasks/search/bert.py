@@ -97,7 +97,7 @@ def described(encoder: Path) -> Built | None:
     config, shape = read_json(tower / "config.json"), read_shape(tower)
     if config.get("model_type") not in FAMILY or config.get("hidden_act") != "gelu" or config.get("is_decoder"):
         return None
-    if shape.pooling not in ("cls", "mean") or shape.head == "layers":
+    if shape.pooling not in ("cls", "mean") or shape.head == "layers" or not shape.pools_prompt:
         return None
     return Built(tower, config, shape) if config.get("position_embedding_type", "absolute") == "absolute" else None
 

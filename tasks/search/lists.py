@@ -73,20 +73,23 @@ class DenseSystem:
         return self._index
 
     def _rows(self, query: str, depth: int) -> tuple[Floats, npt.NDArray[np.int64]]:
-        vector = self._vector(self._texts.query_prefix + query)
+        vector = self._vector(query)
         return search_index(self.open(vector.shape[1]), vector, depth)
 
     def _read_vector(self, text: str) -> Floats:
-        vector = query_vector(self.encoder, text, self._texts.query_length)
-        return resident_tower(self.encoder, self._texts.query_length)(text) if vector is None else vector
+        texts = self._texts
+        vector = query_vector(self.encoder, texts.query_prefix + text, texts.query_length)
+        return resident_tower(self.encoder, texts.query_length, texts.query_prefix)(text) if vector is None else vector
 
     def _resident(self) -> Callable[[str], Floats]:
-        length = self._texts.query_length
-        return resident_vector(self.encoder, length) or resident_tower(self.encoder, length)
+        length, prefix = self._texts.query_length, self._texts.query_prefix
+        if vector := resident_vector(self.encoder, length):
+            return lambda text: vector(prefix + text)
+        return resident_tower(self.encoder, length, prefix)
 
 
-def resident_tower(encoder: Path, max_length: int) -> Callable[[str], Floats]:
-    """The function from a text (prefix included) to its vector [1, D], by any encoder that the pipeline trains.
+def resident_tower(encoder: Path, max_length: int, prefix: str) -> Callable[[str], Floats]:
+    """The function from a text to its vector [1, D] with `prefix` before it, by any encoder that the pipeline trains.
 
     UserError for one that cannot be loaded.
     """
@@ -101,7 +104,7 @@ def resident_tower(encoder: Path, max_length: int) -> Callable[[str], Floats]:
 
     def vector(text: str) -> Floats:
         with alone:
-            return encode_texts(tower, tokenizer, [text], max_length, device)
+            return encode_texts(tower, tokenizer, [text], max_length, device, prefix)
 
     return vector
 

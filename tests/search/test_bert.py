@@ -134,6 +134,18 @@ def test_what_is_not_such_a_model_is_left_to_torch(change: Callable[[Path], obje
     assert resident_vector(folder, 16) is None
 
 
+def test_prompts_that_are_not_pooled_are_left_to_torch(tiny_encoder: Path, tmp_path: Path) -> None:
+    from tasks.search.lists import resident_tower
+
+    transformer = load_towers(tiny_encoder).query.transformer
+    pooled, other = (saved(transformer, Shape(pools_prompt=pools), tiny_encoder, tmp_path / str(pools)) for pools in (True, False))
+    assert query_vector(other, "query: text", 16) is None
+    assert resident_vector(other, 16) is None
+    found, with_prompt = (resident_tower(folder, 16, "query: ")("text") for folder in (other, pooled))
+    np.testing.assert_allclose(with_prompt, query_vector(pooled, "query: text", 16), atol=1e-5)
+    assert np.abs(found - with_prompt).max() > 1e-3
+
+
 def test_weights_that_are_not_finite_are_left_to_torch(tiny_encoder: Path, tmp_path: Path) -> None:
     transformer = load_towers(tiny_encoder).query.transformer
     transformer.encoder.layer[0].output.dense.bias.data[0] = torch.nan
@@ -146,7 +158,7 @@ def test_another_architecture_is_searched_with_by_torch(tiny_encoder: Path, tmp_
     config = DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=48, vocab_size=40_000)
     folder = saved(DistilBertModel(config), SHAPES["cls, dot"], tiny_encoder, tmp_path / "m")
     assert query_vector(folder, "text", 16) is None
-    assert resident_tower(folder, 16)("text").shape == (1, 32)
+    assert resident_tower(folder, 16, "")("text").shape == (1, 32)
 
 
 def test_neither_torch_nor_transformers_is_imported(tiny_encoder: Path, tmp_path: Path) -> None:

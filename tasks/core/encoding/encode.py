@@ -19,6 +19,7 @@ from tasks.core.encoding.packed import PAD, Layers, Packed
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.stage.devices import one_thread
 from tasks.core.tables.ids import Ints
+from tasks.core.text.tokenizer import prompt_tokens
 from tasks.core.text.tokens import Tokens, cut_by_budget
 
 Vectors = npt.NDArray[np.float32]
@@ -53,7 +54,7 @@ def encode(
         with torch.inference_mode():  # of this thread
             if packed is None:
                 ids_BL, mask_BL = tokens.padded(rows[batch], int(lengths[batch[0]]))
-                out_RD[batch] = encoder(ids_BL.to(device), mask_BL.to(device)).cpu().numpy()
+                out_RD[batch] = encoder(ids_BL.to(device), mask_BL.to(device), tokens.prompt).cpu().numpy()
             else:
                 out_RD[batch] = packed.vectors(tokens, rows[batch], lengths[batch]).cpu().numpy()
         return len(batch)
@@ -72,12 +73,12 @@ def _one_thread_each() -> Iterator[Callable[[Callable[[Ints], int], list[Ints]],
         yield pool.map
 
 
-def encode_texts(encoder: Encoder, tokenizer: Any, texts: list[str], max_length: int, device: torch.device) -> Vectors:
-    """Vectors float32 [B, D] of a few texts as given (including prefixes), in one batch, padded on the right by any tokenizer."""
-    rows = tokenizer(texts, truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
+def encode_texts(encoder: Encoder, tokenizer: Any, texts: list[str], max_length: int, device: torch.device, prefix: str = "") -> Vectors:
+    """Vectors float32 [B, D] of a few texts with `prefix` before each, in one batch, padded on the right by any tokenizer."""
+    rows = tokenizer([prefix + text for text in texts], truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
     parts = [torch.tensor(row or [tokenizer.pad_token_id]) for row in rows]  # as tokenize has a text without tokens
     ids_BL = pad_sequence(parts, batch_first=True, padding_value=tokenizer.pad_token_id)
     mask_BL = pad_sequence([torch.ones_like(part) for part in parts], batch_first=True)
     with torch.inference_mode():
-        vectors: Vectors = encoder(ids_BL.to(device), mask_BL.to(device)).cpu().numpy()
+        vectors: Vectors = encoder(ids_BL.to(device), mask_BL.to(device), prompt_tokens(tokenizer, prefix)).cpu().numpy()
     return vectors

@@ -46,13 +46,14 @@ class Packed:
 
     @classmethod
     def of(cls, encoder: Encoder, device: torch.device, layers: Layers | None = None) -> "Packed | None":
-        """The packed form of `encoder`, with its own layers or `layers`; None for another architecture, pooling, device or dtype, or
-        in training.
+        """The packed form of `encoder`, with its own layers or `layers`; None for another architecture, pooling, device or dtype, in
+        training, or where prompts are not pooled.
         """
         transformer = encoder.transformer
         config = transformer.config
         known = config.model_type in FIRST_POSITION and hasattr(transformer, "encoder") and not config.is_decoder
-        if not known or encoder.shape.pooling not in ("cls", "mean") or torch.is_autocast_enabled(device.type) or encoder.training:
+        pooled = encoder.shape.pooling in ("cls", "mean") and encoder.shape.pools_prompt
+        if not known or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
         if (layers := layers or _own_layers(transformer, device)) is None:
             return None

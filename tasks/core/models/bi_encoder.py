@@ -80,11 +80,12 @@ class Encoder(nn.Module):
         """D."""
         return min(self.shape.width or self.full_width, self.full_width)
 
-    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, prompt: int = 0) -> torch.Tensor:
+        """`prompt`: tokens that each text begins with and that are not its own, for encoders that do not pool them."""
         more = {"position_ids": places(mask_BL), "use_cache": False} if self.causal else {}
         attended = attention_mask(mask_BL, self.transformer.config)
         hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=attended, **more).last_hidden_state
-        return self.finish(pool(hidden_BLH, mask_BL, self.shape.pooling))
+        return self.finish(pool(hidden_BLH, mask_BL, self.shape.pooling, 0 if self.shape.pools_prompt else prompt))
 
     def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:
         """Pooled hidden states [B, P] to vectors [B, D]: the head, the first `shape.width` numbers, and length 1 for cosine."""
@@ -224,7 +225,7 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int 
     if poolings != in_order({*poolings}):  # old keys have no order
         theirs = {ours: name for name, ours in POOLINGS.items()}
         modes = {"pooling_mode": [theirs[name] for name in poolings]}
-    _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": encoder.hidden, **modes, "include_prompt": True})
+    _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": encoder.hidden, **modes, "include_prompt": shape.pools_prompt})
     if encoder.head is not None:
         modules += encoder.head.save(folder, len(modules))
     if encoder.width < encoder.full_width:  # by a module, since truncate_dim of a config is applied after Normalize

@@ -48,6 +48,7 @@ class Shape:
     document_prefix: str = ""
     layers: tuple[Layer, ...] = ()  # of head: layers
     width: int | None = None  # numbers of a vector that are kept, its first (Matryoshka, arXiv:2205.13147); none: all
+    pools_prompt: bool = True  # whether a prefix's tokens are pooled (include_prompt)
 
 
 def refuse_adapters(folder: Path) -> None:
@@ -95,10 +96,6 @@ def read_shape(folder: Path) -> Shape:
     query_prefix, document_prefix = read_prompts(described)
     path = folder / modules[1]["path"] / "config.json"
     pooling = _pooling(path)
-    if pooling != "last" and (query_prefix or document_prefix) and not read_json(path).get("include_prompt", True):
-        raise UserError(
-            f"{path}: found include_prompt false with pooling {pooling}, expected true: vectors are pooled over the prompt's tokens too"
-        )
     truncate = modules[-2:] if chain[-1] == "Normalize" else modules[-1:]
     width = described.get("truncate_dim")
     if truncate[0]["path"].endswith(TRUNCATE):
@@ -114,6 +111,7 @@ def read_shape(folder: Path) -> Shape:
         document_prefix=document_prefix,
         layers=layers if head == "layers" else (),
         width=width,
+        pools_prompt=pooling == "last" or bool(read_json(path).get("include_prompt", True)),
     )
 
 

@@ -8,20 +8,24 @@ def places(mask_BL: torch.Tensor) -> torch.Tensor:
     return (mask_BL.cumsum(1) - 1).clamp(min=0)
 
 
-def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str) -> torch.Tensor:
+def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str, skipped: int = 0) -> torch.Tensor:
     """Vectors [B, H], float32, of outputs [B, L, H]; of several poolings joined by +, one after another [B, n H].
 
     cls | last: the first or last token's. mean | mean_sqrt_len: the sum, over the number of tokens or its root. max: the largest of
-    each number. weightedmean: the mean, token n of a text weighted by n (SGPT, arXiv:2202.08904).
+    each number. weightedmean: the mean, token n of a text weighted by n (SGPT, arXiv:2202.08904). The first `skipped` tokens of each
+    text, its prompt's, are left out, as sentence-transformers does with include_prompt false; of a shorter text all but its last.
     """
     if "+" in kind:
-        return torch.cat([pool(hidden_BLH, mask_BL, one) for one in kind.split("+")], dim=-1)
+        return torch.cat([pool(hidden_BLH, mask_BL, one, skipped) for one in kind.split("+")], dim=-1)
+    number_BL = mask_BL * mask_BL.cumsum(1)  # of a token in its text, from 1; of padding 0
+    if skipped:
+        mask_BL = mask_BL * (number_BL > number_BL.amax(1, keepdim=True).sub(1).clamp(max=skipped)).to(mask_BL.dtype)
     if kind in ("cls", "last"):
         place_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
         column_B = (mask_BL * (place_L + 1 if kind == "last" else len(place_L) - place_L)).argmax(1)
         return hidden_BLH[torch.arange(len(column_B), device=mask_BL.device), column_B].float()
     if kind == "max":
         return hidden_BLH.float().masked_fill(mask_BL.unsqueeze(-1) == 0, -torch.inf).max(1).values
-    weights_BL1 = (mask_BL * mask_BL.cumsum(1) if kind == "weightedmean" else mask_BL).unsqueeze(-1).float()
+    weights_BL1 = (mask_BL * number_BL if kind == "weightedmean" else mask_BL).unsqueeze(-1).float()
     total_B1 = weights_BL1.sum(1)
     return (hidden_BLH.float() * weights_BL1).sum(1) / (total_B1.sqrt() if kind == "mean_sqrt_len" else total_B1)

@@ -15,6 +15,7 @@ from tasks.core.stage.progress import Progress
 from tasks.core.tables.batching import joined
 from tasks.core.tables.ids import IDS, Ints
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
+from tasks.core.text.tokenizer import prompt_tokens
 from tasks.core.text.words import Words, spread, word_by_word
 
 Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
@@ -172,6 +173,8 @@ def write_rows(folder: Path, batches: Iterable[Rows], tokenizer: Any, *, digest:
     owners = np.arange(texts, dtype=np.int32)
     np.save(folder / "owners.npy", np.repeat(owners, np.concatenate(counts)) if counts else owners)
     meta = {"dtype": dtype.name, "pad": tokenizer.pad_token_id, "max_length": cut.max_length, "prefix": cut.prefix, "tokenizer": digest}
+    if cut.prefix:
+        meta["prompt"] = prompt_tokens(tokenizer, cut.prefix)
     write_json(folder / "meta.json", meta)
     progress.close()
     if full and cut.passages == 1:

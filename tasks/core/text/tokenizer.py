@@ -37,6 +37,14 @@ def _kept(folder: Path) -> Any:
     return load_tokenizer(folder)
 
 
+def prompt_tokens(tokenizer: Any, prefix: str) -> int:
+    """Tokens that a text with `prefix` begins with: the prefix's, and special ones before. Counted as in sentence-transformers, so by
+    the prefix alone: a last token that the text's first letters join counts, too.
+    """
+    ids = tokenizer(prefix)["input_ids"] if prefix else []
+    return len(ids) - (bool(ids) and ids[-1] in tokenizer.all_special_ids)
+
+
 def drop_code(settings: Any) -> None:
     """Take out of a loaded configuration (a dict, or an object of settings) what names code to fetch: `auto_map` and its like.
 

@@ -37,6 +37,7 @@ class Tokens:
     max_length: int
     prefix: str
     tokenizer: str
+    prompt: int = 0  # tokens that a row begins with because of its prefix: the prefix's, and special ones before
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -114,7 +115,7 @@ def open_tokens(folder: Path) -> Tokens:
     flat_path = folder / "tokens.bin"
     try:
         dtype = np.dtype(meta["dtype"])
-        texts = {name: meta[name] for name in ("pad", "max_length", "prefix", "tokenizer")}
+        texts = {name: meta[name] for name in ("pad", "max_length", "prefix", "tokenizer")} | {"prompt": meta.get("prompt", 0)}
         offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
         owners = np.load(folder / "owners.npy", mmap_mode="r", allow_pickle=False)
         size, expected = flat_path.stat().st_size, int(offsets[-1]) * dtype.itemsize

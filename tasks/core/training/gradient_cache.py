@@ -66,7 +66,7 @@ def cached_backward(
         torch.manual_seed(draw_seed(*key, number))
         ids_BL, mask_BL = side.tokens.padded(side.rows[rows])
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(words):
-            vectors_BD: torch.Tensor = side.tower(ids_BL.to(device), mask_BL.to(device))
+            vectors_BD: torch.Tensor = side.tower(ids_BL.to(device), mask_BL.to(device), side.tokens.prompt)
         return vectors_BD
 
     graphs: dict[int, torch.Tensor] = {}

@@ -229,11 +229,6 @@ def foreign(folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-def unpooled_prompts(folder: Path) -> None:
-    config("config_sentence_transformers.json", prompts={"query": "query: "})(folder)
-    config("1_Pooling/config.json", include_prompt=False)(folder)
-
-
 HARM = {
     "no weights": (without("model.safetensors"), "model.safetensors"),
     "half the weights": (halved("model.safetensors"), "cannot be loaded"),
@@ -262,7 +257,6 @@ HARM = {
         "found Transformer, Pooling, WeightedLayerPooling; expected Transformer, Pooling, and",
     ),
     "a module of another package": (foreign, "found elsewhere.Pooling, expected modules of sentence-transformers: no other code is run"),
-    "prompts that are not pooled": (unpooled_prompts, "found include_prompt false with pooling cls, expected true"),
     "no LayerNorm where one is said to be": (chain("Transformer", "Pooling", "LayerNorm"), "2_LayerNorm/config.json: not found"),
     "no pooling before the head": (chain("Transformer", "Dense"), "found Transformer, Dense; expected Transformer, Pooling, and"),
     "an activation": (

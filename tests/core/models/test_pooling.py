@@ -36,10 +36,30 @@ def test_a_plain_loop_gives_the_same_vectors(kind: str, side: str) -> None:
         np.testing.assert_allclose(found, np.array(wanted), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+@pytest.mark.parametrize("kind", POOLINGS.values())
+def test_a_prompt_is_left_out(kind: str, side: str) -> None:
+    """Of a text that is no longer than the prompt, the last token is kept. Weights still count the prompt's tokens."""
+    hidden_BLH = torch.randn(len(LENGTHS), 10, 5, generator=torch.Generator().manual_seed(0))
+    mask_BL = torch.zeros(len(LENGTHS), 10, dtype=torch.int64)
+    wanted = []
+    for number, length in enumerate(LENGTHS):
+        first = {"left": 10 - length, "right": 0, "both": 2}[side]
+        mask_BL[number, first : first + length] = 1
+        rows = list(hidden_BLH[number, first : first + length].double().numpy())
+        left_out = min(2, length - 1)
+        numbers = range(left_out + 1, length + 1)
+        weighted = sum(n * rows[n - 1] for n in numbers) / sum(numbers)
+        wanted.append(weighted if kind == "weightedmean" else LOOP[kind](rows[left_out:]))
+    np.testing.assert_allclose(pool(hidden_BLH, mask_BL, kind, 2), np.array(wanted), rtol=1e-6, atol=1e-6)
+
+
 def test_several_poolings_are_joined_in_their_order() -> None:
     hidden_BLH, mask_BL = torch.randn(2, 3, 4), torch.tensor([[1, 1, 0], [1, 1, 1]])
     found = pool(hidden_BLH, mask_BL, "mean+cls+max")
     assert torch.equal(found, torch.cat([pool(hidden_BLH, mask_BL, kind) for kind in ("mean", "cls", "max")], dim=1))
+    found = pool(hidden_BLH, mask_BL, "mean+cls", 1)
+    assert torch.equal(found, torch.cat([pool(hidden_BLH, mask_BL, kind, 1) for kind in ("mean", "cls")], dim=1))
 
 
 def test_every_pooling_is_tried() -> None:

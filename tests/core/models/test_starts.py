@@ -225,12 +225,29 @@ def test_a_bare_causal_language_model_is_loaded(start: Start, tmp_path: Path) ->
     np.testing.assert_allclose(ours(tmp_path / "bare", ""), SentenceTransformer(str(tmp_path / "bare")).encode(TEXTS), atol=1e-5)
 
 
-def test_prompts_before_the_last_token_may_be_left_out_of_pooling(start: Start, tmp_path: Path) -> None:
-    """The last token is not the prompt's."""
-    shutil.copytree(start("qwen3"), tmp_path / "m")
-    path = tmp_path / "m/1_Pooling/config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"include_prompt": False}))
-    np.testing.assert_allclose(ours(tmp_path / "m"), theirs(tmp_path / "m"), atol=1e-5)
+@pytest.mark.parametrize("name", STARTS)
+def test_prompts_that_are_not_pooled(name: str, start: Start, tmp_path: Path) -> None:
+    """include_prompt false, as of Instructor: our vectors are theirs, of a few texts, of token folders, and of what we save."""
+    folder = tmp_path / "m"
+    shutil.copytree(start(name), folder)
+    prompts = {"query": "find: ", "document": "a text: "}  # shorter than a text: theirs gives 0 where a prompt is all that is read
+    for path, more in (("1_Pooling/config.json", {"include_prompt": False}), ("config_sentence_transformers.json", {"prompts": prompts})):
+        (folder / path).write_text(json.dumps(json.loads((folder / path).read_text()) | more))
+    towers, tokenizer = load_towers(folder), load_tokenizer(folder)
+    again = saved(towers, folder, tmp_path / "again")
+    assert read_shape(again).pools_prompt == (towers.document.shape.pooling == "last")  # the last token is no prompt's
+    for kind, prompt in prompts.items():
+        wanted = theirs(folder, kind)
+        few = encode_texts(towers.document, tokenizer, TEXTS, LENGTH, CPU, prompt)
+        np.testing.assert_allclose(few, wanted, atol=1e-5)
+        np.testing.assert_allclose(theirs(again, kind), wanted, atol=1e-5)
+        ids = [str(number) for number in range(len(TEXTS))]
+        write_tokens(tmp_path / kind, [(ids, TEXTS)], tokenizer, "", LENGTH, prompt, len(TEXTS))
+        tokens = open_tokens(tmp_path / kind)
+        np.testing.assert_allclose(encode(towers.document, tokens, np.arange(len(TEXTS)), 100, CPU), wanted, atol=1e-5)
+    if not read_shape(folder).pools_prompt:
+        with_prompt = encode_texts(load_towers(start(name)).document, tokenizer, TEXTS, LENGTH, CPU, prompt)
+        assert np.abs(few - with_prompt).max() > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Gradient caching gives the gradients of one plain forward and backward over the whole batch."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder, load_transformer
 from tasks.core.models.folder import Shape
 from tasks.core.text.tokens import Tokens
@@ -65,6 +67,22 @@ def test_equals_a_plain_backward(tower: Encoder, batch_tokens: int) -> None:
     assert found.keys() == wanted.keys()
     for name, gradient in wanted.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_prompts_that_are_not_pooled_are_left_out_in_training_too(tower: Encoder) -> None:
+    tower.eval()
+    tower.shape = replace(tower.shape, pools_prompt=False)
+    queries, documents = (replace(tokens_of(lengths, seed), prompt=2) for lengths, seed in (([4, 9, 3, 5], 1), ([12, 30, 7, 22], 2)))
+    rows, seen = np.arange(4), list[torch.Tensor]()
+
+    def loss(*vectors: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+        seen.extend(vector.detach().clone() for vector in vectors)
+        return contrast(*vectors)
+
+    cached_backward([Side(tower, queries, rows), Side(tower, documents, rows)], loss, 45, 0, CPU, torch.float32, (1, 2, 3))
+    for vectors_ND, tokens in zip(seen, (queries, documents), strict=True):
+        torch.testing.assert_close(vectors_ND, torch.from_numpy(encode(tower, tokens, rows, 100, CPU)))
+        assert (vectors_ND - tower(*tokens.padded(rows))).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("frozen", [False, True])
