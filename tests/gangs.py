@@ -51,7 +51,7 @@ class Exact(nn.Module):
         super().__init__()
         self.transformer, self.width = transformer, int(transformer.config.hidden_size)
 
-    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, _: int = 0) -> torch.Tensor:
         hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
         return F.normalize((hidden_BLH * mask_BL.unsqueeze(-1)).sum(1) / mask_BL.sum(1, keepdim=True), dim=-1)
 
