@@ -8,12 +8,11 @@ from typing import Any
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 
-SMOOTH = ("CELU", "ELU", "GELU", "LogSigmoid", "Mish", "SELU", "SiLU", "Sigmoid", "Softplus", "Softsign", "Tanh", "Tanhshrink")
-BROKEN = ("Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "ReLU", "ReLU6", "Softshrink")
-ACTIVATIONS = {"Identity": "torch.nn.modules.linear.Identity"} | {
-    name: f"torch.nn.modules.activation.{name}"
-    for name in sorted(SMOOTH + BROKEN)  # with torch's own constants, as theirs
-}
+ELEMENTWISE = (  # torch's activations of each number by itself, without weights; always with torch's own constants, as theirs
+    *("CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "Mish", "ReLU", "ReLU6"),
+    *("SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink"),
+)
+ACTIVATIONS = {"Identity": "torch.nn.modules.linear.Identity"} | {name: f"torch.nn.modules.activation.{name}" for name in ELEMENTWISE}
 KINDS = ("Dense", "LayerNorm", "Dropout", "Normalize")
 FEATURE = "sentence_embedding"  # what a module reads and writes: the text's vector
 

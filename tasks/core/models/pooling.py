@@ -17,9 +17,9 @@ def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str, skipped: in
     """
     if "+" in kind:
         return torch.cat([pool(hidden_BLH, mask_BL, one, skipped) for one in kind.split("+")], dim=-1)
-    number_BL = mask_BL * mask_BL.cumsum(1)  # of a token in its text, from 1; of padding 0
+    number_BL = places(mask_BL) + 1 if skipped or kind == "weightedmean" else mask_BL  # of a token in its text
     if skipped:
-        mask_BL = mask_BL * (number_BL > number_BL.amax(1, keepdim=True).sub(1).clamp(max=skipped)).to(mask_BL.dtype)
+        mask_BL = mask_BL * (number_BL > (mask_BL.sum(1, keepdim=True) - 1).clamp(max=skipped)).to(mask_BL.dtype)
     if kind in ("cls", "last"):
         place_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
         column_B = (mask_BL * (place_L + 1 if kind == "last" else len(place_L) - place_L)).argmax(1)
