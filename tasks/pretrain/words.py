@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from bm25s.stopwords import STOPWORDS_EN_PLUS
 
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
+from tasks.core.text.without_jax import stopwords
 
 Bools = npt.NDArray[np.bool_]
-STOPWORDS = frozenset(STOPWORDS_EN_PLUS)  # NLTK's English list, 179 words
+STOPWORDS = frozenset(stopwords.STOPWORDS_EN_PLUS)  # NLTK's English list, 179 words
 SPACES = ("Ġ", "▁")  # what a word's first piece begins with: byte-level BPE, SentencePiece
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import bm25s
 import pyarrow as pa
 
 from tasks.core.lexical.params import BM25
@@ -12,6 +11,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
+from tasks.core.text.without_jax import bm25s
 
 
 def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25, scratch: Path) -> bm25s.BM25:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-import bm25s
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.schemas import RANKED
+from tasks.core.text.without_jax import bm25s
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

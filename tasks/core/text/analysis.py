@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable
 
 import Stemmer
-from bm25s import stopwords as lists
+
+from tasks.core.text.without_jax import stopwords as lists
 
 WORD = re.compile(r"\b\w\w+\b")  # bm25s' own; single characters say little
 

@@ -1,0 +1,17 @@
+"""bm25s without JAX. Where JAX is installed, bm25s starts it when it is imported, and on a GPU, JAX takes three quarters of the memory:
+in each process that searches by words.
+"""
+
+import sys
+from typing import Any
+
+there: dict[str, Any] = {"jax": sys.modules["jax"]} if "jax" in sys.modules else {}
+sys.modules["jax"] = None  # type: ignore[assignment] # an import of it now fails as if it were not installed
+try:
+    import bm25s
+    from bm25s import stopwords
+finally:
+    del sys.modules["jax"]
+    sys.modules.update(there)
+
+__all__ = ["bm25s", "stopwords"]
