@@ -160,7 +160,8 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
         to_gpu = isinstance(args[0], FakeCuda) if func is aten.copy_.default else on_gpu
         from_gpu = isinstance(args[1] if func is aten.copy_.default else args[0], FakeCuda)
         on_gpu = to_gpu
-        if from_gpu and not to_gpu:
+        overlapped = func is aten.copy_.default and len(args) > 2 and args[2]  # into pinned memory: an event tells when
+        if from_gpu and not to_gpu and not overlapped:
             waited.append(f"copy {_place()}")
     elif ours:
         wide = [tensor for tensor in others if tensor.ndim]
@@ -190,13 +191,42 @@ def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> 
 
 def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *_: Any, **__: Any) -> Any:
     """Attention of rows of many lengths, row by row."""
-    assert ends.dtype == torch.int32 and ends[-1] == len(q) and q.dtype in (torch.bfloat16, torch.float16)
+    assert q.dtype in (torch.bfloat16, torch.float16)
+    return _rows_attended(q, k, v, ends), torch.empty(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
+
+
+def _rows_attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    assert ends.dtype == torch.int32 and ends[-1] == len(q)
     rows = [slice(first, end) for first, end in pairwise(ends.tolist())]
     parts = [torch.nn.functional.scaled_dot_product_attention(*(x[row].transpose(0, 1) for x in (q, k, v))) for row in rows]
-    return torch.cat([part.transpose(0, 1) for part in parts]), torch.empty(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
+    return torch.cat([part.transpose(0, 1) for part in parts])
 
 
-INSTEAD = {aten.mm.dtype: _multiplied, torch.ops.torch_attn._varlen_attn.default: _attended}  # what a CPU has not
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *_: Any, **__: Any) -> Any:
+    """The same for a training, without dropout of attention."""
+    return _rows_attended(q, k, v, ends), torch.empty(q.shape[1], len(q)), *(torch.zeros(2, dtype=torch.uint64) for _ in range(3))
+
+
+def _flash_backward(gradient: torch.Tensor, *given: torch.Tensor, **_: Any) -> Any:
+    """Its gradients, written out: below autograd, no graph is recorded."""
+    q, k, v, ends = *given[:3], given[5]
+    parts = []
+    for first, end in pairwise(ends.tolist()):
+        g, q_, k_, v_ = (x[first:end].transpose(0, 1).float() for x in (gradient, q, k, v))
+        scale = q.shape[-1] ** -0.5
+        shares = (scale * q_ @ k_.mT).softmax(-1)
+        by_share = g @ v_.mT
+        by_score = scale * shares * (by_share - (by_share * shares).sum(-1, keepdim=True))
+        parts.append((by_score @ k_, by_score.mT @ q_, shares.mT @ g))
+    return tuple(torch.cat([part.transpose(0, 1) for part in side]).to(q.dtype) for side in zip(*parts, strict=True))
+
+
+INSTEAD = {  # what a CPU has not
+    aten.mm.dtype: _multiplied,
+    torch.ops.torch_attn._varlen_attn.default: _attended,
+    aten._flash_attention_forward.default: _flash,
+    aten._flash_attention_backward.default: _flash_backward,
+}
 
 
 def _place() -> str:
@@ -235,7 +265,15 @@ def fake_gpu() -> Iterator[FakeGpu]:
     def empty(*size: Any, **kwargs: Any) -> torch.Tensor:  # ordinary memory, in other threads too
         return unpinned(*size, **kwargs | {"pin_memory": False})
 
+    class event:
+        def record(self) -> None:
+            pass
+
+        def synchronize(self) -> None:
+            mode.waited.append(f"event {_place()}")
+
     unpinned = torch.empty
+    mode = FakeGpu()
     patches = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -245,6 +283,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
         "get_device_capability": lambda *_: (8, 0),
         "mem_get_info": lambda *_: (FREE, 2 * FREE),
         "set_device": lambda *_: None,
+        "Event": event,
         "Stream": mock.MagicMock(),
         "stream": lambda _: nullcontext(),
         "current_stream": mock.MagicMock(),
@@ -259,7 +298,8 @@ def fake_gpu() -> Iterator[FakeGpu]:
     with (
         mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", by_device),
         mock.patch.multiple(torch.cuda, **patches),
+        mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),
         mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad, empty=empty),  # inference tensors cannot be wrapped
-        FakeGpu() as mode,
+        mode,
     ):
         yield mode

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 RESIDENT = 2 << 30  # bytes of vectors in a CPU's memory, besides their copy in bfloat16; a GPU keeps what fills half of its free memory
-GPU_SHARDS, CPU_SHARDS = 128, 4  # of 4,096 rows at a time: what is searched at once
+CPU_SHARDS = 4  # of 4,096 rows: what is searched at once
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 
@@ -60,11 +60,15 @@ class Exact:
         dtype = torch.float16 if gpu and embeddings.manifest.dtype == "float16" else torch.float32
         each = (2 if dtype == torch.float16 else 6 if gpu else 4) * width  # a GPU searches with a copy in float16
         room = torch.cuda.mem_get_info(device)[0] // 2 if gpu else RESIDENT
+        self.at_once = CPU_SHARDS
         if len(embeddings) * each <= room:
             self.resident = torch.empty(len(embeddings), width, device=device, dtype=dtype)
             for first, block in embeddings.blocks():
                 here = torch.from_numpy(np.array(block)).to(device) if gpu else finite_block(first, block, device)
                 self.resident[first : first + len(block)] = here  # what is not finite is refused by a GPU's search
+            if gpu:  # float16 is searched as it is; of others, a copy of each group is made, and a GPU has room for few
+                few = max(1, rows_at_once(width, device) // max(embeddings.manifest.shards, default=1))
+                self.at_once = max(1, len(embeddings.manifest.shards)) if dtype == torch.float16 else few
         elif gpu:
             found = f"vectors of {len(embeddings) * each / 2**30:,.1f} GiB, half of the GPU's free memory is {room / 2**30:,.1f} GiB"
             remedy = "" if dtype == torch.float16 else "; encode.dtype: float16 takes a third"
@@ -75,10 +79,9 @@ class Exact:
         if self.resident is None:
             yield from self.embeddings.blocks()
             return
-        sizes, at_once = self.embeddings.manifest.shards, GPU_SHARDS if self.device.type == "cuda" else CPU_SHARDS
-        first = 0
-        for shard in range(0, len(sizes), at_once):
-            rows = sum(sizes[shard : shard + at_once])
+        sizes, first = self.embeddings.manifest.shards, 0
+        for shard in range(0, len(sizes), self.at_once):
+            rows = sum(sizes[shard : shard + self.at_once])
             yield first, self.resident[first : first + rows]
             first += rows
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.stage.devices import best_training_tokens, moved
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokens import cut_by_budget
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import backward_to
+from tasks.core.training.unpadded import Unpadded
 from tasks.pretrain.batches import Batch, draw_batch
 from tasks.pretrain.decoder import streams
 from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
@@ -105,21 +106,33 @@ class Step:
 
     def __init__(self, module: Pretrainer, batch: Batch, params: Pretrain, work: Work, key: tuple[int, ...]) -> None:
         self.module, self.batch, self.params, self.work, self.key = module, batch, params, work, key
-        self.cuts = cut_by_budget(batch.lengths, params.batch_tokens or best_batch_tokens(work.device, work.dtype, gradients=True))
+        self.cuts = cut_by_budget(
+            batch.lengths, params.batch_tokens or best_training_tokens(work.device, work.dtype, module.encoder.transformer.config)
+        )
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
         self.sizes = [len(cut) * int(batch.lengths[cut].max()) for cut in self.cuts]
         self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.dealt(self.sizes)
         self.own = self.shares[0 if work.gang is None else work.gang.rank]  # numbers of the cuts that are computed here
+        self.unpadded = Unpadded.of(module.encoder, work.device, work.dtype)
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 
     def encode(self, number: int, masked: bool) -> Encoded:
         """Hidden states and attention mask of cut `number`; dropout is the same at every call."""
         torch.manual_seed(draw_seed(*self.key, number, masked))
-        rows = self.batch.seen if masked else self.batch.clean
-        ids_BL, mask_BL = padded([rows[k] for k in self.cuts[number]], self.work.pad)
-        mask_BL = mask_BL.to(self.work.device)
-        with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
-            return self.module.hidden(ids_BL.to(self.work.device), mask_BL), mask_BL
+        texts = self.batch.seen if masked else self.batch.clean
+        rows, device = [texts[k] for k in self.cuts[number]], self.work.device
+        ids_BL, mask_BL = padded(rows, self.work.pad)
+        mask_BL = moved(mask_BL, device)
+        if self.unpadded is not None:
+            return self.unpadded.padded(rows), mask_BL
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
+            return self.module.hidden(moved(ids_BL, device), mask_BL), mask_BL
+
+    def leave(self, term: torch.Tensor) -> None:
+        """Add the gradients of `term` to those of the module."""
+        torch.autograd.backward(term)
+        if self.unpadded is not None:
+            self.unpadded.give_back()
 
     def vectors(self, number: int, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> Vectors:
         """The vectors of cut `number`."""
@@ -221,7 +234,7 @@ class Step:
                 encoded = graphs.pop(number) if number in kept else self.encode(number, self.one_pass)
                 terms.append(self.through(number, encoded, leaves))
                 if params.masked and not self.one_pass:  # the clean pass is done before the masked one takes its memory
-                    torch.autograd.backward(terms.pop())
+                    self.leave(terms.pop())
                     encoded = None
             if params.masked:
                 encoded = encoded or self.encode(number, True)
@@ -233,7 +246,7 @@ class Step:
                     decoded = decoded + terms[-1].detach()
             if leaves is None and encoded is not None:
                 parts[number] = self.vectors(number, *encoded).detached()
-            torch.autograd.backward(torch.stack(terms).sum())
+            self.leave(torch.stack(terms).sum())
         if self.work.gang is not None:
             mlm, decoded, found = self.work.gang.total({"mlm": mlm, "decoded": decoded, "found": found}).values()
         if params.masked:

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Towers
-from tasks.core.stage.devices import best_batch_tokens
+from tasks.core.stage.devices import best_training_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures
@@ -116,7 +116,7 @@ def make_step(
     `guide` takes likely positives from a batch's negatives (tasks.train.guide). In a `gang`, a rank's share of the gradients.
     """
 
-    batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
+    batch_tokens = params.batch_tokens or best_training_tokens(device, dtype, towers.document.transformer.config)
 
     def backward(own: int) -> Figures:
         step = behind + own

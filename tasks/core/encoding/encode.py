@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tasks.core.encoding.packed import PAD, Layers, Packed
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.devices import one_thread
+from tasks.core.stage.devices import Coming, moved, one_thread
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import prompt_tokens
 from tasks.core.text.tokens import Tokens, cut_by_budget
@@ -50,24 +50,33 @@ def encode(
         lengths = np.maximum(lengths, np.minimum(-(-lengths // PAD) * PAD, tokens.max_length))
     own_threads = packed is not None and device.type == "cpu"
 
-    def work(batch: Ints) -> int:
+    def start(batch: Ints) -> Coming:
         with torch.inference_mode():  # of this thread
-            if packed is None:
-                ids_BL, mask_BL = tokens.padded(rows[batch], int(lengths[batch[0]]))
-                out_RD[batch] = encoder(ids_BL.to(device), mask_BL.to(device), tokens.prompt).cpu().numpy()
-            else:
-                out_RD[batch] = packed.vectors(tokens, rows[batch], lengths[batch]).cpu().numpy()
-        return len(batch)
+            if packed is not None:
+                return Coming(packed.vectors(tokens, rows[batch], lengths[batch]))
+            ids_BL, mask_BL = tokens.padded(rows[batch], int(lengths[batch[0]]))
+            return Coming(encoder(moved(ids_BL, device), moved(mask_BL, device), tokens.prompt))
 
     batches = cut_by_budget(lengths, min(batch_tokens, THREAD_TOKENS) if own_threads else batch_tokens)
-    with _one_thread_each() if own_threads else nullcontext(map) as each:
-        for count in each(work, batches):
-            done(count)
+    with _one_thread_each() if own_threads else nullcontext(map if device.type == "cpu" else _one_ahead) as each:
+        for batch, coming in zip(batches, each(start, batches), strict=True):
+            (out_RD[batch],) = coming.arrays()
+            done(len(batch))
     return out_RD
 
 
+def _one_ahead(start: Callable[[Ints], Coming], batches: list[Ints]) -> Iterator[Coming]:
+    """A `map` that starts a batch before the one before it is waited for: a GPU computes while the CPU reads and writes."""
+    before: list[Coming] = []
+    for batch in batches:
+        before.append(start(batch))
+        if len(before) == 2:
+            yield before.pop(0)
+    yield from before
+
+
 @contextmanager
-def _one_thread_each() -> Iterator[Callable[[Callable[[Ints], int], list[Ints]], Iterator[int]]]:
+def _one_thread_each() -> Iterator[Callable[[Callable[[Ints], Coming], list[Ints]], Iterator[Coming]]]:
     """A `map` with as many threads as torch has, in each of which torch itself has one."""
     with one_thread() as threads, ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
         yield pool.map

@@ -23,7 +23,7 @@ from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.devices import compute_dtype
+from tasks.core.stage.devices import compute_dtype, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
@@ -51,37 +51,49 @@ class Packed:
         """
         transformer = encoder.transformer
         config = transformer.config
-        known = config.model_type in FIRST_POSITION and hasattr(transformer, "encoder") and not config.is_decoder
+        first, known = first_position(config), hasattr(transformer, "encoder") and not config.is_decoder
         pooled = encoder.shape.pooling in ("cls", "mean") and encoder.shape.pools_prompt
-        if not known or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
+        if first is None or not known or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
-        if (layers := layers or _own_layers(transformer, device)) is None:
-            return None
-        first = FIRST_POSITION[config.model_type]
-        return cls(encoder, config.pad_token_id + 1 if first is None else first, layers)
+        layers = layers or _own_layers(transformer, device)
+        return None if layers is None else cls(encoder, first, layers)
 
     def vectors(self, tokens: Tokens, rows: Ints, lengths_B: Ints) -> torch.Tensor:
         """Vectors [B, D] of `rows`, where the encoder is; `lengths_B` must not increase."""
         device = next(self.encoder.parameters()).device
         starts_B = np.cumsum(lengths_B) - lengths_B
         total = int(lengths_B.sum())
-        ids_T = np.full(_whole(total) if device.type == "cpu" else total, tokens.pad, dtype=np.int64)
-        ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
-        places_T = np.zeros(len(ids_T), dtype=np.int64)
-        places_T[:total] = np.arange(total) - np.repeat(starts_B, lengths_B)
-        positions_T = torch.from_numpy(places_T + self.first_position).to(device)
-        given_T = torch.from_numpy(ids_T).to(device)
-        embedded_TH = self.encoder.transformer.embeddings(input_ids=given_T[None], position_ids=positions_T[None])[0]
+        size = _whole(total) if device.type == "cpu" else total
+        ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed(tokens, rows, lengths_B, self.first_position, size))
+        embedded_TH = self.encoder.transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
         hidden_TH = self.layers(embedded_TH, lengths_B).float()
         if self.encoder.shape.pooling == "cls":
-            pooled_BH = hidden_TH[torch.from_numpy(starts_B).to(device)]
+            pooled_BH = hidden_TH[moved(torch.from_numpy(starts_B), device)]
         else:  # unsafe: without reading the lengths back to check them
-            lengths = torch.from_numpy(lengths_B).to(device)
+            lengths = moved(torch.from_numpy(lengths_B), device)
             pooled_BH = torch.segment_reduce(hidden_TH[:total], "mean", lengths=lengths, unsafe=device.type != "cpu")
         if device.type != "cpu":
             return self.encoder.finish(pooled_BH)
         spare = _whole(len(rows)) - len(rows)
         return self.encoder.finish(F.pad(pooled_BH, (0, 0, 0, spare)))[: len(rows)]
+
+
+def first_position(config: Any) -> int | None:
+    """The position id of a row's first token; None for an architecture that is not built like BERT."""
+    if config.model_type not in FIRST_POSITION:
+        return None
+    first = FIRST_POSITION[config.model_type]
+    return int(config.pad_token_id) + 1 if first is None else first
+
+
+def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids of `rows`, one behind the other, and their position ids from `first` on, int64 [T]; T is `size` if that is more."""
+    starts_B, total = np.cumsum(lengths_B) - lengths_B, int(lengths_B.sum())
+    ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)
+    ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
+    positions_T = np.full(len(ids_T), first, dtype=np.int64)
+    positions_T[:total] += np.arange(total) - np.repeat(starts_B, lengths_B)
+    return torch.from_numpy(ids_T), torch.from_numpy(positions_T)
 
 
 def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> tuple[str, Layers] | None:

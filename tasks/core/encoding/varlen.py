@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from tasks.core.stage.devices import moved
 from tasks.core.tables.ids import Ints
 
 try:
@@ -31,7 +32,7 @@ def varlen_layers(transformer: Any, products: list[tuple[torch.Tensor, torch.Ten
     heads = transformer.config.num_attention_heads
 
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
-        ends = torch.from_numpy(np.concatenate([[0], lengths_B.cumsum()]).astype(np.int32)).to(x_TH.device)
+        ends = moved(torch.from_numpy(np.concatenate([[0], lengths_B.cumsum()]).astype(np.int32)), x_TH.device)
         longest = int(lengths_B.max())
         for layer, (weight_KH, bias_K) in zip(transformer.encoder.layer, products, strict=True):
             q, k, v = F.linear(x_TH, weight_KH, bias_K).view(len(x_TH), 3, heads, -1).unbind(1)

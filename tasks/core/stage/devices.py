@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import nn
@@ -20,6 +21,7 @@ RUNTIME_FILE = Path("runtime.yaml")
 RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage records threads, device, and arithmetic
 GRAPH_TOKENS = 16384  # on a CPU, and at least
 ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
+MOST_TRAINING_TOKENS = 131072  # of a batch: more are no faster
 STATE_BYTES = 12  # of a weight: its gradient and two moments
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -144,6 +146,29 @@ def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
     return module
 
 
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A CPU's tensor on `device`. The program does not wait for a GPU that still computes, as it would for ordinary memory."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+class Coming:
+    """Tensors of one device on their way to the CPU: `arrays` waits for what computes them, not for what the GPU is asked for later."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.here, self.event = list(tensors), None
+        if tensors[0].device.type == "cuda":
+            self.here = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+            for here, tensor in zip(self.here, tensors, strict=True):
+                here.copy_(tensor, non_blocking=True)
+            self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.event.record()
+
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        if self.event is not None:
+            self.event.synchronize()
+        return [here.numpy() for here in self.here]
+
+
 def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, config: Any) -> int:
     """`graph_tokens` of the runtime for training `module`, whose transformer has the configuration `config`. Changes no result."""
     if runtime.graph_tokens != "auto":
@@ -151,18 +176,29 @@ def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, confi
     if device.type != "cuda":
         return GRAPH_TOKENS
     state = STATE_BYTES * sum(weight.numel() for weight in module.parameters())
-    token = ACTIVATION_BYTES * int(config.num_hidden_layers) * int(config.hidden_size)
-    return max(GRAPH_TOKENS, (torch.cuda.mem_get_info(device)[0] - state) // 2 // token)
+    return max(GRAPH_TOKENS, (torch.cuda.mem_get_info(device)[0] - state) // 2 // _activations(config))
 
 
-def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:
-    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU, what fills it.
-
-    With `gradients`, a batch's activations stay in memory.
-    """
+def best_batch_tokens(device: torch.device, dtype: torch.dtype) -> int:
+    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU, what fills it."""
     if device.type == "cpu":  # fp32: what fits in its caches; bf16: training casts and reorders weights once per batch
         return 8192 if dtype == torch.bfloat16 else 2048
-    return 16384 if gradients else 65536
+    return 65536
+
+
+def best_training_tokens(device: torch.device, dtype: torch.dtype, config: Any) -> int:
+    """The same of a training, whose activations stay in memory. A GPU is given few large batches, since it computes faster than it is
+    given operations: a power of two for which half of all its memory is estimated to suffice, so the same on each GPU of a kind.
+    """
+    if device.type == "cpu":
+        return best_batch_tokens(device, dtype)
+    room = torch.cuda.mem_get_info(device)[1] // 2 // _activations(config)
+    return min(MOST_TRAINING_TOKENS, max(GRAPH_TOKENS, 1 << max(0, room.bit_length() - 1)))
+
+
+def _activations(config: Any) -> int:
+    """Bytes of a token's activations that are kept for the backward pass."""
+    return ACTIVATION_BYTES * int(config.num_hidden_layers) * int(config.hidden_size)
 
 
 def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:

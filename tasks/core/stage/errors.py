@@ -20,7 +20,7 @@ REMEDIES = {
 # Rust (safetensors, tokenizers), faiss, NumPy, and SQLite word it differently; NumPy's `tofile` keeps no errno.
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
 FAILING_WORDS = re.compile(rf"{FAILING}|os error 5\b|disk I/O error", re.IGNORECASE)
-OUT_OF_MEMORY = re.compile(r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?")
+OUT_OF_MEMORY = re.compile(r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?|CUDA error: out of memory")
 CREDENTIALS = re.compile(  # user:password of a URL, up to the last @: a password may contain / and @
     r"""(?<=://)(?:[^\s/?\#@'"]*:(?:(?!://)[^\s'"])*@|[^\s/?\#'"]+@)"""
 )

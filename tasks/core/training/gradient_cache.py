@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 from tasks.core.models.bi_encoder import Encoder
+from tasks.core.stage.devices import moved
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens, cut_by_budget
 from tasks.core.training.figures import Figures
+from tasks.core.training.unpadded import Unpadded
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -59,14 +61,17 @@ def cached_backward(
     sizes = [len(rows) * int(_lengths(side)[rows].max()) for _, side, rows in chunks]
     work = [list(range(len(chunks)))] if gang is None else gang.dealt(sizes)
     own = work[0 if gang is None else gang.rank]
+    unpadded = {tower: Unpadded.of(tower, device, dtype) for tower in {side.tower: None for side in sides}}
     kept = {number for place, number in enumerate(own) if sum(sizes[later] for later in own[place:]) <= graph_tokens}
 
     def forward(number: int) -> torch.Tensor:
         _, side, rows = chunks[number]
         torch.manual_seed(draw_seed(*key, number))
+        if (fast := unpadded[side.tower]) is not None:
+            return fast.vectors(side.tokens, side.rows[rows])
         ids_BL, mask_BL = side.tokens.padded(side.rows[rows])
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(words):
-            vectors_BD: torch.Tensor = side.tower(ids_BL.to(device), mask_BL.to(device), side.tokens.prompt)
+            vectors_BD: torch.Tensor = side.tower(moved(ids_BL, device), moved(mask_BL, device), side.tokens.prompt)
         return vectors_BD
 
     graphs: dict[int, torch.Tensor] = {}
@@ -77,7 +82,7 @@ def cached_backward(
             encoded = forward(number)
         if number in kept:
             graphs[number] = encoded
-        vectors[s][torch.from_numpy(rows).to(device)] = encoded.detach()
+        vectors[s][moved(torch.from_numpy(rows), device)] = encoded.detach()
     if gang is not None:
         for s, vectors_ND in enumerate(vectors):
             gang.fill(vectors_ND, [[chunks[number][2] for number in numbers if chunks[number][0] == s] for numbers in work])
@@ -89,10 +94,12 @@ def cached_backward(
         gradient = leaves[s].grad
         assert gradient is not None, "the loss does not depend on a side"
         encoded = graphs.pop(number) if number in kept else forward(number)
-        torch.autograd.backward(encoded, gradient[torch.from_numpy(rows).to(device)])
+        torch.autograd.backward(encoded, gradient[moved(torch.from_numpy(rows), device)])
         for word_VH in (each.weight for each in words):  # dense from the first chunk on, so that later ones are added in place
             if word_VH.grad is not None and word_VH.grad.is_sparse:
                 word_VH.grad = word_VH.grad.to_dense()
+        if (fast := unpadded[chunks[number][1].tower]) is not None:
+            fast.give_back()
     return {"loss": value.detach(), **metrics}
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tasks.core.retrieval.gpu import exact
-from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, inner, products, search
+from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, highest, highest_products, inner, products, search
 from tasks.core.stage.errors import UserError
 from tests.core.retrieval.corpora import KINDS, corpus
 
@@ -75,6 +75,29 @@ def test_the_bound_holds() -> None:
     assert ((score.double() - exactly).abs().amax(1) <= limit).all()
     error = (product - score).abs().amax(1)
     assert (error <= limit).all() and (error >= limit / 20).all()
+
+
+@pytest.mark.parametrize(("rows", "keep"), [(7, 9), (64, 3), (1000, 1), (1000, 10), (5003, 20), (4096, 400)])
+def test_the_highest_of_blocks_are_the_highest(rows: int, keep: int) -> None:
+    values = torch.randn(6, rows, generator=torch.Generator().manual_seed(rows))
+    values[0] = 1  # ties
+    values[1] = values[1].sort().values  # neighbors
+    values[2, ::7] += 100
+    values[3, -3:] = 50  # behind the last block
+    values[4, : rows // 2] = -torch.inf
+    found, places = highest(values, keep)
+    expected = values.sort(dim=1, descending=True).values[:, :keep]
+    assert torch.equal(found, expected) and torch.equal(values.gather(1, places), expected)
+    assert all(len(set(row)) == len(row) for row in places.tolist()), "each place once"
+
+
+def test_products_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    left, right = (torch.from_numpy(rng.normal(size=(n, 16))).half() for n in (3, 700))
+    whole = highest_products(left, right, 9)
+    monkeypatch.setattr(exact, "PRODUCTS", 3 * 64)
+    parts = highest_products(left, right, 9)
+    assert torch.equal(whole[0], parts[0]) and torch.equal(whole[1], parts[1])
 
 
 def test_few_queries_of_a_usual_corpus_need_a_second_pass() -> None:

@@ -8,7 +8,8 @@ The first two terms are Cauchy and Schwarz's, the last is for the sums: c = (D +
 truncate (Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ Computer Science 2021). Queries and rows are first
 scaled by powers of two, so that none overflows.
 
-Of each group of rows, those of the K' largest h are scored by s, and the best K are kept. A row that was not scored has
+Of each group of rows, those of the K' largest h are scored by s, and the best K are kept. The K' largest lie in the K' blocks of
+rows whose largest h are the largest, so of most h only the largest of a block is compared with others. A row that was not scored has
 s <= h_K' + e. Where that is below the K-th best score at the end, the K best are proven; `Counted` says for how many queries it
 is not, and for those each row with h + e of at least the K-th best score is scored.
 
@@ -24,11 +25,14 @@ import torch
 
 from tasks.core.retrieval.gpu.reading import Given, groups
 from tasks.core.retrieval.ranked import Floats
+from tasks.core.stage.devices import Coming
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 QUERIES = 1024  # of a product
-ROWS = 2**19  # of a product, at most: scoring a group's candidates costs about as much as half of this
+PRODUCTS = 2**28  # at a time: a GiB
+ROWS = 2**19  # of a group on its way from the disk, at most: two are in pinned memory
+LEAST = 4096  # rows of a group, on however small a GPU
 SPARE = 64  # rows scored of each group beyond K
 PAIRS = 2**18  # query and row, scored at a time
 SLACK = 1.01  # for the rounding of the bounds themselves
@@ -43,8 +47,8 @@ class Counted:
 
 
 def rows_at_once(width: int, device: torch.device) -> int:
-    """Rows of a product for which half of the GPU's free memory suffices: vectors in four forms, and the products themselves."""
-    return max(1, min(ROWS, torch.cuda.mem_get_info(device)[0] // 2 // (16 * width + 8 * QUERIES)))
+    """Rows of a group for which half of the GPU's free memory suffices: vectors in four forms, and the products of one part."""
+    return max(LEAST, min(ROWS, (torch.cuda.mem_get_info(device)[0] // 2 - 8 * PRODUCTS) // (16 * width)))
 
 
 def inner(left_XD: torch.Tensor, right_XD: torch.Tensor) -> torch.Tensor:
@@ -71,10 +75,10 @@ class Halved:
     @classmethod
     def of(cls, vectors_XD: torch.Tensor, *, together: bool) -> "Halved":
         """Each vector with its own scale and norms, or one for all. Vectors in float16 are taken as they are, without a copy."""
-        exact_XD = vectors_XD.float()
         if together and vectors_XD.dtype == torch.float16:
-            zero = torch.zeros((), device=vectors_XD.device)
-            return cls(vectors_XD, zero.int(), exact_XD.norm(dim=1).amax(), zero)
+            zero, norm_X = torch.zeros((), device=vectors_XD.device), torch.linalg.vector_norm(vectors_XD, dim=1, dtype=torch.float32)
+            return cls(vectors_XD, zero.int(), norm_X.amax(), zero)
+        exact_XD = vectors_XD.float()
         largest = exact_XD.abs().amax() if together else exact_XD.abs().amax(1, keepdim=True)
         exponent = torch.frexp(largest).exponent
         exact_XD = torch.ldexp(exact_XD, -exponent)
@@ -90,6 +94,44 @@ def products(left_QD: torch.Tensor, right_RD: torch.Tensor) -> torch.Tensor:
         found_QR: torch.Tensor = torch.mm(left_QD, right_RD.T, out_dtype=torch.float32)
         return found_QR
     return left_QD.float() @ right_RD.float().T
+
+
+def highest_products(left_QD: torch.Tensor, right_RD: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `keep` largest products of each query, best first, and their rows, [Q, K]; which of equal ones is not said."""
+    at_once = max(1, PRODUCTS // max(1, len(left_QD)))
+    best: tuple[torch.Tensor, torch.Tensor] | None = None
+    for first in range(0, len(right_RD), at_once):
+        values_QK, places_QK = highest(products(left_QD, right_RD[first : first + at_once]), keep)
+        places_QK = places_QK + first
+        if best is not None:
+            values_QK, places_QK = torch.cat([best[0], values_QK], dim=1), torch.cat([best[1], places_QK], dim=1)
+            values_QK, order_QK = values_QK.topk(min(keep, values_QK.shape[1]), dim=1)
+            places_QK = places_QK.gather(1, order_QK)
+        best = values_QK, places_QK
+    assert best is not None, "a group has rows"
+    return best
+
+
+def highest(values_QR: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`topk` of each row, best first: of the numbers themselves, or of those in the blocks with the largest maxima, [Q, min(K, R)].
+
+    A number among the K largest is at most its block's maximum. So if its block is not among K, those K hold K numbers as large.
+    The numbers of a block are as far apart as there are blocks: then neighbors are read together.
+    """
+    count, rows = values_QR.shape
+    keep = min(keep, rows)
+    size = 1 << max(0, (rows // max(1, keep)).bit_length() // 2)  # about the square root: as many maxima as numbers of K blocks
+    blocks = rows // size
+    if blocks < 2 * keep:
+        return values_QR.topk(keep, dim=1)
+    whole_QSB, rest_QN = values_QR[:, : size * blocks].view(count, size, blocks), values_QR[:, size * blocks :]
+    block_Q1K = whole_QSB.amax(1).topk(keep, dim=1, sorted=False).indices.unsqueeze(1)
+    places_QN = (block_Q1K + blocks * torch.arange(size, device=values_QR.device).unsqueeze(1)).flatten(1)
+    rest_N = torch.arange(size * blocks, rows, device=values_QR.device)
+    places_QN = torch.cat([places_QN, rest_N.expand(count, -1)], dim=1)
+    inside_QN = whole_QSB.gather(2, block_Q1K.expand(-1, size, -1)).flatten(1)
+    values_QK, order_QK = torch.cat([inside_QN, rest_QN], dim=1).topk(keep, dim=1)
+    return values_QK, places_QN.gather(1, order_QK)
 
 
 def bound(queries: Halved, rows: Halved, width: int) -> torch.Tensor:
@@ -132,9 +174,7 @@ def search(
         wanted = min(keep + SPARE, len(group_RD))
         for start in range(0, len(asked_QD), QUERIES):
             part = slice(start, start + QUERIES)
-            half_QR = products(halved.values_XD[part], found.values_XD)
-            half_QK, place_QK = half_QR.topk(wanted, dim=1)
-            del half_QR
+            half_QK, place_QK = highest_products(halved.values_XD[part], found.values_XD, wanted)
             if wanted < len(group_RD):
                 highest_Q = torch.ldexp(half_QK[:, -1] + limit[part], halved.exponent[part, 0] + found.exponent)
                 left_out[part] = torch.maximum(left_out[part], highest_Q)
@@ -144,18 +184,17 @@ def search(
             done(size)
     proven_Q = (best[:, -1] > left_out) | (left_out == -torch.inf)
     fine = torch.stack(finite).all() if finite else torch.ones((), dtype=torch.bool, device=device)
-    columns = [best.double(), best_rows.double(), proven_Q[:, None].double(), fine.double().expand(len(best), 1)]
-    read = torch.cat(columns, dim=1).cpu().numpy()  # rows below 2^53 are exact
-    if not read[:, -1].all():
+    scores, found_rows, proven, all_finite = Coming(best, best_rows, proven_Q, fine).arrays()
+    if not all_finite:
         _refuse_infinite(finite, edges)
-    unproven = np.flatnonzero(read[:, -2] == 0).tolist()
+    unproven = np.flatnonzero(~proven).tolist()
     if counted is not None:
-        counted.queries += len(read)
+        counted.queries += len(best)
         counted.again += len(unproven)
-    if unproven:
-        _search_again(asked_QD, halved, unproven, groups(blocks, rows, device), best, best_rows)
-        return best.cpu().numpy(), best_rows.cpu().numpy()
-    return read[:, :keep].astype(np.float32), read[:, keep : 2 * keep].astype(np.int64)
+    if not unproven:
+        return scores, found_rows
+    _search_again(asked_QD, halved, unproven, groups(blocks, rows, device), best, best_rows)
+    return best.cpu().numpy(), best_rows.cpu().numpy()
 
 
 def merged(

@@ -1,0 +1,172 @@
+"""A tower's training pass over texts without padding, on a GPU: what `Encoder.forward` computes under autocast, in fewer operations.
+
+A GPU waits for a training of texts: it is given operations more slowly than it computes them. So all texts of a chunk are rows of one
+matrix, attention is flash attention of many lengths (Dao, arXiv:2307.08691) with dropout, and weights are cast once a step and not once
+a use: the layers compute with copies of their weights in bfloat16, whose gradients are added to those of the weights themselves.
+Embeddings and pooling are in float32.
+
+Shapes: B rows, T tokens of a chunk, H hidden width, D vector width.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tasks.core.encoding.packed import first_position, placed
+from tasks.core.encoding.varlen import FLASH, WIDEST
+from tasks.core.models.bi_encoder import Encoder
+from tasks.core.stage.devices import moved
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
+
+Pair = tuple[torch.Tensor, torch.Tensor]  # weight and bias
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The weights of one layer in the dtype of its products; query, key, and value are one product."""
+
+    qkv: Pair
+    mixed: Pair
+    mixed_norm: Pair
+    inner: Pair
+    outer: Pair
+    outer_norm: Pair
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [tensor for pair in vars(self).values() for tensor in pair]
+
+
+class Unpadded:
+    """A tower in training, and copies of its layers' weights as they are now."""
+
+    def __init__(self, tower: Encoder, dtype: torch.dtype) -> None:
+        first = first_position(tower.transformer.config)
+        assert first is not None, "see `fits`"
+        self.tower, self.dtype, self.first = tower, dtype, first
+        self.layers = [(layer, _copied(layer, dtype)) for layer in tower.transformer.encoder.layer]
+
+    @classmethod
+    def of(cls, tower: Encoder, device: torch.device, dtype: torch.dtype) -> "Unpadded | None":
+        """None where a tower cannot be computed so: another architecture, device, or dtype, or weights that are not trained."""
+        if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < FLASH:
+            return None
+        return cls(tower, dtype) if fits(tower) else None
+
+    def vectors(self, tokens: Tokens, rows: Ints) -> torch.Tensor:
+        """Vectors float32 [B, D] of `rows`, with a graph where gradients are enabled. Dropout is drawn from the device's generator."""
+        lengths_B = tokens.offsets[rows + 1] - tokens.offsets[rows]
+        hidden_TH, ends_E = self.hidden(placed(tokens, rows, lengths_B, self.first), lengths_B)
+        if self.tower.shape.pooling == "cls":
+            return self.tower.finish(hidden_TH[ends_E[:-1]])
+        # unsafe: without reading the lengths back to check them
+        return self.tower.finish(torch.segment_reduce(hidden_TH, "mean", lengths=ends_E.diff(), unsafe=True))
+
+    def padded(self, rows: list[Ints]) -> torch.Tensor:
+        """The last hidden states of rows of token ids, float32 [B, L, H], 0 behind a row's last."""
+        lengths_B = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        positions_T = np.concatenate([np.arange(length) for length in lengths_B]) + self.first
+        hidden_TH, _ = self.hidden((torch.from_numpy(np.concatenate(rows)), torch.from_numpy(positions_T)), lengths_B)
+        longest, width = int(lengths_B.max()), hidden_TH.shape[1]
+        place_T = np.flatnonzero(np.arange(longest) < lengths_B[:, None])
+        empty_NH = hidden_TH.new_zeros(len(rows) * longest, width)
+        return empty_NH.index_copy(0, moved(torch.from_numpy(place_T), hidden_TH.device), hidden_TH).view(len(rows), longest, width)
+
+    def hidden(self, placed_T: tuple[torch.Tensor, torch.Tensor], lengths_B: Ints) -> tuple[torch.Tensor, torch.Tensor]:
+        """Last hidden states float32 [T, H] of token and position ids, and where rows begin and the last one ends, int64 [B + 1]."""
+        transformer, device = self.tower.transformer, next(self.tower.parameters()).device
+        config = transformer.config
+        heads, training = config.num_attention_heads, transformer.training
+        drop, attention_drop = (share * training for share in (config.hidden_dropout_prob, config.attention_probs_dropout_prob))
+        total, lengths = int(lengths_B.sum()), [*lengths_B.tolist()]
+        if spare := rounded(total) - total:
+            placed_T = F.pad(placed_T[0], (0, spare)), F.pad(placed_T[1], (0, spare), value=self.first)
+            lengths.append(spare)  # a row that nothing reads
+        ends_E = moved(torch.tensor([0, *lengths]).cumsum(0), device)
+        ends, longest = ends_E.int(), max(lengths)
+        ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed_T)
+        x_TH = transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0].to(self.dtype)
+        for layer, copies in self.layers:
+            q, k, v = F.linear(x_TH, *copies.qkv).view(len(x_TH), 3, heads, -1).unbind(1)
+            context_TAW = torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, attention_drop, False, False)[0]
+            mixed_TH = F.dropout(F.linear(context_TAW.flatten(1), *copies.mixed), drop)
+            x_TH = _normed(mixed_TH + x_TH, layer.attention.output.LayerNorm, copies.mixed_norm)
+            inner_TI = layer.intermediate.intermediate_act_fn(F.linear(x_TH, *copies.inner))
+            outer_TH = F.dropout(F.linear(inner_TI, *copies.outer), drop)
+            x_TH = _normed(outer_TH + x_TH, layer.output.LayerNorm, copies.outer_norm)
+        return x_TH[:total].float(), ends_E[: len(lengths_B) + 1]
+
+    def give_back(self) -> None:
+        """Add the gradients of the copies to those of the weights, and forget them."""
+        pairs = [
+            (weight, part)
+            for layer, copies in self.layers
+            for weights, copy in zip(_weights(layer), copies.tensors(), strict=True)
+            if copy.grad is not None
+            for weight, part in zip(weights, copy.grad.chunk(len(weights)), strict=True)
+        ]
+        if not pairs:
+            return
+        summed = [torch.empty_like(weight) for weight, _ in pairs]
+        torch._foreach_copy_(summed, [part for _, part in pairs])
+        if pairs[0][0].grad is None:
+            for (weight, _), gradient in zip(pairs, summed, strict=True):
+                weight.grad = gradient
+        else:
+            torch._foreach_add_([weight.grad for weight, _ in pairs if weight.grad is not None], summed)
+        for _, copies in self.layers:
+            for copy in copies.tensors():
+                copy.grad = None
+
+
+def rounded(tokens: int) -> int:
+    """At least as many, so that sizes of products repeat from step to step: for a new one, cuBLAS takes 0.4 ms more to choose how."""
+    step = 64 if tokens < 4096 else 512
+    return -(-tokens // step) * step
+
+
+def fits(tower: Encoder) -> bool:
+    """Whether `tower` is built as `Unpadded` computes: like BERT, of plain layers that are all trained."""
+    transformer, shape = tower.transformer, tower.shape
+    config = transformer.config
+    if first_position(config) is None or not hasattr(transformer, "encoder") or config.is_decoder:
+        return False
+    if shape.pooling not in ("cls", "mean") or not shape.pools_prompt:
+        return False
+    width = config.hidden_size // config.num_attention_heads
+    held = [module for layer in transformer.encoder.layer for module in layer.modules() if next(module.children(), None) is None]
+    weighted = [module for module in held if next(module.parameters(), None) is not None]
+    plain = all(type(module) in (nn.Linear, nn.LayerNorm) for module in weighted)
+    return plain and width % 8 == 0 and width <= WIDEST and all(weight.requires_grad for weight in transformer.encoder.parameters())
+
+
+def _weights(layer: Any) -> list[list[torch.Tensor]]:
+    """Weights and biases in the order of `Copies.tensors`, those that are one copy together."""
+    own, mixed = layer.attention.self, layer.attention.output
+    modules = [
+        [own.query, own.key, own.value],
+        [mixed.dense],
+        [mixed.LayerNorm],
+        [layer.intermediate.dense],
+        [layer.output.dense],
+        [layer.output.LayerNorm],
+    ]
+    return [[getattr(module, name) for module in together] for together in modules for name in ("weight", "bias")]
+
+
+def _copied(layer: Any, dtype: torch.dtype) -> Copies:
+    weights = _weights(layer)
+    with torch.no_grad():
+        copies = [together[0].new_empty(sum(map(len, together)), *together[0].shape[1:], dtype=dtype) for together in weights]
+        parts = [part for copy, together in zip(copies, weights, strict=True) for part in copy.chunk(len(together))]
+        torch._foreach_copy_(parts, [weight.detach() for together in weights for weight in together])
+    pairs = iter(copy.requires_grad_() for copy in copies)
+    return Copies(*zip(pairs, pairs, strict=True))
+
+
+def _normed(x_TH: torch.Tensor, norm: nn.LayerNorm, weights: Pair) -> torch.Tensor:
+    return F.layer_norm(x_TH, norm.normalized_shape, *weights, norm.eps)

@@ -1,0 +1,145 @@
+"""Training without padding, on a stand-in for a GPU: vectors and gradients are those of the padded form."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel, DistilBertConfig, XLMRobertaConfig
+
+from tasks.core.models.bi_encoder import Encoder, load_towers
+from tasks.core.models.folder import Shape
+from tasks.core.text.tokens import Tokens
+from tasks.core.training import gradient_cache
+from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.training.unpadded import Unpadded, fits, rounded
+from tests.fake_gpu import GPU, fake_gpu
+
+LENGTHS = [9, 4, 4, 1, 12, 7]
+Gradients = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def towers(tiny_encoder: Path) -> Callable[[str, float], Encoder]:
+    """Makes a tower of a name, with dropout of a share."""
+
+    def make(name: str, dropout: float = 0.0) -> Encoder:
+        if name == "xlm-roberta":
+            config = XLMRobertaConfig(vocab_size=600, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+            tower = Encoder(AutoModel.from_config(config), Shape(pooling="mean", similarity="dot"))
+        else:
+            tower = load_towers(tiny_encoder).document
+            tower.shape = Shape(pooling="cls" if name == "cls" else "mean", similarity="cosine")
+        config = tower.transformer.config
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout
+        for module in tower.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = dropout
+        return tower.train()
+
+    return make
+
+
+def made_tokens(pad: int) -> Tokens:
+    draw, offsets = np.random.default_rng(1), np.cumsum([0, *LENGTHS])
+    flat = draw.integers(5, 600, size=int(offsets[-1]), dtype=np.uint16)
+    return Tokens(flat, offsets, np.arange(len(LENGTHS), dtype=np.int32), Path(), pad, 16, "", "")
+
+
+def gradients(tower: Encoder) -> Gradients:
+    return {name: weight.grad.cpu() for name, weight in tower.named_parameters() if weight.grad is not None}
+
+
+@pytest.mark.parametrize("name", ["mean", "cls", "xlm-roberta"])
+def test_vectors_and_gradients_are_those_with_padding(name: str, towers: Callable[[str], Encoder]) -> None:
+    tower = towers(name)
+    tokens, rows = made_tokens(tower.transformer.config.pad_token_id), np.array([4, 0, 5, 1, 2, 3])
+    ids_BL, mask_BL = tokens.padded(rows)
+    draw = torch.randn(len(rows), tower.width, generator=torch.Generator().manual_seed(2))
+    expected_BD = copy.deepcopy(tower)(ids_BL, mask_BL)
+    other = copy.deepcopy(tower)
+    (other(ids_BL, mask_BL) * draw).sum().backward()
+    with fake_gpu():
+        tower.to(GPU)
+        unpadded = Unpadded(tower, torch.float32)
+        found_BD = unpadded.vectors(tokens, rows)
+        for _ in range(2):
+            (unpadded.vectors(tokens, rows) * draw.to(GPU)).sum().backward()
+            unpadded.give_back()
+        found, vectors_BD = gradients(tower), found_BD.detach().cpu()
+    assert torch.allclose(vectors_BD, expected_BD.detach(), atol=1e-5)
+    expected = gradients(other)
+    assert found.keys() == expected.keys() and len(found) > 30
+    for key, gradient in expected.items():
+        assert torch.allclose(found[key], 2 * gradient, atol=1e-5 + 1e-4 * float(gradient.abs().max())), key
+
+
+def test_hidden_states_are_those_with_padding(towers: Callable[[str], Encoder]) -> None:
+    tower, tokens = towers("mean"), made_tokens(0)
+    ids_BL, mask_BL = tokens.padded(np.arange(len(LENGTHS)))
+    rows = [ids_BL[row, :length].numpy() for row, length in enumerate(LENGTHS)]
+    expected_BLH = copy.deepcopy(tower).transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state * mask_BL.unsqueeze(2)
+    with fake_gpu():
+        tower.to(GPU)
+        found_BLH = Unpadded(tower, torch.float32).padded(rows).detach().cpu()
+    assert torch.allclose(found_BLH, expected_BLH.detach(), atol=1e-5)
+
+
+def trained(tower: Encoder, graph_tokens: int, batch_tokens: int) -> tuple[float, Gradients]:
+    """The loss and the gradients of a step in bfloat16 on the stand-in."""
+    tokens, rows = made_tokens(0), np.arange(len(LENGTHS))
+
+    def loss(vectors_BD: torch.Tensor, again_BD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+        return torch.nn.functional.cross_entropy(5 * vectors_BD @ again_BD.T, torch.arange(len(rows), device=GPU)), {}
+
+    with fake_gpu():
+        tower = copy.deepcopy(tower).to(GPU)
+        sides = [Side(tower, tokens, rows), Side(tower, tokens, rows)]
+        figures = cached_backward(sides, loss, batch_tokens, graph_tokens, GPU, torch.bfloat16, (1, 2))
+        return float(figures["loss"]), gradients(tower)
+
+
+def cosine(left: Gradients, right: Gradients) -> float:
+    flat = [torch.cat([held[name].flatten() for name in left]) for held in (left, right)]
+    return float(torch.nn.functional.cosine_similarity(*flat, dim=0))
+
+
+def test_a_step_is_that_with_padding_but_for_rounding(towers: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    tower = towers("mean")
+    loss, found = trained(tower, 1000, 1000)
+    assert all(gradient.dtype == torch.float32 for gradient in found.values())
+    monkeypatch.setattr(gradient_cache.Unpadded, "of", lambda *_: None)
+    padded_loss, expected = trained(tower, 1000, 1000)
+    assert loss == pytest.approx(padded_loss, rel=0.02)
+    assert found.keys() == expected.keys() and cosine(found, expected) > 0.99
+
+
+def test_a_second_pass_draws_the_same_dropout(towers: Callable[[str, float], Encoder]) -> None:
+    tower = towers("mean", 0.3)
+    kept, again = trained(tower, 1000, 16), trained(tower, 0, 16)
+    assert kept[0] == again[0]
+    assert all((kept[1][name] == again[1][name]).all() for name in kept[1])
+    assert trained(towers("mean", 0.0), 0, 16)[0] != again[0], "there was dropout"
+
+
+def test_sizes_repeat() -> None:
+    sizes = [rounded(tokens) for tokens in range(1, 20000)]
+    assert all(0 <= size - tokens < max(64, tokens / 8) for tokens, size in enumerate(sizes, 1)) and len(set(sizes)) < 100
+
+
+def test_what_is_not_computed_so(towers: Callable[[str], Encoder]) -> None:
+    with fake_gpu():
+        tower = towers("mean")
+        assert Unpadded.of(tower, GPU, torch.bfloat16) is not None
+        assert Unpadded.of(tower, GPU, torch.float32) is None
+        assert Unpadded.of(tower, torch.device("cpu"), torch.bfloat16) is None
+    distil = Encoder(AutoModel.from_config(DistilBertConfig(n_layers=1, dim=32, n_heads=4, hidden_dim=32)), Shape())
+    assert not fits(distil)
+    tower.transformer.encoder.layer[0].output.dense.weight.requires_grad_(False)
+    assert not fits(tower)
+    adapted = towers("mean")
+    adapted.transformer = get_peft_model(adapted.transformer, LoraConfig(target_modules=["query"])).base_model.model
+    assert not fits(adapted)
