@@ -23,7 +23,7 @@ from torch import nn
 
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
+from tasks.core.stage.devices import Runtime, best_training_tokens, choose_device, compute_dtype
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
@@ -57,7 +57,7 @@ def main() -> None:
             write_tokens(temporary / name, [(texts, texts)], tokenizer, "", length, "", len(texts))
         query_tokens, document_tokens = open_tokens(temporary / "queries"), open_tokens(temporary / "documents")
         tower = load_towers(folder).document.to(device).train()
-        optimizer = make_optimizer("adamw", tower, 2e-5, 0.01)
+        optimizer, budget = make_optimizer("adamw", tower, 2e-5, 0.01), best_training_tokens(device, dtype, tower.transformer.config)
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
             scores_BR = queries_BD @ documents_RD.T * SCALE
@@ -66,7 +66,7 @@ def main() -> None:
         def backward(step: int) -> dict[str, float]:
             own = np.arange(step * args.batch, (step + 1) * args.batch)
             sides = [Side(tower, query_tokens, own), Side(tower, document_tokens, np.concatenate([own, rows + own]))]
-            return cached_backward(sides, loss, best_batch_tokens(device, dtype, gradients=True), 65536, device, dtype, (1, step))
+            return cached_backward(sides, loss, budget, 65536, device, dtype, (1, step))
 
         def run(first: int, steps: int) -> None:
             with tempfile.TemporaryDirectory() as scratch:

@@ -1,5 +1,6 @@
 """What a GPU computes beside what the CPU does: skipped where there is none. Each stage runs in a process of its own."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,13 +17,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("nvidia-smi") is
 STAGES = ["train@warmup", "encode@warmup", "index@warmup", "mine@warmup", "adore@tower", "reranker@small", "teacher@ce", "pretrain@costa"]
 
 
+def seeing(command: list[str], folder: Path) -> str:
+    """What a process prints that sees the GPU, which tests hide from this one."""
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def run(small: Any, stage: str, out: str) -> None:
     """A stage on the GPU, its outs below `out`."""
     small.write("runtime.yaml", "device: cuda\n")
-    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"} | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *small.commands[stage][1:], *small.elsewhere(stage, out)]
-    done = subprocess.run(command, cwd=small.folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    seeing([*small.commands[stage][1:], *small.elsewhere(stage, out)], small.folder)
 
 
 def vectors(folder: Path) -> np.ndarray:
@@ -50,3 +57,15 @@ def test_vectors_and_lists_are_those_of_the_cpu(small: Any) -> None:
     lists = [pq.read_table(small.folder / path / "data/negatives/warmup/train.parquet").to_pylist() for path in ("gpu", ".")]
     found = [{(row["query"], row["doc"]) for row in rows if row["rank"] <= 10} for rows in lists]
     assert len(found[0] & found[1]) > 0.9 * len(found[1])
+
+
+def test_indexes_of_a_gpu_find_what_those_of_a_cpu_find(tmp_path: Path) -> None:
+    seen = json.loads(seeing(["-m", "tests.gpu_indexes", str(tmp_path)], ROOT).splitlines()[-1])
+    if not seen:
+        pytest.skip("the installed faiss knows no GPU")
+    for factory, found in seen.items():
+        assert found["on_gpu"] == (factory not in ("PQ16", "HNSW16")), factory
+        assert not found["kind"].startswith("Gpu"), factory
+        assert found["same_rows"] > (0.98 if "PQ" in factory else 0.999), (factory, found)
+        assert found["score_error"] < (2e-3 if "PQ64" in factory else 1e-5), (factory, found)
+        assert found["recall"] > found["recall_of_cpu"] - 0.02, (factory, found)

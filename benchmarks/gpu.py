@@ -1,0 +1,264 @@
+"""What a GPU computes, beside what it could: encoding, a training step, exact search, a query-side training's step.
+
+    python benchmarks/gpu.py [--only encode train search adore] [--rows 8800000] [--repeat 5] [--profile]
+
+Two ceilings are measured first: a product of square bf16 matrices, and a copy, bytes read and written. Encoders have the shapes of MiniLM
+and BERT-base and random weights, texts are random tokens, vectors random unit vectors in float16 on the GPU: none of this changes a time.
+A step is that of the stage, with clipping and optimizer. Peers compute the same: transformers' BertModel with torch's attention over one
+padded batch, and faiss's GpuIndexFlatIP where faiss knows the GPU. Medians; `--profile` also prints the operations that take longest.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+from torch import nn
+from transformers import BertConfig
+
+from tasks.adore.data import Data
+from tasks.adore.documents import Exact
+from tasks.adore.params import Adore
+from tasks.adore.step import make_corpus, make_step
+from tasks.core.encoding.encode import encode
+from tasks.core.models.bi_encoder import Encoder
+from tasks.core.models.folder import Shape
+from tasks.core.retrieval.embeddings import Embeddings, Manifest
+from tasks.core.retrieval.gpu.exact import Counted, search
+from tasks.core.retrieval.ranked import MARGIN
+from tasks.core.stage.devices import Runtime, best_batch_tokens, best_training_tokens, choose_device, compute_dtype, kept_tokens, place
+from tasks.core.tables.judgments import lists_of
+from tasks.core.text.tokens import Tokens
+from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.training.optimizers import make_optimizer
+from tasks.pretrain.model import random_towers
+from tasks.pretrain.params import Scratch
+
+SIZES = {"MiniLM": Scratch(layers=6, width=384, heads=12), "BERT-base": Scratch(layers=12, width=768, heads=12)}
+VOCABULARY = 30522
+PEER_ROWS = 2_000_000  # faiss holds them in float32
+SHARD = 4096  # rows of a shard
+PRODUCT, COPY = 8192, 2**31  # rows of a square matrix, bytes
+
+
+class Clock:
+    """Medians of timed calls on a device."""
+
+    def __init__(self, device: torch.device, repeat: int, profile: bool) -> None:
+        self.device, self.repeat, self.profile = device, repeat, profile
+
+    def median(self, run: Callable[[], object], name: str = "") -> float:
+        """Seconds of a call, after two that are not timed."""
+        took = []
+        for number in range(self.repeat + 2):
+            start = time.perf_counter()
+            run()
+            self.wait()
+            took += [time.perf_counter() - start] if number > 1 else []
+        if self.profile and name:
+            with torch.profiler.profile() as found:
+                run()
+                self.wait()
+            by = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
+            print(f"--- {name}\n{found.key_averages().table(sort_by=by, row_limit=14, max_name_column_width=70)}", flush=True)
+        return statistics.median(took)
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Ceilings:
+    """Products a second (two operations each multiplied and added number) and bytes moved a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        rows = PRODUCT if clock.device.type == "cuda" else PRODUCT // 8
+        left, right = (torch.randn(rows, rows, device=clock.device).to(torch.bfloat16) for _ in range(2))
+        self.products = 2 * rows**3 / clock.median(lambda: left @ right)
+        given = torch.randint(0, 255, (COPY if clock.device.type == "cuda" else COPY // 16,), dtype=torch.uint8, device=clock.device)
+        taken = torch.empty_like(given)
+        self.bytes = 2 * len(given) / clock.median(lambda: taken.copy_(given))
+        print(f"measured: {self.products / 1e12:,.1f} TFLOP/s in bf16, {self.bytes / 1e9:,.0f} GB/s copied")
+
+
+def made_tokens(rows: int, lengths: tuple[int, int], seed: int = 1) -> Tokens:
+    """Random token ids; lengths are drawn between two numbers, both included."""
+    draw = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], draw.integers(lengths[0], lengths[1] + 1, size=rows).cumsum()])
+    flat = draw.integers(1000, VOCABULARY, size=int(offsets[-1]), dtype=np.uint16)
+    return Tokens(flat, offsets, np.arange(rows, dtype=np.int32), Path(), 0, lengths[1], "", "")
+
+
+def made_tower(size: Scratch) -> Encoder:
+    return random_towers(BertConfig(vocab_size=VOCABULARY).to_dict(), Shape(pooling="mean", similarity="cosine"), size, 1).document
+
+
+def operations(size: Scratch, tokens: Tokens, rows: np.ndarray) -> float:
+    """Of the products of one forward pass over `rows`: linear layers, and attention."""
+    lengths = tokens.lengths[rows].astype(np.float64)
+    return float(size.layers * (24 * size.width**2 * lengths.sum() + 4 * size.width * (lengths**2).sum()))
+
+
+def encoding(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, budget: int) -> None:
+    print(f"\n{'encode':<44}{'texts/s':>11}{'TFLOP/s':>9}{'of measured':>13}{'padded transformers':>21}{'ratio':>8}")
+    for name, size in SIZES.items():
+        tower = place(made_tower(size), clock.device, dtype).eval()
+        for lengths in ((128, 128), (512, 512), (16, 144)):
+            tokens = made_tokens(24 * budget * 2 // sum(lengths), lengths)
+            took = clock.median(partial(encode, tower, tokens, np.arange(len(tokens)), budget, clock.device), f"encode {name} {lengths}")
+            few = np.arange(max(1, budget // lengths[1]))
+            inputs = [given.to(clock.device) for given in tokens.padded(few)]
+            with torch.inference_mode():
+                theirs = clock.median(partial(padded, tower, inputs)) * len(tokens) / len(few)
+            rate = operations(size, tokens, np.arange(len(tokens))) / took
+            print(f"{f'{name}, {lengths[0]} to {lengths[1]} tokens':<44}{len(tokens) / took:>11,.0f}{rate / 1e12:>9.1f}", end="")
+            print(f"{rate / ceilings.products:>12.0%}{len(tokens) / theirs:>22,.0f}{theirs / took:>7.2f}x", flush=True)
+
+
+def padded(tower: Encoder, inputs: list[torch.Tensor]) -> torch.Tensor:
+    return tower(*inputs).cpu()
+
+
+class Training:
+    """Steps of `batch` queries of 32 tokens, as many positives and negatives of 128; ours, and the padded form in one pass a side."""
+
+    def __init__(self, size: Scratch, batch: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.tower, self.device, self.dtype = made_tower(size).to(device).train(), device, dtype
+        self.optimizer = make_optimizer("adamw", self.tower, 2e-5, 0.01)
+        queries, documents = made_tokens(batch, (32, 32)), made_tokens(2 * batch, (128, 128), 2)
+        self.sides = [Side(self.tower, tokens, np.arange(len(tokens))) for tokens in (queries, documents)]
+        config = self.tower.transformer.config
+        self.budget, self.kept = best_training_tokens(device, dtype, config), kept_tokens(Runtime(), device, self.tower, config)
+
+    def loss(self, queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
+        scores_BR = queries_BD @ documents_RD.T * 20
+        return nn.functional.cross_entropy(scores_BR, torch.arange(len(scores_BR), device=self.device)), {}
+
+    def ours(self) -> None:
+        cached_backward(self.sides, self.loss, self.budget, self.kept, self.device, self.dtype, (1, 1))
+        finish(self.tower, self.optimizer)
+
+    def theirs(self) -> None:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            inputs = [[given.to(self.device) for given in side.tokens.padded(side.rows)] for side in self.sides]
+            vectors = [self.tower(*given) for given in inputs]
+        self.loss(*vectors)[0].backward()
+        finish(self.tower, self.optimizer)
+
+
+def finish(tower: Encoder, optimizer: torch.optim.Optimizer) -> None:
+    nn.utils.clip_grad_norm_(tower.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def training(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, batches: list[int]) -> None:
+    print(f"\n{'training step':<44}{'ms':>11}{'TFLOP/s':>9}{'of measured':>13}{'padded transformers':>21}{'ratio':>8}")
+    for name, size in SIZES.items():
+        for batch in batches:
+            both = Training(size, batch, clock.device, dtype)
+            took, other = clock.median(both.ours, f"train {name} {batch}"), clock.median(both.theirs)
+            rate = 3 * sum(operations(size, side.tokens, side.rows) for side in both.sides) / took
+            print(f"{f'{name}, {batch} x (1 + 1), 128 tokens':<44}{1e3 * took:>11.1f}{rate / 1e12:>9.1f}", end="")
+            print(f"{rate / ceilings.products:>12.0%}{1e3 * other:>22.1f}{other / took:>7.2f}x", flush=True)
+
+
+class Drawn(Embeddings):
+    """Random unit vectors in place of a folder's, drawn on the GPU: a CPU takes minutes for so many."""
+
+    def blocks(self) -> Iterator[tuple[int, Any]]:
+        device, first = choose_device(Runtime()), 0
+        for rows in self.manifest.shards:
+            yield first, nn.functional.normalize(torch.randn(rows, self.manifest.width, device=device)).half().cpu().numpy()
+            first += rows
+
+
+def held(rows: int, width: int, device: torch.device) -> Exact:
+    """Vectors as a query-side training holds them."""
+    shards = [min(SHARD, rows - first) for first in range(0, rows, SHARD)]
+    return Exact(Drawn(Path(), Manifest(rows, width, "float16", shards, "", "", 0, "")), device)
+
+
+def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, depth: int = 200) -> None:
+    rows, width = len(documents.embeddings), documents.embeddings.manifest.width
+    asked_QD = nn.functional.normalize(torch.randn(queries, width, device=clock.device))
+    counted = Counted()
+    took = clock.median(lambda: documents.search(asked_QD, depth), f"search {queries} x {rows} x {width}")
+    search(asked_QD, documents.blocks(), depth + MARGIN, clock.device, rows=1, counted=counted)
+    floor = max(2.0 * queries * rows * width / ceilings.products, 2.0 * rows * width / ceilings.bytes)
+    print(f"search, {queries:,} queries, {rows:,} x {width}, top {depth}: {1e3 * took:,.1f} ms, {took / floor:.1f} x its floor of ", end="")
+    print(f"{1e3 * floor:,.2f} ms; {counted.again} of {counted.queries:,} queries needed a second pass", end="")
+    if rows <= PEER_ROWS and hasattr(faiss, "GpuIndexFlatIP") and faiss.get_num_gpus():
+        index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), width)
+        assert documents.resident is not None
+        for first in range(0, rows, 2**18):
+            index.add(documents.resident[first : first + 2**18].float().cpu().numpy())
+        given = asked_QD.cpu().numpy()
+        other = clock.median(lambda: index.search(given, depth))
+        found, theirs = documents.search(asked_QD, depth), index.search(given, depth)
+        np.testing.assert_allclose(found[0][:, :depth], theirs[0], atol=1e-4)
+        print(f"; faiss {1e3 * other:,.1f} ms, {other / took:.2f} x", end="")
+    print(flush=True)
+
+
+def adoring(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, rows: int, name: str) -> None:
+    size, batch, count = SIZES[name], 32, 3200
+    documents, tower = held(rows, size.width, clock.device), made_tower(size).to(clock.device).train()
+    queries, params = made_tokens(count, (6, 24)), Adore(round="none", negatives="none", batch_queries=batch)
+    optimizer = make_optimizer("adamw", tower, 5e-6, 0.01)
+    positives = lists_of(np.arange(count), np.arange(count), count, np.ones(count, dtype=np.float32))
+    data = Data(np.arange(count), positives, None, rows, positives)
+    corpus = make_corpus(documents, np.arange(rows, dtype=np.int32), np.arange(rows), params.depth)
+    kept, steps = kept_tokens(Runtime(), clock.device, tower, tower.transformer.config), iter(range(10**9))
+    with tempfile.TemporaryDirectory() as scratch:
+        step = make_step(tower, queries, data, corpus, params, lambda _: False, Path(scratch), kept, clock.device, dtype)
+
+        def whole() -> None:
+            step(next(steps))
+            finish(tower, optimizer)
+
+        took = clock.median(whole, f"adore {rows} {name}")
+    floor = 2.0 * rows * size.width / ceilings.bytes
+    print(f"ADORE step, {name}, {batch} queries, {rows:,} documents: {1e3 * took:.1f} ms; reading their vectors takes {1e3 * floor:.1f} ms")
+    searching(clock, ceilings, documents, batch)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=["encode", "train", "search", "adore"])
+    parser.add_argument("--rows", type=int, default=8_800_000, help="documents of the query-side training")
+    parser.add_argument("--queries", type=int, default=10_000, help="of the search of a million rows")
+    parser.add_argument("--batches", type=int, nargs="+", default=[64, 256], help="queries of a training step")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--profile", action="store_true")
+    args = parser.parse_args()
+    device = choose_device(Runtime())
+    torch.manual_seed(1)
+    dtype = compute_dtype(device, "bf16")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}, faiss {faiss.__version__}, {str(dtype).removeprefix('torch.')}")
+    clock = Clock(device, args.repeat, args.profile)
+    ceilings = Ceilings(clock)
+    budget = best_batch_tokens(device, dtype)
+    if "encode" in args.only:
+        encoding(clock, ceilings, dtype, budget)
+    if "train" in args.only:
+        training(clock, ceilings, dtype, args.batches)
+    if "search" in args.only:
+        print()
+        searching(clock, ceilings, held(min(args.rows, 1_000_000), 384, device), args.queries)
+    if "adore" in args.only:
+        print()
+        for kind in SIZES:
+            adoring(clock, ceilings, dtype, args.rows, kind)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Indexes on a real GPU, in a process of its own: `python -m tests.gpu_indexes FOLDER` prints what test_gpu.py checks, as JSON."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import faiss
+import numpy as np
+import torch
+
+from tasks.core.retrieval.faiss_build import build
+from tasks.core.retrieval.faiss_search import search_index
+from tasks.core.retrieval.gpu.indexes import Copied, FaissGpu, on_device
+from tasks.index.params import Index
+from tests.index.test_build import write_embeddings
+
+GPU = torch.device("cuda:0")
+FACTORIES = ["Flat", "IVF64,Flat", "IVF64,SQ8", "IVF64_HNSW16,Flat", "IVF64,PQ16", "OPQ16,IVF64,PQ16", "IVF64,PQ64", "PQ16", "HNSW16"]
+ROWS, WIDTH, DEPTH = 40_000, 64, 100
+
+
+def found_by_both(left: np.ndarray, right: np.ndarray) -> float:
+    """The mean share of the same rows."""
+    return float(np.mean([len(set(a.tolist()) & set(b.tolist())) / len(b) for a, b in zip(left, right, strict=True)]))
+
+
+def main(folder: Path) -> None:
+    gpu = FaissGpu.of(GPU)
+    if gpu is None:
+        print(json.dumps({}))
+        return
+    rng = np.random.default_rng(1)
+    centers = rng.normal(size=(200, WIDTH))
+    vectors, queries = ((centers[rng.integers(200, size=n)] + rng.normal(size=(n, WIDTH))).astype(np.float32) for n in (ROWS, 500))
+    embeddings = write_embeddings(folder / "embeddings", vectors, [ROWS // 2, ROWS // 2])
+    exact = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :DEPTH]
+    seen = {}
+    for factory in FACTORIES:
+        params = Index(factory=factory, nprobe=16, train_size=10_000)
+        start = time.perf_counter()
+        there = build(embeddings, params, gpu=gpu)
+        took = time.perf_counter() - start
+        faiss.write_index(there, str(folder / "index"))
+        read = faiss.read_index(str(folder / "index"))
+        searched = on_device(read, GPU)
+        scores, rows = search_index(searched, queries, DEPTH)
+        cpu_scores, cpu_rows = search_index(read, queries, DEPTH)
+        here = search_index(build(embeddings, params), queries, DEPTH)[1]
+        seen[factory] = {
+            "kind": type(faiss.downcast_index(there)).__name__,
+            "on_gpu": isinstance(searched, Copied),
+            "same_rows": found_by_both(rows, cpu_rows),
+            "score_error": float(np.abs(scores - cpu_scores).max() / np.abs(cpu_scores).max()),
+            "recall": found_by_both(rows, exact),
+            "recall_of_cpu": found_by_both(here, exact),
+            "seconds": round(took, 2),
+        }
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
