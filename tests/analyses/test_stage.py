@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,22 @@ def test_every_analysis_of_a_round(small: Any, tmp_path: Path) -> None:
     assert "pairwise errors per query" in done.out
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_gradients_are_those_of_a_plain_loop(small: Any, shared: bool) -> None:
+@pytest.mark.parametrize(("shared", "prompt"), [(True, 0), (False, 0), (True, 2)])
+def test_gradients_are_those_of_a_plain_loop(small: Any, shared: bool, prompt: int) -> None:
     folder = small.folder / "data"
-    documents, queries = open_tokens(folder / "tokens/documents"), open_tokens(folder / "tokens/queries/train")
+    documents, queries = (replace(open_tokens(folder / "tokens" / part), prompt=prompt) for part in ("documents", "queries/train"))
     batches = [(np.array([0, 2]), np.array([5, 1]), np.array([3, 3])), (np.array([1]), np.array([0]), np.array([9]))]
 
     def towers() -> Towers:
         loaded = load_towers(folder / "encoders/warmup")
+        loaded.document.shape = replace(loaded.document.shape, pools_prompt=not prompt)
         return loaded if shared else Towers(loaded.query, load_towers(folder / "encoders/warmup").document)
 
     found = norms(towers(), queries, documents, batches, temperature=0.1)
 
     def vector(tower: Any, tokens: Tokens, row: int) -> torch.Tensor:
         ids = torch.from_numpy(tokens.flat[tokens.offsets[row] : tokens.offsets[row + 1]].astype(np.int64))[None]
-        return tower(ids, torch.ones_like(ids))[0]
+        return tower(ids, torch.ones_like(ids), prompt)[0]
 
     expected: dict[str, float] = {}
     for query, positive, negative in batches:
