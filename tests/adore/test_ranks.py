@@ -1,0 +1,60 @@
+"""A step over trained centroids on several ranks: their shares of the gradients add up to those of one process."""
+
+import copy
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+import torch
+
+from tasks.adore.data import Data
+from tasks.adore.documents import Centroids
+from tasks.adore.params import Adore
+from tasks.adore.step import make_corpus, make_step
+from tasks.core.models.bi_encoder import Encoder, load_towers
+from tasks.core.tables.judgments import lists_of
+from tasks.core.training.figures import read
+from tasks.core.workers.gang import Gang
+from tests.gangs import as_ranks, tokens_of
+
+CPU = torch.device("cpu")
+ROWS, QUERIES = 400, 6
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_gradients_of_tower_and_centroids_add_up(ranks: int, tiny_encoder: Path, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    tower = load_towers(tiny_encoder).document.eval()  # without dropout: seeds are the process's
+    vectors = np.random.default_rng(1).normal(size=(ROWS, tower.width)).astype(np.float32)
+    index = faiss.index_factory(tower.width, "PQ4", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    queries = tokens_of([4, 9, 3, 5, 7, 6], 1)
+    asked = np.arange(QUERIES)
+    positives = lists_of(asked, 7 * asked, QUERIES, np.ones(QUERIES, dtype=np.float32))
+    data = Data(asked, positives, None, ROWS, positives)
+    params = Adore(round="a", negatives="none", index="PQ4", centroids=True, depth=30, batch_queries=QUERIES)
+    params = params.model_copy(update={"batch_tokens": 18})  # two texts or three, which no user may have: several chunks
+    others = [tower, *(copy.deepcopy(tower) for _ in range(ranks))]
+
+    def step(own: Encoder, gang: Gang | None = None) -> tuple[float, list[torch.Tensor]]:
+        centroids = Centroids(faiss.clone_index(index), CPU, "adore.a.index")
+        corpus = make_corpus(centroids, np.arange(ROWS, dtype=np.int32), np.arange(ROWS), params.depth)
+        scratch = tmp_path / str("alone" if gang is None else gang.rank)
+        scratch.mkdir()
+        backward = make_step(own, queries, data, corpus, params, lambda _: False, scratch, 0, CPU, torch.float32, gang)
+        loss = read(backward(0))["loss"]
+        weights = [centroids.weight, *own.parameters()]
+        if gang is not None:
+            assert (centroids.weight.grad is None) == (gang.rank > 0), "counted once"
+            gang.sum_gradients(weights)
+        return loss, [weight.grad for weight in weights if weight.grad is not None]
+
+    loss, expected = step(others[0])
+    assert len(expected) > 30 and float(expected[0].abs().sum()) > 0
+    for found_loss, found in as_ranks(ranks, lambda gang: step(others[1 + gang.rank], gang)):
+        assert found_loss == pytest.approx(loss, rel=1e-6) and len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6 * float(expected[0].abs().max()))
