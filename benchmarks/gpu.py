@@ -33,11 +33,12 @@ from tasks.core.models.folder import Shape
 from tasks.core.retrieval.embeddings import Embeddings, Manifest
 from tasks.core.retrieval.gpu.exact import Counted, search
 from tasks.core.retrieval.ranked import MARGIN
-from tasks.core.stage.devices import Runtime, best_batch_tokens, best_training_tokens, choose_device, compute_dtype, kept_tokens, place
+from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype, kept_tokens, place
 from tasks.core.tables.judgments import lists_of
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.optimizers import make_optimizer
+from tasks.core.training.unpadded import best_training_tokens
 from tasks.pretrain.model import random_towers
 from tasks.pretrain.params import Scratch
 
@@ -135,7 +136,7 @@ class Training:
         queries, documents = made_tokens(batch, (32, 32)), made_tokens(2 * batch, (128, 128), 2)
         self.sides = [Side(self.tower, tokens, np.arange(len(tokens))) for tokens in (queries, documents)]
         config = self.tower.transformer.config
-        self.budget, self.kept = best_training_tokens(device, dtype, config), kept_tokens(Runtime(), device, self.tower, config)
+        self.budget, self.kept = best_training_tokens([self.tower], device, dtype), kept_tokens(Runtime(), device, self.tower, config)
 
     def loss(self, queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
         scores_BR = queries_BD @ documents_RD.T * 20

@@ -23,13 +23,14 @@ from torch import nn
 
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.devices import Runtime, best_training_tokens, choose_device, compute_dtype
+from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Schedule, fit
 from tasks.core.training.optimizers import make_optimizer
+from tasks.core.training.unpadded import best_training_tokens
 
 SCALE = 20.0  # of the cosine: sentence-transformers' default
 
@@ -57,7 +58,7 @@ def main() -> None:
             write_tokens(temporary / name, [(texts, texts)], tokenizer, "", length, "", len(texts))
         query_tokens, document_tokens = open_tokens(temporary / "queries"), open_tokens(temporary / "documents")
         tower = load_towers(folder).document.to(device).train()
-        optimizer, budget = make_optimizer("adamw", tower, 2e-5, 0.01), best_training_tokens(device, dtype, tower.transformer.config)
+        optimizer, budget = make_optimizer("adamw", tower, 2e-5, 0.01), best_training_tokens([tower], device, dtype)
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
             scores_BR = queries_BD @ documents_RD.T * SCALE

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -191,34 +192,40 @@ def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> 
 
 def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *_: Any, **__: Any) -> Any:
     """Attention of rows of many lengths, row by row."""
-    assert q.dtype in (torch.bfloat16, torch.float16)
-    return _rows_attended(q, k, v, ends), torch.empty(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
-
-
-def _rows_attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    assert ends.dtype == torch.int32 and ends[-1] == len(q)
+    assert ends.dtype == torch.int32 and ends[-1] == len(q) and q.dtype in (torch.bfloat16, torch.float16)
     rows = [slice(first, end) for first, end in pairwise(ends.tolist())]
     parts = [torch.nn.functional.scaled_dot_product_attention(*(x[row].transpose(0, 1) for x in (q, k, v))) for row in rows]
-    return torch.cat([part.transpose(0, 1) for part in parts])
+    return torch.cat([part.transpose(0, 1) for part in parts]), torch.empty(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
 
 
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *_: Any, **__: Any) -> Any:
-    """The same for a training, without dropout of attention."""
-    return _rows_attended(q, k, v, ends), torch.empty(q.shape[1], len(q)), *(torch.zeros(2, dtype=torch.uint64) for _ in range(3))
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *given: Any) -> Any:
+    """The same for a training: the seed of its dropout is drawn from the generator, and returned for the backward pass."""
+    assert ends.dtype == torch.int32 and ends[-1] == len(q)
+    seed = torch.randint(2**31, (2,))
+    out = [(kept * shares) @ v_ for shares, kept, (_, _, v_) in _shares(q, k, v, ends, given[3], seed)]
+    return torch.cat([part.transpose(0, 1) for part in out]).to(q.dtype), torch.empty(q.shape[1], len(q)), seed, seed, torch.empty(0)
 
 
-def _flash_backward(gradient: torch.Tensor, *given: torch.Tensor, **_: Any) -> Any:
+def _flash_backward(gradient: torch.Tensor, *given: Any) -> Any:
     """Its gradients, written out: below autograd, no graph is recorded."""
-    q, k, v, ends = *given[:3], given[5]
-    parts = []
-    for first, end in pairwise(ends.tolist()):
-        g, q_, k_, v_ = (x[first:end].transpose(0, 1).float() for x in (gradient, q, k, v))
-        scale = q.shape[-1] ** -0.5
-        shares = (scale * q_ @ k_.mT).softmax(-1)
-        by_share = g @ v_.mT
+    q, k, v, _, _, ends, _, _, _, dropout, _, seed, _ = given
+    parts, at = [], 0
+    for shares, kept, (q_, k_, v_) in _shares(q, k, v, ends, dropout, seed):
+        g, scale = gradient[at : at + q_.shape[1]].transpose(0, 1).float(), q.shape[-1] ** -0.5
+        by_share = kept * (g @ v_.mT)
         by_score = scale * shares * (by_share - (by_share * shares).sum(-1, keepdim=True))
-        parts.append((by_score @ k_, by_score.mT @ q_, shares.mT @ g))
+        parts.append((by_score @ k_, by_score.mT @ q_, (kept * shares).mT @ g))
+        at += q_.shape[1]
     return tuple(torch.cat([part.transpose(0, 1) for part in side]).to(q.dtype) for side in zip(*parts, strict=True))
+
+
+def _shares(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, dropout: float, seed: torch.Tensor) -> Iterator[Any]:
+    """Of each row: attention's softmax, what dropout multiplies it with, and its query, key, and value, [A, L, W] in float32."""
+    draw = torch.Generator().manual_seed(int(seed[0]))
+    for first, end in pairwise(ends.tolist()):
+        q_, k_, v_ = (x[first:end].transpose(0, 1).float() for x in (q, k, v))
+        shares = (q.shape[-1] ** -0.5 * q_ @ k_.mT).softmax(-1)
+        yield shares, (torch.rand(shares.shape, generator=draw) >= dropout) / (1 - dropout), (q_, k_, v_)
 
 
 INSTEAD = {  # what a CPU has not
@@ -266,7 +273,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
         return unpinned(*size, **kwargs | {"pin_memory": False})
 
     class event:
-        def record(self) -> None:
+        def record(self, _: Any) -> None:
             pass
 
         def synchronize(self) -> None:
@@ -281,6 +288,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
         "is_bf16_supported": lambda **_: True,
         "get_device_name": lambda *_: "a GPU that is not there",
         "get_device_capability": lambda *_: (8, 0),
+        "get_device_properties": lambda *_: SimpleNamespace(total_memory=2 * FREE),
         "mem_get_info": lambda *_: (FREE, 2 * FREE),
         "set_device": lambda *_: None,
         "Event": event,
@@ -299,6 +307,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
         mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", by_device),
         mock.patch.multiple(torch.cuda, **patches),
         mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),
+        mock.patch.object(torch.backends.cuda, "is_flash_attention_available", lambda: True),
         mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad, empty=empty),  # inference tensors cannot be wrapped
         mode,
     ):

@@ -26,9 +26,9 @@ def seeing(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def run(small: Any, stage: str, out: str) -> None:
+def run(small: Any, stage: str, out: str, runtime: str = "") -> None:
     """A stage on the GPU, its outs below `out`."""
-    small.write("runtime.yaml", "device: cuda\n")
+    small.write("runtime.yaml", f"device: cuda\n{runtime}")
     seeing([*small.commands[stage][1:], *small.elsewhere(stage, out)], small.folder)
 
 
@@ -40,12 +40,21 @@ def vectors(folder: Path) -> np.ndarray:
 def test_a_stage_gives_the_same_bits_twice(small: Any, stage: str) -> None:
     for out in ("once", "twice"):
         run(small, stage, out)
-    compared = 0
-    for file in (small.folder / "once").rglob("*"):
-        if file.suffix in (".safetensors", ".npy", ".parquet", ".faiss"):
-            assert file.read_bytes() == (small.folder / "twice" / file.relative_to(small.folder / "once")).read_bytes(), file
-            compared += 1
-    assert compared
+    same_bits(small.folder, "once", "twice")
+
+
+def same_bits(folder: Path, once: str, twice: str) -> None:
+    files = [file for file in (folder / once).rglob("*") if file.suffix in (".safetensors", ".npy", ".parquet", ".faiss")]
+    assert files
+    for file in files:
+        assert file.read_bytes() == (folder / twice / file.relative_to(folder / once)).read_bytes(), file
+
+
+@pytest.mark.parametrize("stage", ["train@warmup", "pretrain@costa"])
+def test_texts_that_are_encoded_twice_have_the_same_dropout(small: Any, stage: str) -> None:
+    run(small, stage, "once")
+    run(small, stage, "twice", "graph_tokens: 0\n")
+    same_bits(small.folder, "once", "twice")
 
 
 def test_vectors_and_lists_are_those_of_the_cpu(small: Any) -> None:

@@ -20,13 +20,14 @@ from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.passages import best_passages, rows_needed
 from tasks.core.retrieval.ranked import QUERY_BLOCK
-from tasks.core.stage.devices import best_training_tokens
+from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures, Metrics
 from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.training.unpadded import best_training_tokens
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -107,9 +108,8 @@ def make_step(
     a rank encodes its share of the queries, and leaves its share of the gradients.
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
-    config = tower.transformer.config
-    batch_tokens = params.batch_tokens or best_training_tokens(device, dtype, config)
-    inference_tokens = params.batch_tokens or best_training_tokens(device, tower.transformer.dtype, config)
+    batch_tokens = params.batch_tokens or best_training_tokens([tower], device, dtype, gang)
+    inference_tokens = params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype, gradients=True)
 
     def retrieve(first: int, end: int) -> npt.NDArray[np.int32]:
         """Documents of the batches of some steps, [queries, depth], with the current tower and without dropout."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tasks.core.stage.devices import best_training_tokens, moved
+from tasks.core.stage.devices import best_batch_tokens, moved
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
@@ -106,9 +106,7 @@ class Step:
 
     def __init__(self, module: Pretrainer, batch: Batch, params: Pretrain, work: Work, key: tuple[int, ...]) -> None:
         self.module, self.batch, self.params, self.work, self.key = module, batch, params, work, key
-        self.cuts = cut_by_budget(
-            batch.lengths, params.batch_tokens or best_training_tokens(work.device, work.dtype, module.encoder.transformer.config)
-        )
+        self.cuts = cut_by_budget(batch.lengths, params.batch_tokens or best_batch_tokens(work.device, work.dtype, gradients=True))
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
         self.sizes = [len(cut) * int(batch.lengths[cut].max()) for cut in self.cuts]
         self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.dealt(self.sizes)

@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Towers
-from tasks.core.stage.devices import best_training_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.training.unpadded import best_training_tokens
 from tasks.train.batches import Batch, TrainingSet, draw_batch
 from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
@@ -116,7 +116,7 @@ def make_step(
     `guide` takes likely positives from a batch's negatives (tasks.train.guide). In a `gang`, a rank's share of the gradients.
     """
 
-    batch_tokens = params.batch_tokens or best_training_tokens(device, dtype, towers.document.transformer.config)
+    batch_tokens = params.batch_tokens or best_training_tokens([towers.query, towers.document], device, dtype, gang)
 
     def backward(own: int) -> Figures:
         step = behind + own

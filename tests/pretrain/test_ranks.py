@@ -14,12 +14,15 @@ from tasks.core.models.folder import Shape
 from tasks.core.models.mlm_head import MLMHead
 from tasks.core.text.chunks import open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.training.unpadded import Unpadded
 from tasks.core.workers.gang import Gang
+from tasks.pretrain import step as step_module
 from tasks.pretrain.batches import usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
 from tasks.pretrain.step import Work, make_step
 from tasks.pretrain.words import read_vocabulary
+from tests.fake_gpu import GPU, fake_gpu
 from tests.gangs import as_ranks
 
 CPU = torch.device("cpu")
@@ -41,19 +44,47 @@ def module_of(params: Pretrain, tiny_encoder: Path) -> Pretrainer:
     return make_pretrainer(towers, head, params).eval()  # ranks that are threads share a seed
 
 
+KINDS = [
+    {"objective": "costa", "projector": "nonlinear", "contrastive_weight": 0.5},
+    {"objective": "costa", "projector": "linear", "contrastive_input": "masked", "mlm_reduction": "sum"},
+    {"objective": "mlm"},
+    {"objective": "ict"},
+    {"objective": "retromae"},
+]
+
+
+def named(values: dict[str, Any]) -> str:
+    return "-".join(map(str, values.values()))
+
+
+@pytest.mark.parametrize("values", [*KINDS, {"objective": "costa", "contrastive_input": "clean"}], ids=named)
+def test_gradients_without_padding_are_those_with_it(
+    chunks: Any, tiny_encoder: Path, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the stand-in for a GPU, in float32; both passes, several chunks."""
+    given = {"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512}
+    params = Pretrain.model_validate(given | values)
+    found = []
+    for made in (lambda tower, *_: Unpadded(tower, torch.float32), lambda *_: None):
+        monkeypatch.setattr(step_module.Unpadded, "of", made)
+        module = module_of(params, tiny_encoder)
+        with fake_gpu():
+            module.to(GPU)
+            rows, vocabulary = usable_rows(chunks, params, "a"), read_vocabulary(load_tokenizer(tiny_encoder), "a")
+            loss = make_step(module, chunks, rows, vocabulary, params, Work(GPU, torch.float32, 700, chunks.tokens.pad))(0)["loss"]
+            gradients = {name: weight.grad.cpu() for name, weight in module.named_parameters() if weight.grad is not None}
+            found.append((float(loss), gradients))
+    (loss, ours), (expected_loss, theirs) = found
+    assert loss == pytest.approx(expected_loss, rel=1e-5) and ours.keys() == theirs.keys()
+    assert any("encoder.layer" in name for name in ours)
+    largest = max(float(gradient.abs().max()) for gradient in theirs.values())
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=1e-5 * largest, msg=name)
+
+
 @pytest.mark.parametrize("ranks", [2, 5])
 @pytest.mark.parametrize("graph_tokens", [0, 700])
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"objective": "costa", "projector": "nonlinear", "contrastive_weight": 0.5},
-        {"objective": "costa", "projector": "linear", "contrastive_input": "masked", "mlm_reduction": "sum"},
-        {"objective": "mlm"},
-        {"objective": "ict"},
-        {"objective": "retromae"},
-    ],
-    ids=lambda values: "-".join(map(str, values.values())),
-)
+@pytest.mark.parametrize("values", KINDS, ids=named)
 def test_ranks_add_up_to_one(chunks: Any, tiny_encoder: Path, values: dict[str, Any], graph_tokens: int, ranks: int) -> None:
     given = {"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 512}
     params = Pretrain.model_validate(given | values)

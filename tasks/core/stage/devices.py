@@ -21,7 +21,6 @@ RUNTIME_FILE = Path("runtime.yaml")
 RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage records threads, device, and arithmetic
 GRAPH_TOKENS = 16384  # on a CPU, and at least
 ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
-MOST_TRAINING_TOKENS = 131072  # of a batch: more are no faster
 STATE_BYTES = 12  # of a weight: its gradient and two moments
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -125,9 +124,9 @@ def keep_memory() -> bool:
 
 
 def hardware(device: torch.device) -> str:
-    """What the bits of a result may depend on: the kind of GPU, or for a CPU, its instructions and number of threads."""
+    """What the bits of a result may depend on: the kind of GPU and its memory, or for a CPU, its instructions and number of threads."""
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+        return f"{torch.cuda.get_device_name(device)}, {torch.cuda.mem_get_info(device)[1] >> 30} GiB"
     return f"cpu, {_instructions()}, {torch.get_num_threads()} threads"
 
 
@@ -161,12 +160,17 @@ class Coming:
             for here, tensor in zip(self.here, tensors, strict=True):
                 here.copy_(tensor, non_blocking=True)
             self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self.event.record()
+            self.event.record(torch.cuda.current_stream(tensors[0].device))
 
     def arrays(self) -> list[npt.NDArray[Any]]:
         if self.event is not None:
             self.event.synchronize()
         return [here.numpy() for here in self.here]
+
+
+def activations(config: Any) -> int:
+    """Bytes of a token's activations that a transformer of the configuration `config` keeps for the backward pass, at most."""
+    return ACTIVATION_BYTES * int(config.num_hidden_layers) * int(config.hidden_size)
 
 
 def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, config: Any) -> int:
@@ -176,29 +180,17 @@ def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, confi
     if device.type != "cuda":
         return GRAPH_TOKENS
     state = STATE_BYTES * sum(weight.numel() for weight in module.parameters())
-    return max(GRAPH_TOKENS, (torch.cuda.mem_get_info(device)[0] - state) // 2 // _activations(config))
+    return max(GRAPH_TOKENS, (torch.cuda.mem_get_info(device)[0] - state) // 2 // activations(config))
 
 
-def best_batch_tokens(device: torch.device, dtype: torch.dtype) -> int:
-    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU, what fills it."""
+def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:
+    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU, what fills it.
+
+    With `gradients`, a batch's activations stay in memory.
+    """
     if device.type == "cpu":  # fp32: what fits in its caches; bf16: training casts and reorders weights once per batch
         return 8192 if dtype == torch.bfloat16 else 2048
-    return 65536
-
-
-def best_training_tokens(device: torch.device, dtype: torch.dtype, config: Any) -> int:
-    """The same of a training, whose activations stay in memory. A GPU is given few large batches, since it computes faster than it is
-    given operations: a power of two for which half of all its memory is estimated to suffice, so the same on each GPU of a kind.
-    """
-    if device.type == "cpu":
-        return best_batch_tokens(device, dtype)
-    room = torch.cuda.mem_get_info(device)[1] // 2 // _activations(config)
-    return min(MOST_TRAINING_TOKENS, max(GRAPH_TOKENS, 1 << max(0, room.bit_length() - 1)))
-
-
-def _activations(config: Any) -> int:
-    """Bytes of a token's activations that are kept for the backward pass."""
-    return ACTIVATION_BYTES * int(config.num_hidden_layers) * int(config.hidden_size)
+    return GRAPH_TOKENS if gradients else 65536
 
 
 def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:

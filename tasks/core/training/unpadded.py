@@ -2,14 +2,15 @@
 
 A GPU waits for a training of texts: it is given operations more slowly than it computes them. So all texts of a chunk are rows of one
 matrix, attention is flash attention of many lengths (Dao, arXiv:2307.08691) with dropout, and weights are cast once a step and not once
-a use: the layers compute with copies of their weights in bfloat16, whose gradients are added to those of the weights themselves.
-Embeddings and pooling are in float32.
+a use: products are of copies of the weights in bfloat16, whose gradients are added to those of the weights themselves. As under
+autocast, sums of residuals, layer norms, embeddings, and pooling are in float32.
 
 Shapes: B rows, T tokens of a chunk, H hidden width, D vector width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,25 +18,28 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.encoding.packed import first_position, placed
-from tasks.core.encoding.varlen import FLASH, WIDEST
+from tasks.core.encoding.varlen import FLASH
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.devices import moved
+from tasks.core.stage.devices import activations, best_batch_tokens, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
+if TYPE_CHECKING:
+    from tasks.core.workers.gang import Gang
+
+WIDEST = 192  # numbers of an attention head: torch refuses gradients of wider ones on some GPUs
+MOST_TOKENS = 131072  # of a batch
 Pair = tuple[torch.Tensor, torch.Tensor]  # weight and bias
 
 
 @dataclass(frozen=True)
 class Copies:
-    """The weights of one layer in the dtype of its products; query, key, and value are one product."""
+    """The weights of one layer's products in their dtype; query, key, and value are one product."""
 
     qkv: Pair
     mixed: Pair
-    mixed_norm: Pair
     inner: Pair
     outer: Pair
-    outer_norm: Pair
 
     def tensors(self) -> list[torch.Tensor]:
         return [tensor for pair in vars(self).values() for tensor in pair]
@@ -46,16 +50,14 @@ class Unpadded:
 
     def __init__(self, tower: Encoder, dtype: torch.dtype) -> None:
         first = first_position(tower.transformer.config)
-        assert first is not None, "see `fits`"
+        assert first is not None, "see `can_be_unpadded`"
         self.tower, self.dtype, self.first = tower, dtype, first
         self.layers = [(layer, _copied(layer, dtype)) for layer in tower.transformer.encoder.layer]
 
     @classmethod
     def of(cls, tower: Encoder, device: torch.device, dtype: torch.dtype) -> "Unpadded | None":
-        """None where a tower cannot be computed so: another architecture, device, or dtype, or weights that are not trained."""
-        if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < FLASH:
-            return None
-        return cls(tower, dtype) if fits(tower) else None
+        """None where `can_be_unpadded` says no."""
+        return cls(tower, dtype) if can_be_unpadded(tower, device, dtype) else None
 
     def vectors(self, tokens: Tokens, rows: Ints) -> torch.Tensor:
         """Vectors float32 [B, D] of `rows`, with a graph where gradients are enabled. Dropout is drawn from the device's generator."""
@@ -89,16 +91,14 @@ class Unpadded:
         ends_E = moved(torch.tensor([0, *lengths]).cumsum(0), device)
         ends, longest = ends_E.int(), max(lengths)
         ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed_T)
-        x_TH = transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0].to(self.dtype)
+        x_TH = transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
         for layer, copies in self.layers:
-            q, k, v = F.linear(x_TH, *copies.qkv).view(len(x_TH), 3, heads, -1).unbind(1)
+            q, k, v = F.linear(x_TH.to(self.dtype), *copies.qkv).view(len(x_TH), 3, heads, -1).unbind(1)
             context_TAW = torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, attention_drop, False, False)[0]
-            mixed_TH = F.dropout(F.linear(context_TAW.flatten(1), *copies.mixed), drop)
-            x_TH = _normed(mixed_TH + x_TH, layer.attention.output.LayerNorm, copies.mixed_norm)
-            inner_TI = layer.intermediate.intermediate_act_fn(F.linear(x_TH, *copies.inner))
-            outer_TH = F.dropout(F.linear(inner_TI, *copies.outer), drop)
-            x_TH = _normed(outer_TH + x_TH, layer.output.LayerNorm, copies.outer_norm)
-        return x_TH[:total].float(), ends_E[: len(lengths_B) + 1]
+            x_TH = layer.attention.output.LayerNorm(F.dropout(F.linear(context_TAW.flatten(1), *copies.mixed), drop) + x_TH)
+            inner_TI = layer.intermediate.intermediate_act_fn(F.linear(x_TH.to(self.dtype), *copies.inner))
+            x_TH = layer.output.LayerNorm(F.dropout(F.linear(inner_TI, *copies.outer), drop) + x_TH)
+        return x_TH[:total], ends_E[: len(lengths_B) + 1]
 
     def give_back(self) -> None:
         """Add the gradients of the copies to those of the weights, and forget them."""
@@ -109,18 +109,29 @@ class Unpadded:
             if copy.grad is not None
             for weight, part in zip(weights, copy.grad.chunk(len(weights)), strict=True)
         ]
-        if not pairs:
-            return
-        summed = [torch.empty_like(weight) for weight, _ in pairs]
-        torch._foreach_copy_(summed, [part for _, part in pairs])
-        if pairs[0][0].grad is None:
-            for (weight, _), gradient in zip(pairs, summed, strict=True):
-                weight.grad = gradient
-        else:
-            torch._foreach_add_([weight.grad for weight, _ in pairs if weight.grad is not None], summed)
+        found = [torch.empty_like(weight) for weight, _ in pairs]
+        if pairs:
+            torch._foreach_copy_(found, [part for _, part in pairs])
+        held = [(weight.grad, gradient) for (weight, _), gradient in zip(pairs, found, strict=True) if weight.grad is not None]
+        for (weight, _), gradient in zip(pairs, found, strict=True):
+            weight.grad = gradient if weight.grad is None else weight.grad
+        if held:
+            torch._foreach_add_(*map(list, zip(*held, strict=True)))
         for _, copies in self.layers:
             for copy in copies.tensors():
                 copy.grad = None
+
+
+def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype: torch.dtype, gang: "Gang | None" = None) -> int:
+    """Tokens of a training's batch. Without padding, few large ones are faster: a power of two for which half of the GPU's whole memory
+    is estimated to suffice, so the same in each run on GPUs of a kind; in a `gang`, the first rank's.
+    """
+    usual = best_batch_tokens(device, dtype, gradients=True)
+    if device.type == "cpu" or not all(can_be_unpadded(tower, device, dtype) for tower in towers):
+        return usual
+    room = torch.cuda.mem_get_info(device)[1] // 2 // max(activations(tower.transformer.config) for tower in towers)
+    own = min(MOST_TOKENS, max(usual, 1 << max(0, room.bit_length() - 1)))
+    return own if gang is None else gang.said(own)
 
 
 def rounded(tokens: int) -> int:
@@ -129,8 +140,12 @@ def rounded(tokens: int) -> int:
     return -(-tokens // step) * step
 
 
-def fits(tower: Encoder) -> bool:
-    """Whether `tower` is built as `Unpadded` computes: like BERT, of plain layers that are all trained."""
+def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there is flash attention for a training on `device`, and `tower` is built like BERT, of plain layers that are all trained."""
+    if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < FLASH:
+        return False
+    if not torch.backends.cuda.is_flash_attention_available():
+        return False
     transformer, shape = tower.transformer, tower.shape
     config = transformer.config
     if first_position(config) is None or not hasattr(transformer, "encoder") or config.is_decoder:
@@ -146,15 +161,8 @@ def fits(tower: Encoder) -> bool:
 
 def _weights(layer: Any) -> list[list[torch.Tensor]]:
     """Weights and biases in the order of `Copies.tensors`, those that are one copy together."""
-    own, mixed = layer.attention.self, layer.attention.output
-    modules = [
-        [own.query, own.key, own.value],
-        [mixed.dense],
-        [mixed.LayerNorm],
-        [layer.intermediate.dense],
-        [layer.output.dense],
-        [layer.output.LayerNorm],
-    ]
+    own = layer.attention.self
+    modules = [[own.query, own.key, own.value], [layer.attention.output.dense], [layer.intermediate.dense], [layer.output.dense]]
     return [[getattr(module, name) for module in together] for together in modules for name in ("weight", "bias")]
 
 
@@ -166,7 +174,3 @@ def _copied(layer: Any, dtype: torch.dtype) -> Copies:
         torch._foreach_copy_(parts, [weight.detach() for together in weights for weight in together])
     pairs = iter(copy.requires_grad_() for copy in copies)
     return Copies(*zip(pairs, pairs, strict=True))
-
-
-def _normed(x_TH: torch.Tensor, norm: nn.LayerNorm, weights: Pair) -> torch.Tensor:
-    return F.layer_norm(x_TH, norm.normalized_shape, *weights, norm.eps)

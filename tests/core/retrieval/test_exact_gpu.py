@@ -1,5 +1,8 @@
 """Exact search by products in half precision: the results of float32, in cases made to break it. A CPU runs what a GPU would."""
 
+from types import SimpleNamespace
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from tasks.core.retrieval.gpu import exact
 from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, highest, highest_products, inner, products, search
 from tasks.core.stage.errors import UserError
 from tests.core.retrieval.corpora import KINDS, corpus
+from tests.fake_gpu import GPU, fake_gpu
 
 CPU = torch.device("cpu")
 
@@ -95,9 +99,20 @@ def test_products_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     rng = np.random.default_rng(5)
     left, right = (torch.from_numpy(rng.normal(size=(n, 16))).half() for n in (3, 700))
     whole = highest_products(left, right, 9)
-    monkeypatch.setattr(exact, "PRODUCTS", 3 * 64)
-    parts = highest_products(left, right, 9)
-    assert torch.equal(whole[0], parts[0]) and torch.equal(whole[1], parts[1])
+    for rows in (64, 5):  # fewer than are kept
+        monkeypatch.setattr(exact, "PRODUCTS", 3 * rows)
+        parts = highest_products(left, right, 9)
+        assert torch.equal(whole[0], parts[0]) and torch.equal(whole[1], parts[1])
+
+
+def test_groups_and_products_fit_a_gpu() -> None:
+    with fake_gpu():  # of 16 GiB, 8 of which are free
+        assert exact.products_at_once(GPU) == 2**28
+        assert exact.rows_at_once(768, GPU) == (2**32 - 2**31) // (16 * 768)
+        with mock.patch.multiple(
+            torch.cuda, mem_get_info=lambda *_: (4 << 30, 4 << 30), get_device_properties=lambda *_: SimpleNamespace(total_memory=4 << 30)
+        ):
+            assert exact.rows_at_once(768, GPU) > 100_000
 
 
 def test_few_queries_of_a_usual_corpus_need_a_second_pass() -> None:

@@ -6,15 +6,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 
 from tasks.core.stage.devices import (
     Runtime,
-    best_batch_tokens,
-    best_training_tokens,
     choose_device,
     compute_dtype,
     kept_tokens,
@@ -22,7 +19,6 @@ from tasks.core.stage.devices import (
     read_runtime,
 )
 from tasks.core.stage.errors import UserError, one_line_errors
-from tests.fake_gpu import fake_gpu
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
@@ -153,13 +149,3 @@ def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("retemper: CUDA error: out of memory: lower batch_tokens")
     with pytest.raises(RuntimeError, match="boom"), one_line_errors():
         raise RuntimeError("boom")
-
-
-def test_training_batches_of_a_gpu_depend_on_the_model_and_on_all_its_memory() -> None:
-    small, large = (SimpleNamespace(num_hidden_layers=layers, hidden_size=width) for layers, width in ((6, 384), (24, 1024)))
-    assert best_training_tokens(CPU, torch.bfloat16, small) == best_batch_tokens(CPU, torch.bfloat16)
-    with fake_gpu():  # of 16 GiB
-        assert best_training_tokens(GPU, torch.bfloat16, small) == 32768
-        assert best_training_tokens(GPU, torch.bfloat16, large) == 16384
-    with fake_gpu(), mock.patch.object(torch.cuda, "mem_get_info", lambda *_: (1, 140 << 30)):
-        assert best_training_tokens(GPU, torch.bfloat16, small) == 131072

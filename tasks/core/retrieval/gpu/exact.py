@@ -30,7 +30,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 QUERIES = 1024  # of a product
-PRODUCTS = 2**28  # at a time: a GiB
+PRODUCTS = 2**28  # at a time, at most: a GiB
 ROWS = 2**19  # of a group on its way from the disk, at most: two are in pinned memory
 LEAST = 4096  # rows of a group, on however small a GPU
 SPARE = 64  # rows scored of each group beyond K
@@ -48,7 +48,12 @@ class Counted:
 
 def rows_at_once(width: int, device: torch.device) -> int:
     """Rows of a group for which half of the GPU's free memory suffices: vectors in four forms, and the products of one part."""
-    return max(LEAST, min(ROWS, (torch.cuda.mem_get_info(device)[0] // 2 - 8 * PRODUCTS) // (16 * width)))
+    return max(LEAST, min(ROWS, (torch.cuda.mem_get_info(device)[0] // 2 - 8 * products_at_once(device)) // (16 * width)))
+
+
+def products_at_once(device: torch.device) -> int:
+    """Products that fill a sixteenth of a GPU's memory, at most."""
+    return PRODUCTS if device.type == "cpu" else min(PRODUCTS, torch.cuda.get_device_properties(device).total_memory // 64)
 
 
 def inner(left_XD: torch.Tensor, right_XD: torch.Tensor) -> torch.Tensor:
@@ -98,7 +103,7 @@ def products(left_QD: torch.Tensor, right_RD: torch.Tensor) -> torch.Tensor:
 
 def highest_products(left_QD: torch.Tensor, right_RD: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `keep` largest products of each query, best first, and their rows, [Q, K]; which of equal ones is not said."""
-    at_once = max(1, PRODUCTS // max(1, len(left_QD)))
+    at_once = max(1, products_at_once(left_QD.device) // max(1, len(left_QD)))
     best: tuple[torch.Tensor, torch.Tensor] | None = None
     for first in range(0, len(right_RD), at_once):
         values_QK, places_QK = highest(products(left_QD, right_RD[first : first + at_once]), keep)
