@@ -29,7 +29,7 @@ TrainingTokens = Annotated[
     Field(
         ge=512,
         description="maximum tokens per forward pass, padding included (a step is split into these); "
-        "null: 2,048 on a CPU (bf16: 8,192), 16,384 on a GPU, and for rounds and adore of encoders built like BERT up to 131,072, by its memory",
+        "null: 2,048 on a CPU (bf16: 8,192), 16,384 on a GPU; for rounds and adore of encoders like BERT up to 131,072, by its memory",
     ),
 ]
 InferenceTokens = Annotated[
