@@ -23,6 +23,7 @@ from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
+from tasks.core.models.unpadded_rows import first_position, placed
 from tasks.core.stage.devices import compute_dtype, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
@@ -30,7 +31,6 @@ from tasks.core.text.tokens import Tokens
 PAD = 16  # tokens
 INNER_ROWS = 512  # inner activations in memory at a time, per thread: they stay in its cache
 QUANTIZED_ROWS = 128  # the same for quantized layers, which pass over them several times
-FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; none: behind the pad id (fairseq)
 ATTENTION_LENGTH = 512  # tokens up to which the fused layers compute attention by its definition
 ATTENTION_SCORES = 2**23  # of them at a time: 16 MiB
 Layers = Callable[[torch.Tensor, Ints], torch.Tensor]  # embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]
@@ -76,24 +76,6 @@ class Packed:
             return self.encoder.finish(pooled_BH)
         spare = _whole(len(rows)) - len(rows)
         return self.encoder.finish(F.pad(pooled_BH, (0, 0, 0, spare)))[: len(rows)]
-
-
-def first_position(config: Any) -> int | None:
-    """The position id of a row's first token; None for an architecture that is not built like BERT."""
-    if config.model_type not in FIRST_POSITION:
-        return None
-    first = FIRST_POSITION[config.model_type]
-    return int(config.pad_token_id) + 1 if first is None else first
-
-
-def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids of `rows`, one behind the other, and their position ids from `first` on, int64 [T]; T is `size` if that is more."""
-    starts_B, total = np.cumsum(lengths_B) - lengths_B, int(lengths_B.sum())
-    ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)
-    ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
-    positions_T = np.full(len(ids_T), first, dtype=np.int64)
-    positions_T[:total] += np.arange(total) - np.repeat(starts_B, lengths_B)
-    return torch.from_numpy(ids_T), torch.from_numpy(positions_T)
 
 
 def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> tuple[str, Layers] | None:

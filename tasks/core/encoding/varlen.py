@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from tasks.core.stage.devices import moved
+from tasks.core.stage.devices import has_flash_attention, moved
 from tasks.core.tables.ids import Ints
 
 try:
@@ -15,16 +15,15 @@ try:
 except ImportError:  # torch before 2.10
     varlen_attn = None  # type: ignore[assignment]
 
-FLASH = (8, 0)  # compute capability of Ampere
 WIDEST = 256  # numbers of an attention head
 
 
 def has_varlen_layers(transformer: Any, device: torch.device) -> bool:
     """Whether this torch and GPU have such attention for `transformer`, in its dtype."""
     width = transformer.config.hidden_size // transformer.config.num_attention_heads
-    if varlen_attn is None or device.type != "cuda" or transformer.dtype not in (torch.bfloat16, torch.float16):
+    if varlen_attn is None or not has_flash_attention(device) or transformer.dtype not in (torch.bfloat16, torch.float16):
         return False
-    return bool(width % 8 == 0 and width <= WIDEST and torch.cuda.get_device_capability(device) >= FLASH)
+    return bool(width % 8 == 0 and width <= WIDEST)
 
 
 def varlen_layers(transformer: Any, products: list[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[torch.Tensor, Ints], torch.Tensor]:

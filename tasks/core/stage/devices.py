@@ -145,6 +145,13 @@ def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
     return module
 
 
+def has_flash_attention(device: torch.device) -> bool:
+    """Whether torch has it for the GPU that `device` is: for Ampere and later, unless it was built without."""
+    return (
+        device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) and torch.backends.cuda.is_flash_attention_available()
+    )
+
+
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A CPU's tensor on `device`. The program does not wait for a GPU that still computes, as it would for ordinary memory."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

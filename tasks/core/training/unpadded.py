@@ -17,10 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tasks.core.encoding.packed import first_position, placed
-from tasks.core.encoding.varlen import FLASH
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.devices import activations, best_batch_tokens, moved
+from tasks.core.models.unpadded_rows import first_position, placed
+from tasks.core.stage.devices import activations, best_batch_tokens, has_flash_attention, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
@@ -142,9 +141,7 @@ def rounded(tokens: int) -> int:
 
 def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether there is flash attention for a training on `device`, and `tower` is built like BERT, of plain layers that are all trained."""
-    if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < FLASH:
-        return False
-    if not torch.backends.cuda.is_flash_attention_available():
+    if dtype != torch.bfloat16 or not has_flash_attention(device):
         return False
     transformer, shape = tower.transformer, tower.shape
     config = transformer.config

@@ -1,0 +1,29 @@
+"""Texts without padding: the rows of a batch, one behind the other, for encoders built like BERT. T tokens of B rows."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks.core.tables.ids import Ints
+from tasks.core.text.tokens import Tokens
+
+FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; none: behind the pad id (fairseq)
+
+
+def first_position(config: Any) -> int | None:
+    """The position id of a row's first token; None for an architecture that is not built like BERT."""
+    if config.model_type not in FIRST_POSITION:
+        return None
+    first = FIRST_POSITION[config.model_type]
+    return int(config.pad_token_id) + 1 if first is None else first
+
+
+def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids of `rows`, one behind the other, and their position ids from `first` on, int64 [T]; T is `size` if that is more."""
+    starts_B, total = np.cumsum(lengths_B) - lengths_B, int(lengths_B.sum())
+    ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)
+    ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
+    positions_T = np.full(len(ids_T), first, dtype=np.int64)
+    positions_T[:total] += np.arange(total) - np.repeat(starts_B, lengths_B)
+    return torch.from_numpy(ids_T), torch.from_numpy(positions_T)
