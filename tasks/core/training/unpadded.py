@@ -125,11 +125,10 @@ def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype:
     """Tokens of a training's batch. Without padding, few large ones are faster: a power of two for which half of the GPU's whole memory
     is estimated to suffice, so the same in each run on GPUs of a kind; in a `gang`, the first rank's.
     """
-    usual = best_batch_tokens(device, dtype, gradients=True)
-    if device.type == "cpu" or not all(can_be_unpadded(tower, device, dtype) for tower in towers):
-        return usual
-    room = torch.cuda.mem_get_info(device)[1] // 2 // max(activations(tower.transformer.config) for tower in towers)
-    own = min(MOST_TOKENS, max(usual, 1 << max(0, room.bit_length() - 1)))
+    own = best_batch_tokens(device, dtype, gradients=True)
+    if all(can_be_unpadded(tower, device, dtype) for tower in towers):
+        room = torch.cuda.mem_get_info(device)[1] // 2 // max(activations(tower.transformer.config) for tower in towers)
+        own = min(MOST_TOKENS, max(own, 1 << max(0, room.bit_length() - 1)))
     return own if gang is None else gang.said(own)
 
 
