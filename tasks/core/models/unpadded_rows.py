@@ -21,9 +21,15 @@ def first_position(config: Any) -> int | None:
 
 def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids of `rows`, one behind the other, and their position ids from `first` on, int64 [T]; T is `size` if that is more."""
-    starts_B, total = np.cumsum(lengths_B) - lengths_B, int(lengths_B.sum())
+    total = int(lengths_B.sum())
     ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)
     ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
     positions_T = np.full(len(ids_T), first, dtype=np.int64)
-    positions_T[:total] += np.arange(total) - np.repeat(starts_B, lengths_B)
+    positions_T[:total] += places_in_row(lengths_B)
     return torch.from_numpy(ids_T), torch.from_numpy(positions_T)
+
+
+def places_in_row(lengths_B: Ints) -> Ints:
+    """The place of each token in its row, from 0, [T]."""
+    places_T: Ints = np.arange(int(lengths_B.sum())) - np.repeat(np.cumsum(lengths_B) - lengths_B, lengths_B)
+    return places_T

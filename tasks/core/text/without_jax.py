@@ -5,13 +5,13 @@ in each process that searches by words.
 import sys
 from typing import Any
 
-there: dict[str, Any] = {"jax": sys.modules["jax"]} if "jax" in sys.modules else {}
+_there: dict[str, Any] = {"jax": sys.modules["jax"]} if "jax" in sys.modules else {}
 sys.modules["jax"] = None  # type: ignore[assignment] # an import of it now fails as if it were not installed
 try:
     import bm25s
     from bm25s import stopwords
 finally:
     del sys.modules["jax"]
-    sys.modules.update(there)
+    sys.modules.update(_there)
 
 __all__ = ["bm25s", "stopwords"]

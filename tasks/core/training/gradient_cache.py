@@ -61,7 +61,7 @@ def cached_backward(
     sizes = [len(rows) * int(_lengths(side)[rows].max()) for _, side, rows in chunks]
     work = [list(range(len(chunks)))] if gang is None else gang.dealt(sizes)
     own = work[0 if gang is None else gang.rank]
-    unpadded = {tower: Unpadded.of(tower, device, dtype) for tower in {side.tower: None for side in sides}}
+    unpadded = {tower: Unpadded.of(tower, device, dtype) for tower in {side.tower for side in sides}}
     kept = {number for place, number in enumerate(own) if sum(sizes[later] for later in own[place:]) <= graph_tokens}
 
     def forward(number: int) -> torch.Tensor:

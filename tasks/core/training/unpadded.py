@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.unpadded_rows import first_position, placed
+from tasks.core.models.unpadded_rows import first_position, placed, places_in_row
 from tasks.core.stage.devices import activations, best_batch_tokens, has_flash_attention, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
@@ -70,8 +70,8 @@ class Unpadded:
     def padded(self, rows: list[Ints]) -> torch.Tensor:
         """The last hidden states of rows of token ids, float32 [B, L, H], 0 behind a row's last."""
         lengths_B = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        positions_T = np.concatenate([np.arange(length) for length in lengths_B]) + self.first
-        hidden_TH, _ = self.hidden((torch.from_numpy(np.concatenate(rows)), torch.from_numpy(positions_T)), lengths_B)
+        positions_T = torch.from_numpy(places_in_row(lengths_B) + self.first)
+        hidden_TH, _ = self.hidden((torch.from_numpy(np.concatenate(rows)), positions_T), lengths_B)
         longest, width = int(lengths_B.max()), hidden_TH.shape[1]
         place_T = np.flatnonzero(np.arange(longest) < lengths_B[:, None])
         empty_NH = hidden_TH.new_zeros(len(rows) * longest, width)
@@ -133,7 +133,7 @@ def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype:
 
 
 def rounded(tokens: int) -> int:
-    """At least as many, so that sizes of products repeat from step to step: for a new one, cuBLAS takes 0.4 ms more to choose how."""
+    """At least as many, so that products have the same sizes in many steps: cuBLAS takes time to choose how to compute a new size."""
     step = 64 if tokens < 4096 else 512
     return -(-tokens // step) * step
 

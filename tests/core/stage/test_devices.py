@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.core.stage.devices import (
-    Runtime,
-    choose_device,
-    compute_dtype,
-    kept_tokens,
-    place,
-    read_runtime,
-)
+from tasks.core.stage.devices import Runtime, choose_device, compute_dtype, kept_tokens, place, read_runtime
 from tasks.core.stage.errors import UserError, one_line_errors
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
