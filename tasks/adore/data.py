@@ -11,7 +11,8 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, graded_pairs, grades_of, lists_of, ranked_lists, with_same_texts
 from tasks.core.tables.parquet import count_rows
-from tasks.core.text.tokens import Tokens, first_of_same
+from tasks.core.text.same_texts import same_texts
+from tasks.core.text.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def read_data(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path |
         given = ranked_lists(negatives, query_ids, document_ids, (1, depth), scratch)
         if not len(given.values):
             raise UserError(f"{negatives}: no negatives at ranks 1 to {depth}; for random ones set lists: random")
-    same = first_of_same(queries), first_of_same(documents)
+    same = same_texts(queries, q), same_texts(documents, d)
     pairs = with_same_texts(q, d, *same)
     known = lists_of(*pairs, count_rows(query_ids), grades_of(pairs, (q, d), grades, *same).astype(np.float32))
     return Data(np.flatnonzero(positives.counts), positives, given, count_rows(document_ids), known)

@@ -16,7 +16,8 @@ from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.judgments import relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import first_of_same, open_tokens
+from tasks.core.text.same_texts import same_texts
+from tasks.core.text.tokens import open_tokens
 from tasks.core.workers.each import machine, open_workers, worker_files
 from tasks.mine.guard import guarded, ranked_positives, thresholds
 from tasks.mine.params import Mine
@@ -40,7 +41,7 @@ def main() -> None:
     documents, queries = open_tokens(args.documents), open_tokens(args.queries)
     ids = StoredIds(args.documents / "ids.parquet")
     query, document = np.unique(np.stack(relevant_pairs(args.qrels, args.queries / "ids.parquet", ids.path)), axis=1)
-    known_query, known_document = with_same_texts(query, document, first_of_same(queries), first_of_same(documents))
+    known_query, known_document = with_same_texts(query, document, same_texts(queries, query), same_texts(documents, document))
     known = known_query * len(ids) + known_document
     depth = params.depth + params.skip + int(np.bincount(known_query).max(initial=0))
     rows = rows_at_first(depth, documents.owners)

@@ -17,9 +17,10 @@ from tasks.core.tables import batching
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import QUERIES, SPLITS
 from tasks.core.text.document import Text
+from tasks.core.text.same_texts import SAME
 from tasks.core.text.token_store import Cut, write_rows, write_tokens
 from tasks.core.text.tokenizer import kept_tokenizer
-from tasks.core.text.tokens import SAME, open_tokens
+from tasks.core.text.tokens import open_tokens
 from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
 from tasks.tokenize.pieces import Job, large, tokenized

@@ -17,7 +17,8 @@ from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ra
 from tasks.core.tables.parquet import count_rows, read_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.tables.weights import WEIGHTS
-from tasks.core.text.tokens import Tokens, first_of_same
+from tasks.core.text.same_texts import same_texts
+from tasks.core.text.tokens import Tokens
 from tasks.core.training.loop import Schedule
 from tasks.train.params import Round
 
@@ -88,11 +89,17 @@ def read_training_set(
     beside = negatives.with_name("positives.parquet")
     scores = _positive_scores(beside, q, d, query_ids, document_ids, total) if params.positive_ranks is None else ranked
     positives = lists_of(q, d, count_rows(query_ids), scores)
-    among = np.bincount(d, minlength=total) > 0 if params.hard_negatives_from == "positives" else None
+    among = _mask_of(d, total) if params.hard_negatives_from == "positives" else None
     hard = ranked_lists(negatives, query_ids, document_ids, params.window, scratch, among)
-    known = lists_of(*with_same_texts(q, d, first_of_same(queries), first_of_same(documents)), count_rows(query_ids))
+    known = lists_of(*with_same_texts(q, d, same_texts(queries, q), same_texts(documents, d)), count_rows(query_ids))
     pool = None if among is None else np.flatnonzero(among)
     return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known, pool)
+
+
+def _mask_of(documents: Ints, total: int) -> Bools:
+    mask = np.zeros(total, dtype=bool)
+    mask[documents] = True
+    return mask
 
 
 def with_weights(data: TrainingSet, queries: Tokens, documents: Tokens, qrels: Path, *, weights: Path) -> TrainingSet:

@@ -31,11 +31,12 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, folder_digest, write_json
 from tasks.core.stage.params import read_yaml, validate
 from tasks.core.stage.scratch import remove_finished
-from tasks.core.tables.ids import IDS
+from tasks.core.tables.ids import IDS, Ints
+from tasks.core.tables.judgments import SameTexts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.core.training.replay import KNOWN
 
 QUERIES, DOCUMENTS, DEPTH, STEPS = 24, 170, 12, 9
@@ -285,9 +286,12 @@ def test_copies_of_positives_reach_the_lists(
     tokens = {kind: open_tokens(project / "tokens" / kind) for kind in ("documents", "queries/train")}
     qrels = project / "corpus/qrels/train.parquet"
     twin = int(read_data(tokens["queries/train"], tokens["documents"], qrels, None, DEPTH, copied).positives.of(0)[0])
-    same = np.arange(DOCUMENTS)
-    same[[0, twin]] = 0
-    monkeypatch.setattr(data_module, "first_of_same", lambda asked: same if len(asked.ids()) == DOCUMENTS else np.arange(QUERIES))
+
+    def same_texts(asked: Tokens, of: Ints) -> SameTexts:
+        members = np.union1d(of, [0]) if len(asked.ids()) == DOCUMENTS else np.unique(of)
+        return SameTexts(members, np.where(members == twin, 0, members) if len(asked.ids()) == DOCUMENTS else members)
+
+    monkeypatch.setattr(data_module, "same_texts", same_texts)
     read = read_data(tokens["queries/train"], tokens["documents"], qrels, None, DEPTH, copied)
     assert {0, twin} <= set(read.known.of(0).tolist()) and 0 not in read.positives.of(0)
     real, seen = getattr(step_module, function), list[list[int]]()

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.errors import Corrupt
 from tasks.core.stage.files import write_json
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.tokens import SAME, Tokens, first_of_same, open_tokens
+from tasks.core.text.same_texts import SAME, first_of_same
+from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.tokenize.near_duplicates import FOUND, VALUES, bands_of, first_of_near
 
 
@@ -81,19 +81,6 @@ def test_the_bands_find_a_pair_at_the_threshold() -> None:
         assert bands * values <= VALUES
         assert 1 - (1 - threshold**values) ** bands >= FOUND
     assert bands_of(0.8) == (10, 6)
-
-
-def test_training_reads_what_tokenize_wrote(tmp_path: Path) -> None:
-    tokens = tokens_of(tmp_path, [[[1, 2]], [[3, 4]], [[1, 2]]])
-    assert first_of_same(tokens).tolist() == [0, 1, 0]
-    np.save(tmp_path / SAME, np.array([0, 0, 0]))
-    assert first_of_same(tokens).tolist() == [0, 0, 0]
-    np.save(tmp_path / SAME, np.array([0, 0]))
-    with pytest.raises(Corrupt, match=r"same.npy: found shape \(2,\), expected \(3,\); run tokenize again"):
-        first_of_same(tokens)
-    (tmp_path / SAME).write_bytes(b"x")
-    with pytest.raises(Corrupt, match=r"same.npy: unreadable"):
-        first_of_same(tokens)
 
 
 def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, run_here: Callable[..., str]) -> None:

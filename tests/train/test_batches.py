@@ -198,7 +198,8 @@ def test_steps(data: TrainingSet) -> None:
 
 def token_folder(folder: Path, ids: list[str]) -> Tokens:
     write_table(folder / "ids.parquet", IDS, [pa.table([ids], schema=IDS)])
-    return Tokens(np.empty(0), np.zeros(1, dtype=np.int64), np.arange(len(ids), dtype=np.int32), folder, 0, 8, "", "")
+    rows = np.arange(len(ids) + 1)
+    return Tokens(rows[:-1], rows, rows[:-1].astype(np.int32), folder, 0, 8, "", "")
 
 
 def test_read_by_id_within_the_window(tmp_path: Path) -> None:

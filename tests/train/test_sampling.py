@@ -11,13 +11,12 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.ids import IDS
 from tasks.core.tables.judgments import lists_of
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokens import Tokens
 from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of, seen_before
 from tasks.train.params import Round
+from tests.train.test_batches import token_folder
 
 DOCUMENTS = 500
 SCORES = {10: 0.9, 11: 0.7, 12: 0.4, 13: 0.1, 20: 3.0}  # of negatives; query 0 has 10 to 13, query 1 only 20, query 2 none
@@ -105,17 +104,12 @@ def test_each_epoch_draws_differently_but_reproducibly(data: TrainingSet) -> Non
     assert drawn(data, round_of(seed=1), 30) != pairs
 
 
-def tokens(folder: Path, ids: list[str]) -> Tokens:
-    write_table(folder / "ids.parquet", IDS, [pa.table([ids], schema=IDS)])
-    return Tokens(np.empty(0), np.zeros(1, dtype=np.int64), np.arange(len(ids), dtype=np.int32), folder, 0, 8, "", "")
-
-
 def ranked(path: Path, rows: list[tuple[str, str, int, float]]) -> None:
     write_table(path, RANKED, [pa.table([list(c) for c in zip(*rows, strict=True)] or [[]] * 4, schema=RANKED)])
 
 
 def test_read_with_scores(tmp_path: Path) -> None:
-    queries, documents = tokens(tmp_path / "q", ["a", "b"]), tokens(tmp_path / "d", ["x", "y", "z"])
+    queries, documents = token_folder(tmp_path / "q", ["a", "b"]), token_folder(tmp_path / "d", ["x", "y", "z"])
     rows = [("b", "x", 1), ("a", "y", 1), ("a", "z", 1)]
     write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(c) for c in zip(*rows, strict=True)], schema=QRELS)])
     ranked(tmp_path / "train.parquet", [("a", "x", 1, 5.0), ("b", "z", 1, 4.0), ("b", "y", 2, 3.0)])
@@ -141,7 +135,7 @@ def test_the_first_ranks_as_positives(ranks: int, tmp_path: Path) -> None:
     """As in SPAR: the ranking with known positives where their scores place them, against plain sorting; no judgment is read."""
     draw = random.Random(ranks)
     names, asked = [f"d{i}" for i in range(30)], [f"q{i}" for i in range(8)]
-    queries, documents = tokens(tmp_path / "q", asked), tokens(tmp_path / "d", names)
+    queries, documents = token_folder(tmp_path / "q", asked), token_folder(tmp_path / "d", names)
     listed, known, expected = [], [], {}
     for number, query in enumerate(asked[:-1]):  # the last one finds nothing
         found = draw.sample(names, 12)

@@ -73,41 +73,62 @@ def graded_pairs(qrels: Path, queries: Path, documents: Path) -> tuple[Ints, Int
     return q, d, judged["grade"].to_numpy()[known].astype(np.int64)
 
 
-def with_same_texts(queries: Ints, documents: Ints, same_query: Ints, same_document: Ints) -> tuple[Ints, Ints]:
+@dataclass(frozen=True)
+class SameTexts:
+    """All documents (or queries) that have the same text as one of some given ones, those included: core.text.same_texts finds them.
+
+    `members` [M] are their ordinals, sorted; `first` [M] is the first one with the text of each.
+    """
+
+    members: Ints
+    first: Ints
+
+    @property
+    def repeated(self) -> bool:
+        """Whether any two have the same text."""
+        return bool((self.members != self.first).any())
+
+    def firsts_of(self, ordinals: Ints) -> Ints:
+        """The first one with the text of each of `ordinals`, which are members."""
+        return self.first[np.searchsorted(self.members, ordinals)]
+
+
+def with_same_texts(queries: Ints, documents: Ints, same_query: SameTexts, same_document: SameTexts) -> tuple[Ints, Ints]:
     """Pairs (query, document), and all pairs with the same two texts as one of them, each once; sorted if any text repeats.
 
     A document with the text of a positive is not a negative, whatever its id. Queries with the same text share their positives.
-    `same_*`: for each ordinal, the first one with its text.
+    `same_*` are those with the texts of `queries` and of `documents`.
     """
-    if (same_query == np.arange(len(same_query))).all() and (same_document == np.arange(len(same_document))).all():
+    if not same_query.repeated and not same_document.repeated:
         return queries, documents
-    first = np.unique(same_query[queries] * len(same_document) + same_document[documents])
-    query, document = np.divmod(first, len(same_document))
+    first = np.unique(_keys(queries, documents, same_query, same_document))
+    query, document = np.divmod(first, int(same_document.first.max(initial=0)) + 1)
     query, document = _members(query, document, same_query)
     document, query = _members(document, query, same_document)
     order = np.lexsort((document, query))
     return query[order], document[order]
 
 
-def grades_of(pairs: tuple[Ints, Ints], judged: tuple[Ints, Ints], grades: Ints, same_query: Ints, same_document: Ints) -> Ints:
+def grades_of(pairs: tuple[Ints, Ints], judged: tuple[Ints, Ints], grades: Ints, same_query: SameTexts, same_document: SameTexts) -> Ints:
     """The grade of each of `pairs`, which are `with_same_texts` of `judged`: the highest of the judged pairs with its two texts."""
-
-    def keys(queries: Ints, documents: Ints) -> Ints:
-        return same_query[queries] * len(same_document) + same_document[documents]
-
-    known, place = np.unique(keys(*judged), return_inverse=True)
+    known, place = np.unique(_keys(*judged, same_query, same_document), return_inverse=True)
     highest = np.zeros(len(known), dtype=np.int64)
     np.maximum.at(highest, place, grades)
-    return highest[np.searchsorted(known, keys(*pairs))]
+    return highest[np.searchsorted(known, _keys(*pairs, same_query, same_document))]
 
 
-def _members(first: Ints, beside: Ints, same: Ints) -> tuple[Ints, Ints]:
+def _keys(queries: Ints, documents: Ints, same_query: SameTexts, same_document: SameTexts) -> Ints:
+    """A number for each pair, the same for pairs of the same two texts."""
+    return same_query.firsts_of(queries) * (int(same_document.first.max(initial=0)) + 1) + same_document.firsts_of(documents)
+
+
+def _members(first: Ints, beside: Ints, same: SameTexts) -> tuple[Ints, Ints]:
     """Each of `first` replaced by all ordinals with the same text; `beside` is repeated to match."""
-    order = np.argsort(same, kind="stable")
-    begin, end = (np.searchsorted(same, first, side, sorter=order) for side in ("left", "right"))
+    order = np.argsort(same.first, kind="stable")
+    begin, end = (np.searchsorted(same.first, first, side, sorter=order) for side in ("left", "right"))
     count = end - begin
     within = np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
-    return order[np.repeat(begin, count) + within], np.repeat(beside, count)
+    return same.members[order[np.repeat(begin, count) + within]], np.repeat(beside, count)
 
 
 def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:

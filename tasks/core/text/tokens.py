@@ -13,16 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.stage.errors import Corrupt, UserError
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints, read_ids
-from tasks.core.tables.parquet import count_rows
 
 if TYPE_CHECKING:  # two CPU seconds, for stages that only need ids
     import torch
-
-SAME = "same.npy"
-HASHED_ROWS = 1 << 16  # texts that are hashed at a time
 
 
 @dataclass(frozen=True)
@@ -69,44 +65,6 @@ class Tokens:
         ids_BL = np.full(mask_BL.shape, self.pad, dtype=np.int64)
         ids_BL[mask_BL] = np.concatenate([self.flat[s:e] for s, e in zip(starts, ends, strict=True)])
         return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
-
-
-def first_of_same(tokens: Tokens) -> Ints:
-    """For each owner, the first one with the same tokens, [O]: itself if none comes before it. same.npy in the folder, if tokenize
-    wrote it (tokenize.near_duplicates), also has those with nearly the same.
-
-    Two texts are the same if a model cannot tell them apart: it sees their tokens, truncated to its length. Tokens are compared by
-    a multilinear hash of 64 bits. Two texts that differ collide with probability 2^-64, or 2^-34 at worst: a difference of two
-    token ids below 2^31 ends in at most 30 zero bits, which a multiplication keeps.
-    """
-    owners, near = count_rows(tokens.folder / "ids.parquet"), tokens.folder / SAME
-    if near.exists():
-        try:
-            known: Ints = np.load(near, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise Corrupt(f"{near}: unreadable ({error}); run tokenize again") from None
-        if known.shape != (owners,):
-            raise Corrupt(f"{near}: found shape {known.shape}, expected ({owners},); run tokenize again")
-        return known
-    if not len(tokens):
-        return np.arange(owners)
-    draw = np.random.default_rng(0)
-    times_L = draw.integers(2**64, size=int(tokens.lengths.max()) + 1, dtype=np.uint64)  # by place in the text; the last: of an end
-    passage = np.arange(len(tokens)) - np.searchsorted(tokens.owners, tokens.owners)
-    times_P = draw.integers(2**64, size=int(passage.max()) + 1, dtype=np.uint64) | np.uint64(1)
-    hashes_O = np.zeros(owners, dtype=np.uint64)
-    for start in range(0, len(tokens), HASHED_ROWS):
-        offsets = np.asarray(tokens.offsets[start : start + HASHED_ROWS + 1])
-        lengths = np.diff(offsets)
-        flat = np.asarray(tokens.flat[offsets[0] : offsets[-1]]).astype(np.uint64) + np.uint64(1)
-        place = np.arange(len(flat)) - np.repeat(offsets[:-1] - offsets[0], lengths)
-        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(flat * times_L[place], dtype=np.uint64)])
-        hashes = np.diff(sums[offsets - offsets[0]]) + times_L[-1]  # modulo 2^64, as the sums
-        rows = slice(start, start + len(lengths))
-        np.add.at(hashes_O, tokens.owners[rows], hashes * times_P[passage[rows]])
-    _, first, inverse = np.unique(hashes_O, return_index=True, return_inverse=True)
-    same: Ints = first[inverse]
-    return same
 
 
 def open_tokens(folder: Path) -> Tokens:

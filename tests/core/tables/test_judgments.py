@@ -1,6 +1,7 @@
 """Document lists by query against dictionaries; a table of negatives is read a group of rows at a time."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,17 @@ import pytest
 
 from tasks.core.stage.errors import UserError
 from tasks.core.tables import judgments
-from tasks.core.tables.ids import IDS
-from tasks.core.tables.judgments import DocumentLists, grades_of, lists_of, ranked_groups, ranked_lists, relevant_pairs, with_same_texts
+from tasks.core.tables.ids import IDS, Ints
+from tasks.core.tables.judgments import (
+    DocumentLists,
+    SameTexts,
+    grades_of,
+    lists_of,
+    ranked_groups,
+    ranked_lists,
+    relevant_pairs,
+    with_same_texts,
+)
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 
@@ -86,22 +96,28 @@ def test_relevant_pairs_have_grades_above_0(ids: tuple[Path, Path], tmp_path: Pa
     assert as_dictionary(lists_of(queries, documents, 10, np.array([1, 2, 3], np.float32))) == {0: [(4, 2.0), (2, 3.0)], 8: [(3, 1.0)]}
 
 
+def same_of(texts: Sequence[int], of: Ints) -> SameTexts:
+    """All of `texts` that are equal to one of the `of`."""
+    members = [place for place, text in enumerate(texts) if text in {texts[asked] for asked in of.tolist()}]
+    return SameTexts(np.array(members), np.array([texts.index(texts[place]) for place in members]))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
     draw = np.random.default_rng(seed)
     texts = {"query": draw.integers(0, 6, size=12).tolist(), "document": draw.integers(0, 9, size=20).tolist()}
-    same = {kind: np.array([named.index(text) for text in named]) for kind, named in texts.items()}
     pairs = {(int(q), int(d)) for q, d in zip(draw.integers(12, size=9), draw.integers(20, size=9), strict=True)}
     q, d = np.array(sorted(pairs)).T
+    same = [same_of(texts["query"], q), same_of(texts["document"], d)]
     judged = {(texts["query"][one], texts["document"][other]) for one, other in pairs}
     expected = [(one, other) for one in range(12) for other in range(20) if (texts["query"][one], texts["document"][other]) in judged]
-    assert list(zip(*map(np.ndarray.tolist, with_same_texts(q, d, same["query"], same["document"])), strict=True)) == expected
+    assert list(zip(*map(np.ndarray.tolist, with_same_texts(q, d, *same)), strict=True)) == expected
     grades, highest = draw.integers(1, 4, size=len(q)), dict[tuple[int, int], int]()
     for one, other, grade in zip(q.tolist(), d.tolist(), grades.tolist(), strict=True):
         key = texts["query"][one], texts["document"][other]
         highest[key] = max(grade, highest.get(key, 0))
-    known = with_same_texts(q, d, same["query"], same["document"])
-    found = grades_of(known, (q, d), grades, same["query"], same["document"])
+    known = with_same_texts(q, d, *same)
+    found = grades_of(known, (q, d), grades, *same)
     assert found.tolist() == [highest[texts["query"][one], texts["document"][other]] for one, other in expected]
-    alone = with_same_texts(q, d, np.arange(12), np.arange(20))
+    alone = with_same_texts(q, d, same_of(range(12), q), same_of(range(20), d))
     assert alone[0] is q and alone[1] is d, "bit for bit as before, where no text repeats"

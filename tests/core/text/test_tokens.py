@@ -12,8 +12,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS, StoredIds, ordinals
 from tasks.core.tables.parquet import write_table
-from tasks.core.text import tokens as module
-from tasks.core.text.tokens import Tokens, cut_by_budget, first_of_same, open_tokens
+from tasks.core.text.tokens import Tokens, cut_by_budget, open_tokens
 
 
 def folder(path: Path, rows: list[list[int]], owners: list[int] | None = None) -> Path:
@@ -115,7 +114,7 @@ def test_ordinals_equal_a_dictionary(tmp_path: Path, parts: list[list[str]]) -> 
 def test_ordinals_over_ids_read_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks.core.tables import ids as module
 
-    monkeypatch.setattr(module, "ID_BATCH", 64)
+    monkeypatch.setattr(module, "ID_BATCH", (5, 64))
     test_ordinals_equal_a_dictionary(tmp_path, [["d0", "d63", "d64", "d65", "d640", "d699", "x"]])
 
 
@@ -129,20 +128,3 @@ def test_stored_ids_equal_those_of_the_file(tmp_path: Path) -> None:
         assert ids.take(pa.array(wanted, pa.int64())).to_pylist() == [names[place] for place in wanted]
     for start, count in ((0, 300), (0, 0), (50, 100), (290, 100)):
         assert ids.slice(start, count).to_pylist() == names[start : start + count]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_owners_of_the_same_tokens_are_those_of_a_dictionary(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of few words and one to three passages: many repeat, in another order of words or passages too."""
-    monkeypatch.setattr(module, "HASHED_ROWS", 7)
-    draw = np.random.default_rng(seed)
-    owners = np.repeat(np.arange(60), draw.integers(1, 4, size=60)).tolist()
-    rows = [draw.integers(0, 2, size=draw.integers(0, 3)).tolist() for _ in owners]
-    texts = [tuple(tuple(row) for row, owner in zip(rows, owners, strict=True) if owner == o) for o in range(60)]
-    expected = [texts.index(text) for text in texts]
-    assert 10 < len(set(expected)) < 50
-    assert first_of_same(open_tokens(folder(tmp_path / "t", rows, owners))).tolist() == expected
-
-
-def test_a_folder_without_texts_has_none_that_are_the_same(tmp_path: Path) -> None:
-    assert first_of_same(open_tokens(folder(tmp_path / "t", []))).tolist() == []
