@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tasks.core.tables.parquet import open_parquet, read_table
 
 IDS = pa.schema([("id", pa.string())])
-ID_BATCH = 2**17
+ID_BATCH = 2**13, 2**17  # ids read at a time: as many as are looked for, but no fewer and no more than these
 Ints = npt.NDArray[np.int64]
 
 
@@ -28,8 +28,8 @@ def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
         return np.empty(0, dtype=np.int64)
     wanted = unique.chunk(0).dictionary
     found = np.full(len(wanted), -1, dtype=np.int64)
-    start = 0
-    for batch in open_parquet(path).iter_batches(ID_BATCH, columns=["id"]):
+    start, size = 0, min(max(len(wanted), ID_BATCH[0]), ID_BATCH[1])
+    for batch in open_parquet(path).iter_batches(size, columns=["id"]):
         place = pc.index_in(wanted, value_set=batch["id"])
         here = place.is_valid().to_numpy(zero_copy_only=False)
         found[here] = place.drop_null().to_numpy() + start
