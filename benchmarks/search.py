@@ -18,7 +18,7 @@ import faiss
 import numpy as np
 import torch
 
-from tasks.adore.documents import CPU_SHARDS
+from tasks.adore.documents import CPU_ROWS
 from tasks.core.retrieval.cpu import Rounded
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
@@ -75,7 +75,7 @@ def main() -> None:
             )
 
         def resident(few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            blocks = ((first, held[first : first + CPU_SHARDS * SHARD]) for first in range(0, args.rows, CPU_SHARDS * SHARD))
+            blocks = ((first, held[first : first + CPU_ROWS]) for first in range(0, args.rows, CPU_ROWS))
             return exact_search(few, blocks, args.depth, device, known=known)
 
         known: dict[int, Rounded] = {}  # as a training keeps it

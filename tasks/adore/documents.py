@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.cpu import Rounded
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.exact import Reread, exact_search, finite_block
+from tasks.core.retrieval.exact import Reread, exact_search, finite
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 RESIDENT = 2 << 30  # bytes of vectors in a CPU's memory, besides their copy in bfloat16; a GPU keeps what fills half of its free memory
-CPU_SHARDS = 4  # of 4,096 rows: what is searched at once
+CPU_ROWS = 16384  # that are searched at once, so nearly all products have one shape
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 
@@ -60,11 +60,11 @@ class Exact:
         dtype = torch.float16 if gpu and embeddings.manifest.dtype == "float16" else torch.float32
         each = (2 if dtype == torch.float16 else 6 if gpu else 4) * width  # a GPU searches with a copy in float16
         room = torch.cuda.mem_get_info(device)[0] // 2 if gpu else RESIDENT
-        self.at_once = CPU_SHARDS
+        self.at_once = 1  # shards, on a GPU
         if len(embeddings) * each <= room:
             self.resident = torch.empty(len(embeddings), width, device=device, dtype=dtype)
             for first, block in embeddings.blocks():
-                here = torch.from_numpy(np.array(block)).to(device) if gpu else finite_block(first, block, device)
+                here = torch.from_numpy(np.array(block)).to(device) if gpu else finite(first, [block])
                 self.resident[first : first + len(block)] = here  # what is not finite is refused by a GPU's search
             if gpu:  # float16 is searched as it is; of others, a copy of each group is made, and a GPU has room for few
                 few = max(1, rows_at_once(width, device) // max(embeddings.manifest.shards, default=1))
@@ -75,9 +75,12 @@ class Exact:
             print(f"{embeddings.folder}: {found}: every step reads them from disk, which takes seconds{remedy}")
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
-        """(first row, vectors) of a shard, of many where they are on a GPU."""
+        """(first row, vectors) in turn: of a shard, of more rows where they are held."""
         if self.resident is None:
             yield from self.embeddings.blocks()
+            return
+        if self.device.type != "cuda":
+            yield from ((first, self.resident[first : first + CPU_ROWS]) for first in range(0, len(self.embeddings), CPU_ROWS))
             return
         sizes, first = self.embeddings.manifest.shards, 0
         for shard in range(0, len(sizes), self.at_once):

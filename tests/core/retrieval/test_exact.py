@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.retrieval import cpu, ranked
+from tasks.core.retrieval import cpu, exact, ranked
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.ranked import MARGIN, id_order, ranked_tables
@@ -70,6 +70,12 @@ def equal(found: Lists, expected: Lists) -> None:
         assert [row[2] for row in found[query]] == pytest.approx([row[2] for row in rows], rel=1e-5, abs=1e-5)
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few rows are many blocks."""
+    monkeypatch.setattr(exact, "ROWS", 16)
+
+
 def names(prefix: str, count: int) -> pa.Array:
     return pa.array([f"{prefix}{n}" for n in range(count)], pa.string())
 
@@ -92,7 +98,7 @@ def test_equals_brute_force(queries: int, rows: int, width: int, k: int, cuts: t
     scores, found = exact_search(asked, blocks(vectors, *cuts), k, CPU, heard.append)
     assert scores.shape == found.shape == (queries, k + MARGIN)
     assert scores.dtype == np.float32 and found.dtype == np.int64
-    assert sum(heard) == rows and len(heard) == len(cuts) + 1
+    assert heard == [16] * (rows // 16) + [rows % 16] * (rows % 16 > 0)
     assert ((found < 0) == np.isneginf(scores)).all()
     assert (np.diff(np.where(np.isneginf(scores), -1e9, scores)) <= 0).all()
     for row, columns in enumerate(found):
@@ -167,11 +173,12 @@ def test_excluded_documents_leave_no_rank_and_skipped_ones_come_after_them(skip:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_vector_that_is_not_finite_is_refused(value: float) -> None:
+def test_a_vector_that_is_not_finite_is_refused(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.ones((10, 3), dtype=np.float32)
     vectors[7, 1] = value
+    monkeypatch.setattr(exact, "ROWS", 5)
     with pytest.raises(UserError, match=r"rows 5 to 9.*NaN or infinity"):
-        exact_search(np.ones((1, 3), dtype=np.float32), blocks(vectors, 5), 2, CPU)
+        exact_search(np.ones((1, 3), dtype=np.float32), blocks(vectors, 3, 6), 2, CPU)
 
 
 def test_more_queries_than_a_block_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +201,23 @@ def test_more_queries_than_a_block_holds(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_id_order_is_that_of_bytes() -> None:
     ids = ["10", "9", "é", "Z", "a", "", "a ", "𝄞"]
     assert id_order(pa.array(ids)).tolist() == [sorted(ids, key=str.encode).index(i) for i in ids]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 7, 100])
+def test_what_is_searched_at_once_does_not_depend_on_the_shards(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every shape of a product oneDNN compiles a kernel and keeps it: 75 MiB for the 235 shards of a million rows."""
+    monkeypatch.setattr(exact, "ROWS", rows)
+    seen: list[tuple[int, int]] = []
+    draw = np.random.default_rng(5)
+    vectors = draw.normal(size=(37, 4)).astype(np.float32)
+
+    def spied(_: cpu.Part, first: int, block: cpu.Rounded) -> None:
+        assert block.exact_XD.numpy().tolist() == vectors[first : first + rows].tolist()
+        seen.append((first, len(block.exact_XD)))
+
+    monkeypatch.setattr(cpu.Part, "search", spied)
+    exact_search(vectors[:2], blocks(vectors, 1, 2, 9, 30), 3, CPU)
+    assert seen == [(first, min(rows, 37 - first)) for first in range(0, 37, rows)]
 
 
 def test_memory_does_not_grow_with_the_corpus() -> None:
