@@ -29,15 +29,18 @@ def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
     """
     owners, near = count_rows(tokens.folder / "ids.parquet"), tokens.folder / SAME
     of = np.unique(of)
+    if not len(of):
+        return SameTexts(of, of)
     groups = _read_groups(near, owners) if near.exists() else None
     if groups is None:
         wanted, parts = np.concatenate([*_hashes_of(tokens, of)]), _all_hashes(tokens, owners)
     else:
         wanted, parts = groups[of], (groups[start : start + HASHED_ROWS] for start in range(0, owners, HASHED_ROWS))
     wanted = np.unique(wanted)
-    members, keys, start = [of[:0]], [wanted[:0]], 0
+    members, keys, start = list[Ints](), list[Hashes](), 0
     for part in parts:
-        found = np.flatnonzero(np.isin(part, wanted))
+        place = np.searchsorted(wanted, part).clip(max=len(wanted) - 1)  # np.isin would sort all of `wanted` for each part
+        found = np.flatnonzero(wanted[place] == part)
         members.append(found + start)
         keys.append(part[found])
         start += len(part)
@@ -77,7 +80,6 @@ def _all_hashes(tokens: Tokens, owners: int) -> Iterator[Hashes]:
 
 def _hashes_of(tokens: Tokens, of: Ints) -> Iterator[Hashes]:
     """The hashes of the owners `of`, sorted and distinct, in parts."""
-    yield np.empty(0, dtype=np.uint64)
     for start in range(0, len(of), HASHED_ROWS):
         part = of[start : start + HASHED_ROWS]
         rows = tokens.rows_of(part)
