@@ -136,8 +136,8 @@ class Part(Embeddings):
 class Shared:
     """The vectors themselves, in a gang: each rank holds and searches a run of whole shards, so memory and time are shared.
 
-    The ranks must search and score the same, in the same order. On a CPU, products are those of `Exact`, shard by shard; on a GPU, scores
-    do not depend on what is searched at once. Vectors are moved in float32, which is exact. So the bits are those of one process.
+    The ranks must search and score the same, in the same order. Scores do not depend on what is searched at once. Vectors are
+    moved in float32, which is exact. So the bits are those of one process.
     """
 
     def __init__(self, embeddings: Embeddings, device: torch.device, gang: "Gang") -> None:

@@ -111,5 +111,5 @@ def _jaccard(tokens: Tokens, one: int, other: int) -> float:
 
 
 def _set(tokens: Tokens, owner: int) -> Hashes:
-    start, end = (int(np.searchsorted(tokens.owners, owner, side)) for side in ("left", "right"))
+    start, end = (int(np.searchsorted(tokens.owners, np.int32(owner), side)) for side in ("left", "right"))
     return np.unique(_shingles(tokens, start, end)[0])

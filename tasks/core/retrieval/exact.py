@@ -61,6 +61,7 @@ def _even(blocks: Iterable[tuple[int, Block | torch.Tensor]]) -> Iterator[tuple[
         if isinstance(block, torch.Tensor):
             yield first, block
             continue
+        assert first == end, "blocks in order, without gaps"
         while len(block):
             parts.append(block[: begin + ROWS - end])
             block, end = block[len(parts[-1]) :], end + len(parts[-1])

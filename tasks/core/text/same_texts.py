@@ -51,7 +51,11 @@ def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
 
 def first_of_same(tokens: Tokens) -> Ints:
     """For each owner, the first one with the same text, [O]: itself if none comes before it. Memory grows with the owners."""
-    return same_texts(tokens, np.arange(count_rows(tokens.folder / "ids.parquet"))).first
+    owners, near = count_rows(tokens.folder / "ids.parquet"), tokens.folder / SAME
+    keys = _read_groups(near, owners) if near.exists() else np.concatenate([np.empty(0, np.uint64), *_all_hashes(tokens, owners)])
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    same: Ints = first[group]
+    return same
 
 
 def _read_groups(path: Path, owners: int) -> Hashes:
@@ -80,10 +84,16 @@ def _all_hashes(tokens: Tokens, owners: int) -> Iterator[Hashes]:
 
 def _hashes_of(tokens: Tokens, of: Ints) -> Iterator[Hashes]:
     """The hashes of the owners `of`, sorted and distinct, in parts."""
-    for start in range(0, len(of), HASHED_ROWS):
-        part = of[start : start + HASHED_ROWS]
-        rows = tokens.rows_of(part)
-        yield _hashes(tokens, rows[rows >= 0], part)
+    first, end = (np.searchsorted(tokens.owners, of.astype(tokens.owners.dtype), side) for side in ("left", "right"))
+    rows = (end - first).cumsum()
+    start = 0
+    while start < len(of):  # as many owners as have HASHED_ROWS rows together, one at least
+        before = rows[start] - (end[start] - first[start])
+        stop = max(int(np.searchsorted(rows, before + HASHED_ROWS, "right")), start + 1)
+        counts = end[start:stop] - first[start:stop]
+        within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        yield _hashes(tokens, np.repeat(first[start:stop], counts) + within, of[start:stop])
+        start = stop
 
 
 def _hashes(tokens: Tokens, rows: Ints, owners: Ints) -> Hashes:

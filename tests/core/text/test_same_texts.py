@@ -66,14 +66,19 @@ def test_groups_of_tokenize_come_first(tmp_path: Path, monkeypatch: pytest.Monke
         same_texts(tokens, np.array([1]))
 
 
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("passages", [1, 40])
+def test_memory_does_not_grow_with_the_corpus(passages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor with the passages of what is asked for."""
     monkeypatch.setattr(module, "HASHED_ROWS", 256)
-    tokens = open_tokens(folder(tmp_path / "t", [[row % 250, row // 250] for row in range(20_000)]))
+    count = 40_000 // passages
+    rows = [[row // passages % 250, row // passages // 250] for row in range(count * passages)]
+    tokens = open_tokens(folder(tmp_path / "t", rows, np.repeat(np.arange(count), passages).tolist()))
+    asked = np.arange(min(count, 500))
     tracemalloc.start()
     try:
-        found = same_texts(tokens, np.arange(10))
+        found = same_texts(tokens, asked)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found.members.tolist() == list(range(10))
-    assert peak < 8 * 20_000
+    assert found.members.tolist() == asked.tolist()
+    assert peak < 200_000  # bytes; a whole array of rows or of their tokens has 320,000
