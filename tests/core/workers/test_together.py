@@ -120,7 +120,7 @@ def relative(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) ->
             {"always": 3},
             1,
             UserError,
-            r"small: worker 2 of 2 was lost \(SIGKILL, .*\), after 1 restarts \(runtime.yaml: restarts\); the last",
+            r"small: worker 2 of 2 was lost \(SIGKILL, .*\), and restarts: 1 of runtime.yaml are used up; the last",
         ),
         ({"first": 3}, 0, UserError, r"small: worker 1 of 2 was lost \(SIGKILL, .*\), and restarts: 0"),
         ({"user": 3}, 3, UserError, r"^a.tsv:7: found 2 columns, expected 3$"),
