@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 RESIDENT = 2 << 30  # bytes of vectors in a CPU's memory, besides their copy in bfloat16; a GPU keeps what fills half of its free memory
-CPU_ROWS = 16384  # that are searched at once, so nearly all products have one shape
+CPU_ROWS = 16384  # rows that a CPU searches at once, whatever the shards: products of one shape
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 

@@ -10,7 +10,7 @@ from tasks.core.retrieval.faiss_search import index_scores
 from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.parts import QuerySearch
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.tables.ids import Ints
+from tasks.core.tables.ids import Ints, spread
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, o
     """The score of each pair, float32 [P]: the best of the document's passages, by the vectors that a faiss index stores (decoded)."""
     first, count = np.searchsorted(owners, document.astype(owners.dtype), "left"), np.bincount(owners)[document]
     pair = np.repeat(np.arange(len(query)), count)
-    row = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count) + first[pair]
     scores = np.full(len(query), -np.inf, dtype=np.float32)
-    np.maximum.at(scores, pair, index_scores(index, queries_QD, query[pair], row))
+    np.maximum.at(scores, pair, index_scores(index, queries_QD, query[pair], spread(first, count)))
     return scores

@@ -105,14 +105,18 @@ def agree(documents: module.Documents, queries: np.ndarray) -> None:
     np.testing.assert_allclose(again[found], scores[found], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("at_once", [7, 10**6])
 @pytest.mark.parametrize("room", [0, 1 << 30])
 def test_exact_search_and_scores(
-    room: int, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    room: int, at_once: int, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESIDENT", room)
+    monkeypatch.setattr(module, "CPU_ROWS", at_once)
     exact = Exact(embeddings, CPU)
     assert (exact.resident is None) == (room == 0)
     agree(exact, queries)
+    products = queries @ vectors.T
+    np.testing.assert_array_equal(exact.search(queries, 5)[1][:, :5], np.argsort(-products, axis=1, kind="stable")[:, :5])
     rows = np.array([[3, 299, 150, -1], [0, 1, 2, 151]])
     asked = torch.from_numpy(queries[:2]).requires_grad_()
     scores = exact.scores(asked, rows)

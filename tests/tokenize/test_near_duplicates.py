@@ -13,7 +13,7 @@ import pytest
 
 from tasks.core.stage.files import write_json
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.same_texts import SAME, first_of_same
+from tasks.core.text.same_texts import SAME, same_texts
 from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.tokenize.near_duplicates import FOUND, VALUES, bands_of, first_of_near
 
@@ -94,4 +94,4 @@ def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Pat
         said = run_here(tmp_path, "tokenize", *arguments, "--out", out)
         assert ("1 of 61 documents are near-duplicates of an earlier one" in said) == (value != "null")
     assert not (tmp_path / "plain/documents" / SAME).exists()
-    assert first_of_same(open_tokens(tmp_path / "near/documents"))[60] == 3
+    assert same_texts(open_tokens(tmp_path / "near/documents"), np.arange(61)).first[60] == 3

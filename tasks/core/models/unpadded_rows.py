@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.core.tables.ids import Ints
+from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
 
 FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; none: behind the pad id (fairseq)
@@ -25,11 +25,5 @@ def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 
     ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)
     ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
     positions_T = np.full(len(ids_T), first, dtype=np.int64)
-    positions_T[:total] += places_in_row(lengths_B)
+    positions_T[:total] += spread(0, lengths_B)
     return torch.from_numpy(ids_T), torch.from_numpy(positions_T)
-
-
-def places_in_row(lengths_B: Ints) -> Ints:
-    """The place of each token in its row, from 0, [T]."""
-    places_T: Ints = np.arange(int(lengths_B.sum())) - np.repeat(np.cumsum(lengths_B) - lengths_B, lengths_B)
-    return places_T

@@ -25,7 +25,7 @@ import torch
 
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import one_thread
-from tasks.core.tables.ids import Ints
+from tasks.core.tables.ids import Ints, spread
 
 QUERIES = 1024  # of a product, at most
 FEWEST = 128  # queries that are worth a thread of their own
@@ -73,7 +73,7 @@ class Best:
     def add(self, query_N: Ints, row_N: Ints, score_N: Floats) -> None:
         """Further scored rows, in the order of queries."""
         counts_Q = np.bincount(query_N, minlength=len(self.used_Q))
-        place_N = np.arange(len(query_N)) - np.repeat(np.cumsum(counts_Q) - counts_Q, counts_Q)
+        place_N = spread(0, counts_Q)
         room, most = ROOM * self.keep, int(counts_Q.max())
         for start in range(0, most, room):
             here: Any = slice(None) if most <= room else (place_N >= start) & (place_N < start + room)

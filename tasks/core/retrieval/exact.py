@@ -44,7 +44,8 @@ def exact_search(
 
     `blocks` are (first row, vectors [R_b, D]), in order and without gaps, or tensors, which are taken as they are, on `device`,
     float32, and finite. A GPU may pass over them twice. Where there are fewer rows, scores are -inf and rows -1. `done` is called
-    with numbers of rows; `known` is `tasks.core.retrieval.cpu.search`'s. UserError for a vector that is not finite.
+    with the number of rows that were just searched; `known` is `tasks.core.retrieval.cpu.search`'s. UserError for a vector that is
+    not finite.
     """
     keep = k + MARGIN
     if device.type == "cuda":

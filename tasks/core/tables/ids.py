@@ -16,6 +16,14 @@ ID_BATCH = 2**13, 2**17  # ids read at a time: as many as are looked for, but no
 Ints = npt.NDArray[np.int64]
 
 
+def spread(starts: Ints | int, sizes: Ints) -> Ints:
+    """The ordinals `start` to `start + size - 1` of each, one run after another."""
+    ends: Ints = sizes.cumsum()
+    before: Ints = starts - ends + sizes
+    runs: Ints = np.repeat(before, sizes) + np.arange(int(ends[-1]) if len(ends) else 0)
+    return runs
+
+
 def read_ids(path: Path) -> pa.Array:
     """The `id` column of a Parquet file of ids, as one array."""
     return read_table(path, IDS)["id"].combine_chunks()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.ids import Ints, ordinals
+from tasks.core.tables.ids import Ints, ordinals, spread
 from tasks.core.tables.parquet import count_rows, read_batches, read_table
 from tasks.core.tables.schemas import QRELS, RANKED
 
@@ -127,8 +127,7 @@ def _members(first: Ints, beside: Ints, same: SameTexts) -> tuple[Ints, Ints]:
     order = np.argsort(same.first, kind="stable")
     begin, end = (np.searchsorted(same.first, first, side, sorter=order) for side in ("left", "right"))
     count = end - begin
-    within = np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
-    return same.members[order[np.repeat(begin, count) + within]], np.repeat(beside, count)
+    return same.members[order[spread(begin, count)]], np.repeat(beside, count)
 
 
 def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:

@@ -5,14 +5,13 @@ multilinear hash of 64 bits. Two texts that differ collide with probability 2^-6
 below 2^31 ends in at most 30 zero bits, which a multiplication keeps.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from tasks.core.stage.errors import Corrupt
-from tasks.core.tables.ids import Ints
+from tasks.core.tables.ids import Ints, spread
 from tasks.core.tables.judgments import SameTexts
 from tasks.core.tables.parquet import count_rows
 from tasks.core.text.tokens import Tokens
@@ -32,30 +31,32 @@ def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
     if not len(of):
         return SameTexts(of, of)
     groups = _read_groups(near, owners) if near.exists() else None
-    if groups is None:
-        wanted, parts = np.concatenate([*_hashes_of(tokens, of)]), _all_hashes(tokens, owners)
-    else:
-        wanted, parts = groups[of], (groups[start : start + HASHED_ROWS] for start in range(0, owners, HASHED_ROWS))
-    wanted = np.unique(wanted)
-    members, keys, start = list[Ints](), list[Hashes](), 0
-    for part in parts:
+
+    def keys_of(some: Ints) -> Hashes:
+        return _hashes_of(tokens, some) if groups is None else groups[some]
+
+    wanted = np.unique(keys_of(of))
+    members, keys = list[Ints](), list[Hashes]()
+    for start in range(0, owners, HASHED_ROWS):
+        part = keys_of(np.arange(start, min(start + HASHED_ROWS, owners)))
         place = np.searchsorted(wanted, part).clip(max=len(wanted) - 1)  # np.isin would sort all of `wanted` for each part
         found = np.flatnonzero(wanted[place] == part)
         members.append(found + start)
         keys.append(part[found])
-        start += len(part)
     member = np.concatenate(members)
-    _, first, group = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
-    return SameTexts(member, member[first[group]])
+    return SameTexts(member, member[_first_of(np.concatenate(keys))])
 
 
 def first_of_same(tokens: Tokens) -> Ints:
-    """For each owner, the first one with the same text, [O]: itself if none comes before it. Memory grows with the owners."""
-    owners, near = count_rows(tokens.folder / "ids.parquet"), tokens.folder / SAME
-    keys = _read_groups(near, owners) if near.exists() else np.concatenate([np.empty(0, np.uint64), *_all_hashes(tokens, owners)])
+    """For each owner, the first one with the same tokens, [O]: itself if none comes before it. Memory grows with the owners."""
+    return _first_of(_hashes_of(tokens, np.arange(count_rows(tokens.folder / "ids.parquet"))))
+
+
+def _first_of(keys: Hashes) -> Ints:
+    """Where each of the keys comes first."""
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    same: Ints = first[group]
-    return same
+    places: Ints = first[group]
+    return places
 
 
 def _read_groups(path: Path, owners: int) -> Hashes:
@@ -68,55 +69,39 @@ def _read_groups(path: Path, owners: int) -> Hashes:
     return groups.view(np.uint64)
 
 
-def _all_hashes(tokens: Tokens, owners: int) -> Iterator[Hashes]:
-    """The hash of every owner, in order, in parts."""
-    begin = row = 0
-    while begin < owners:
-        end = row + HASHED_ROWS
-        following = owners
-        if end < len(tokens):  # an owner that reaches beyond is of the next part, unless it is the only one
-            following = max(int(tokens.owners[end]), begin + 1)
-            end = int(np.searchsorted(tokens.owners, np.int32(following)))
-        end = min(end, len(tokens))
-        yield _hashes(tokens, np.arange(row, end), np.arange(begin, following))
-        begin, row = following, end
-
-
-def _hashes_of(tokens: Tokens, of: Ints) -> Iterator[Hashes]:
-    """The hashes of the owners `of`, sorted and distinct, in parts."""
+def _hashes_of(tokens: Tokens, of: Ints) -> Hashes:
+    """The hash of each of the owners `of`; about HASHED_ROWS of their rows are read at a time."""
     first, end = (np.searchsorted(tokens.owners, of.astype(tokens.owners.dtype), side) for side in ("left", "right"))
-    rows = (end - first).cumsum()
-    start = 0
-    while start < len(of):  # as many owners as have HASHED_ROWS rows together, one at least
-        before = rows[start] - (end[start] - first[start])
-        stop = max(int(np.searchsorted(rows, before + HASHED_ROWS, "right")), start + 1)
-        counts = end[start:stop] - first[start:stop]
-        within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-        yield _hashes(tokens, np.repeat(first[start:stop], counts) + within, of[start:stop])
+    rows = np.append(0, (end - first).cumsum())
+    found, start = np.empty(len(of), dtype=np.uint64), 0
+    while start < len(of):
+        stop = max(int(np.searchsorted(rows, rows[start] + HASHED_ROWS, "right")) - 1, start + 1)
+        found[start:stop] = _hashes(tokens, first[start:stop], end[start:stop] - first[start:stop])
         start = stop
-
-
-def _hashes(tokens: Tokens, rows: Ints, owners: Ints) -> Hashes:
-    """The hash of each of `owners`, sorted and distinct, whose rows are `rows`, in order; modulo 2^64, as all sums."""
-    starts = tokens.offsets[rows]
-    lengths = tokens.offsets[rows + 1] - starts
-    ends = lengths.cumsum()
-    place = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-    flat = tokens.flat[np.repeat(starts, lengths) + place].astype(np.uint64) + np.uint64(1)
-    sums = np.append(np.uint64(0), np.cumsum(flat * _multipliers(0, int(lengths.max(initial=0)))[place], dtype=np.uint64))
-    of_row = sums[ends] - sums[ends - lengths] + _multipliers(END, 1)
-    owner = tokens.owners[rows]
-    passage = np.arange(len(rows)) - np.searchsorted(owner, owner)
-    found = np.zeros(len(owners), dtype=np.uint64)
-    np.add.at(
-        found, np.searchsorted(owners, owner), of_row * (_multipliers(PASSAGES, int(passage.max(initial=-1)) + 1) | np.uint64(1))[passage]
-    )
     return found
 
 
-def _multipliers(first: int, count: int) -> Hashes:
-    """The numbers `first` to `first + count - 1` of SplitMix64 (Steele et al., OOPSLA 2014): each is known without those before."""
-    x = (np.arange(count, dtype=np.uint64) + np.uint64(first + 1)) * np.uint64(0x9E3779B97F4A7C15)
+def _hashes(tokens: Tokens, first: Ints, counts: Ints) -> Hashes:
+    """The hash of each owner, whose `counts` rows begin with row `first`; modulo 2^64, as all sums."""
+    rows, passages = spread(first, counts), spread(0, counts)
+    starts = tokens.offsets[rows]
+    lengths = tokens.offsets[rows + 1] - starts
+    flat = tokens.flat[spread(starts, lengths)].astype(np.uint64) + np.uint64(1)
+    of_rows = _sums(flat * _multipliers(0, lengths)[spread(0, lengths)], lengths) + _multipliers(END, np.array([1]))
+    return _sums(of_rows * (_multipliers(PASSAGES, counts) | np.uint64(1))[passages], counts)
+
+
+def _sums(values: Hashes, counts: Ints) -> Hashes:
+    """The sum of the values of each run."""
+    sums: Hashes = np.append(np.uint64(0), values.cumsum())
+    ends: Ints = counts.cumsum()
+    found: Hashes = sums[ends] - sums[ends - counts]
+    return found
+
+
+def _multipliers(first: int, counts: Ints) -> Hashes:
+    """As many numbers of SplitMix64 (Steele et al., OOPSLA 2014) from number `first` on as the longest run needs."""
+    x = (np.arange(int(counts.max(initial=0)), dtype=np.uint64) + np.uint64(first + 1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

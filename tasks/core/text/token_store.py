@@ -13,10 +13,10 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.batching import joined
-from tasks.core.tables.ids import IDS, Ints
+from tasks.core.tables.ids import IDS, Ints, spread
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.text.tokenizer import prompt_tokens
-from tasks.core.text.words import Words, spread, word_by_word
+from tasks.core.text.words import Words, word_by_word
 
 Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
 
@@ -76,8 +76,7 @@ class Passages:
         """Cut bodies into rows, at least one for each text: token ids, flat, in `dtype`; lengths of rows; rows per text."""
         sizes, step = np.diff(offsets), self.room_next - self.overlap
         counts = 1 + np.maximum(0, -(-(sizes - self.room) // step)) if step > 0 else np.ones(len(sizes), np.int64)
-        firsts = np.cumsum(counts) - counts
-        place = np.arange(int(counts.sum())) - np.repeat(firsts, counts)  # of a row in its text
+        place = spread(0, counts)  # of a row in its text
         starts = np.where(place, self.room - self.overlap + (place - 1) * step, 0)
         bodies = np.minimum(np.repeat(sizes, counts) - starts, np.where(place, self.room_next, self.room))
         leads = np.where(place, len(self.next), len(self.first))

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Ints = npt.NDArray[np.int64]
+from tasks.core.tables.ids import Ints, spread
+
 Ids = npt.NDArray[np.int32]
 BLANKS = b" \t\n\r"  # where a text is cut; any other white space stays inside a word, for the tokenizer itself
 REMEMBERED = 1 << 17  # words: some 30 MB. Rarer ones are tokenized again
@@ -124,9 +125,3 @@ def _heads(words: pa.Array, bounds: Ints, kept: Ints) -> tuple[pa.Array, Ints]:
     if (kept == np.diff(bounds)).all():
         return words, bounds
     return words.take(pa.array(spread(bounds[:-1], kept))), np.concatenate([[0], kept.cumsum()])
-
-
-def spread(starts: Ints, sizes: Ints) -> Ints:
-    """Places `start` to `start + size` of each, one after another."""
-    ends = np.cumsum(sizes)
-    return np.repeat(starts - (ends - sizes), sizes) + np.arange(int(ends[-1]) if len(ends) else 0)

@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.unpadded_rows import first_position, placed, places_in_row
+from tasks.core.models.unpadded_rows import first_position, placed
 from tasks.core.stage.devices import activations, best_batch_tokens, has_flash_attention, moved
-from tasks.core.tables.ids import Ints
+from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Unpadded:
     def padded(self, rows: list[Ints]) -> torch.Tensor:
         """The last hidden states of rows of token ids, float32 [B, L, H], 0 behind a row's last."""
         lengths_B = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        positions_T = torch.from_numpy(places_in_row(lengths_B) + self.first)
+        positions_T = torch.from_numpy(spread(self.first, lengths_B))
         hidden_TH, _ = self.hidden((torch.from_numpy(np.concatenate(rows)), positions_T), lengths_B)
         longest, width = int(lengths_B.max()), hidden_TH.shape[1]
         place_T = np.flatnonzero(np.arange(longest) < lengths_B[:, None])

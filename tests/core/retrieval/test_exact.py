@@ -220,6 +220,12 @@ def test_what_is_searched_at_once_does_not_depend_on_the_shards(rows: int, monke
     assert seen == [(first, min(rows, 37 - first)) for first in range(0, 37, rows)]
 
 
+def test_blocks_with_a_gap_are_a_fault() -> None:
+    vectors = np.ones((4, 2), dtype=np.float32)
+    with pytest.raises(AssertionError, match="without gaps"):
+        exact_search(vectors, [(0, vectors), (5, vectors)], 1, CPU)
+
+
 def test_memory_does_not_grow_with_the_corpus() -> None:
     draw = np.random.default_rng(0)
     asked = draw.normal(size=(8, 64)).astype(np.float32)

@@ -121,3 +121,13 @@ def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
     assert found.tolist() == [highest[texts["query"][one], texts["document"][other]] for one, other in expected]
     alone = with_same_texts(q, d, same_of(range(12), q), same_of(range(20), d))
     assert alone[0] is q and alone[1] is d, "bit for bit as before, where no text repeats"
+
+
+@pytest.mark.parametrize(
+    ("query_texts", "document_texts", "expected"),
+    [([0, 0], [0, 1, 2], [(0, 1), (1, 1)]), ([0, 1], [0, 1, 1], [(0, 1), (0, 2)])],
+)
+def test_texts_that_repeat_on_one_side_alone(query_texts: list[int], document_texts: list[int], expected: list[tuple[int, int]]) -> None:
+    q, d = np.array([0]), np.array([1])
+    found = with_same_texts(q, d, same_of(query_texts, q), same_of(document_texts, d))
+    assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == expected

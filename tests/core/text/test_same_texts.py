@@ -53,9 +53,9 @@ def test_nobody_asked_for_and_a_folder_without_texts(tmp_path: Path) -> None:
 def test_groups_of_tokenize_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HASHED_ROWS", 2)
     tokens = open_tokens(folder(tmp_path / "t", [[1, 2], [3, 4], [1, 2], [5]]))
-    assert first_of_same(tokens).tolist() == [0, 1, 0, 3]
+    assert same_texts(tokens, np.arange(4)).first.tolist() == [0, 1, 0, 3]
     np.save(tokens.folder / SAME, np.array([0, 0, 0, 3]))
-    assert first_of_same(tokens).tolist() == [0, 0, 0, 3]
+    assert same_texts(tokens, np.arange(4)).first.tolist() == [0, 0, 0, 3]
     found = same_texts(tokens, np.array([1]))
     assert (found.members.tolist(), found.first.tolist()) == ([0, 1, 2], [0, 0, 0])
     np.save(tokens.folder / SAME, np.array([0, 0]))
