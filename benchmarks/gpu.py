@@ -184,7 +184,7 @@ class Drawn(Embeddings):
 def held(rows: int, width: int, device: torch.device) -> Exact:
     """Vectors as a query-side training holds them."""
     shards = [min(SHARD, rows - first) for first in range(0, rows, SHARD)]
-    return Exact(Drawn(Path(), Manifest(rows, width, "float16", shards, "", "", 0, "")), device)
+    return Exact(Drawn(Path(), Manifest(rows, width, "float16", shards, "", "", 0, "")), device, Path())
 
 
 def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, depth: int = 200) -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/search.py [--rows 1000000] [--queries 2000] [--width 384] [--depth 200] [--batch 32] [--repeat 3]
 
-The peer is IndexFlatIP on all cores. Ours reads the vectors from shards on disk for many queries, as mine and retrieve do, and holds them
+The peer is IndexFlatIP on all cores. Ours reads the vectors from shards on disk for many queries, as mine and retrieve do, and keeps them
 for a step, as adore does; the index always holds them. Results are compared: the same scores to 1e-4, and the same rows but for ties.
 A step's search is of `batch` queries. Best of --repeat, alternating. The floor of many queries is the product alone, in bf16 where the
 machine multiplies that, measured by one of 2,048 queries and a shard; that of a step is reading the vectors once in that type.
@@ -18,10 +18,11 @@ import faiss
 import numpy as np
 import torch
 
-from tasks.adore.documents import CPU_ROWS
-from tasks.core.retrieval.cpu import Rounded
+from tasks.adore.documents import Exact, searched
+from tasks.core.retrieval.embeddings import Embeddings, Manifest, shard_name
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
+from tasks.core.stage.files import file_digest
 
 SHARD = 4096  # rows, as encode's are on average
 TOLERANCE = 1e-4
@@ -61,29 +62,27 @@ def main() -> None:
 
     queries, index = unit(args.queries), faiss.IndexFlatIP(args.width)
     with tempfile.TemporaryDirectory() as folder:
-        shards = []
-        for first in range(0, args.rows, SHARD):
-            block = unit(min(SHARD, args.rows - first))
-            np.save(Path(folder) / f"{first}.npy", block)
-            shards.append((first, Path(folder) / f"{first}.npy"))
+        sizes = [min(SHARD, args.rows - first) for first in range(0, args.rows, SHARD)]
+        for number, rows in enumerate(sizes):
+            block = unit(rows)
+            np.save(Path(folder) / shard_name(number), block)
             index.add(block)
+        digests = [file_digest(Path(folder) / shard_name(number)) for number in range(len(sizes))]
+        embeddings = Embeddings(Path(folder), Manifest(args.rows, args.width, "float32", sizes, "", "", 0, "", digests))
+        documents = Exact(embeddings, device, Path(folder))
         held = torch.from_numpy(faiss.rev_swig_ptr(index.get_xb(), args.rows * args.width).reshape(args.rows, args.width)).to(device)
 
-        def mapped() -> tuple[np.ndarray, np.ndarray]:
-            return exact_search(
-                queries, ((first, np.load(path, mmap_mode="r", allow_pickle=False)) for first, path in shards), args.depth, device
-            )
+        def every() -> tuple[np.ndarray, np.ndarray]:
+            return exact_search(queries, embeddings.blocks(), args.depth, device)
 
-        def resident(few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            blocks = ((first, held[first : first + CPU_ROWS]) for first in range(0, args.rows, CPU_ROWS))
-            return exact_search(few, blocks, args.depth, device, known=known)
+        def step() -> tuple[np.ndarray, np.ndarray]:
+            return searched(documents, torch.from_numpy(few).to(device), args.depth)
 
-        known: dict[int, Rounded] = {}  # as a training keeps it
         few, product = queries[: args.batch], torch.from_numpy(queries[:2048]).to(device)
-        agree(mapped(), index.search(queries, args.depth), args.depth)
-        agree(resident(few), index.search(few, args.depth), args.depth)
-        many = best_of(args.repeat, {"retemper": mapped, "faiss": lambda: index.search(queries, args.depth)})
-        step = best_of(args.repeat, {"retemper": lambda: resident(few), "faiss": lambda: index.search(few, args.depth)})
+        agree(every(), index.search(queries, args.depth), args.depth)
+        agree(step(), index.search(few, args.depth), args.depth)
+        many = best_of(args.repeat, {"retemper": every, "faiss": lambda: index.search(queries, args.depth)})
+        one = best_of(args.repeat, {"retemper": step, "faiss": lambda: index.search(few, args.depth)})
         dtype = compute_dtype(device, "bf16")
         product, shard, numbers = (
             product.to(dtype),
@@ -96,7 +95,7 @@ def main() -> None:
     print(f"\n{args.rows:,} x {args.width}, top {args.depth}, {device.type} ({where}, {torch.backends.cpu.get_cpu_capability()}), ", end="")
     print(f"torch {torch.__version__}, faiss {faiss.__version__}")
     print(f"{'search':<34}{'retemper s':>12}{'faiss s':>10}{'ratio':>8}{'floor s':>10}")
-    for name, seconds, least in ((f"{args.queries:,} queries", many, floor), (f"a step of {args.batch}", step, floors["read"])):
+    for name, seconds, least in ((f"{args.queries:,} queries", many, floor), (f"a step of {args.batch}", one, floors["read"])):
         print(f"{name:<34}{seconds['retemper']:>12.3f}{seconds['faiss']:>10.3f}", end="")
         print(f"{seconds['faiss'] / seconds['retemper']:>7.2f}x{least:>10.3f}")
 

@@ -6,6 +6,7 @@ B queries, L positions of a list, R rows, D width, M sub-vectors of a product qu
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import faiss
@@ -17,20 +18,21 @@ from torch.nn import functional as F
 
 from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.cpu import Rounded
+from tasks.core.retrieval.cpu import search as search_cpu
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.exact import Reread, exact_search, finite
+from tasks.core.retrieval.exact import Reread, even
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
+from tasks.core.retrieval.kept import ROWS, keep
 from tasks.core.retrieval.ranked import MARGIN, Floats
+from tasks.core.stage.devices import compute_dtype
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-RESIDENT = 2 << 30  # bytes of vectors in a CPU's memory, besides their copy in bfloat16; a GPU keeps what fills half of its free memory
-CPU_ROWS = 16384  # rows that a CPU searches at once, whatever the shards: products of one shape
 NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
 
 
@@ -45,42 +47,43 @@ class Documents(Protocol):
 
 
 class Exact:
-    """The vectors themselves: on the device if they fit, otherwise mapped from disk and moved a block at a time.
+    """The vectors themselves. A GPU holds them if they fit, or reads them at every step; a CPU searches a mapped copy in `scratch`.
 
-    A CPU holds them in float32, a GPU in the type that they are stored in: from float16 every score is exact, too.
+    A GPU holds them in the type that they are stored in: from float16 every score is exact, too.
     """
 
-    def __init__(self, embeddings: Embeddings, device: torch.device) -> None:
-        self.device = device
-        self.embeddings = embeddings
-        self.resident: torch.Tensor | None = None  # [R, D]
-        self.halved: dict[int, Halved] = {}  # a GPU's, of the resident vectors
-        self.rounded: dict[int, Rounded] = {}  # a CPU's
-        gpu, width = device.type == "cuda", embeddings.manifest.width
-        dtype = torch.float16 if gpu and embeddings.manifest.dtype == "float16" else torch.float32
-        each = (2 if dtype == torch.float16 else 6 if gpu else 4) * width  # a GPU searches with a copy in float16
-        room = torch.cuda.mem_get_info(device)[0] // 2 if gpu else RESIDENT
+    def __init__(self, embeddings: Embeddings, device: torch.device, scratch: Path) -> None:
+        self.device, self.embeddings = device, embeddings
+        self.resident: torch.Tensor | None = None  # [R, D], on a GPU
+        self.halved: dict[int, Halved] = {}  # of the resident vectors
+        self.kept: list[tuple[int, Rounded]] = []  # a CPU's
         self.at_once = 1  # shards, on a GPU
-        if len(embeddings) * each <= room:
-            self.resident = torch.empty(len(embeddings), width, device=device, dtype=dtype)
-            for first, block in embeddings.blocks():
-                here = torch.from_numpy(np.array(block)).to(device) if gpu else finite(first, [block])
-                self.resident[first : first + len(block)] = here  # what is not finite is refused by a GPU's search
-            if gpu:  # float16 is searched as it is; of others, a copy of each group is made, and a GPU has room for few
-                few = max(1, rows_at_once(width, device) // max(embeddings.manifest.shards, default=1))
-                self.at_once = max(1, len(embeddings.manifest.shards)) if dtype == torch.float16 else few
-        elif gpu:
+        if device.type == "cuda":
+            self._hold()
+        else:
+            self.kept = keep(even(embeddings.blocks(), ROWS), embeddings.take, compute_dtype(device, "bf16"), scratch)
+
+    def _hold(self) -> None:
+        """Move the vectors to the GPU, if they and what is made of them take at most half of its free memory."""
+        embeddings, width, sizes = self.embeddings, self.embeddings.manifest.width, self.embeddings.manifest.shards
+        halves = embeddings.manifest.dtype == "float16"
+        each = (2 if halves else 6) * width  # of others, a copy in float16 is searched
+        room = torch.cuda.mem_get_info(self.device)[0] // 2
+        if len(embeddings) * each > room:
             found = f"vectors of {len(embeddings) * each / 2**30:,.1f} GiB, half of the GPU's free memory is {room / 2**30:,.1f} GiB"
-            remedy = "" if dtype == torch.float16 else "; encode.dtype: float16 takes a third"
+            remedy = "" if halves else "; encode.dtype: float16 takes a third"
             print(f"{embeddings.folder}: {found}: every step reads them from disk, which takes seconds{remedy}")
+            return
+        self.resident = torch.empty(len(embeddings), width, device=self.device, dtype=torch.float16 if halves else torch.float32)
+        for first, block in embeddings.blocks():  # a search refuses what is not finite
+            self.resident[first : first + len(block)] = torch.from_numpy(np.array(block)).to(self.device)
+        few = max(1, rows_at_once(width, self.device) // max(sizes, default=1))  # a copy of each group is made, and there is room for few
+        self.at_once = max(1, len(sizes)) if halves else few
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
         """(first row, vectors) in turn: of a shard, of more rows where they are held."""
         if self.resident is None:
             yield from self.embeddings.blocks()
-            return
-        if self.device.type != "cuda":
-            yield from ((first, self.resident[first : first + CPU_ROWS]) for first in range(0, len(self.embeddings), CPU_ROWS))
             return
         sizes, first = self.embeddings.manifest.shards, 0
         for shard in range(0, len(sizes), self.at_once):
@@ -89,12 +92,13 @@ class Exact:
             first += rows
 
     def search(self, queries_BD: Vectors | torch.Tensor, depth: int) -> tuple[Floats, Ints]:
-        depth, held = min(depth, len(self.embeddings)), self.resident is not None
-        if self.device.type == "cuda":
-            rows = 1 if held else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: as `blocks` gives them
-            known = self.halved if held else None
-            return search(queries_BD, Reread(self.blocks), depth + MARGIN, self.device, rows=rows, known=known)
-        return exact_search(np.asarray(queries_BD), self.blocks(), depth, self.device, known=self.rounded if held else None)
+        keep = min(depth, len(self.embeddings)) + MARGIN
+        if self.device.type != "cuda":
+            queries = torch.from_numpy(np.ascontiguousarray(queries_BD))
+            return search_cpu(queries, self.kept, keep, compute_dtype(self.device, "bf16"))
+        held = self.resident is not None
+        rows = 1 if held else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: as `blocks` gives them
+        return search(queries_BD, Reread(self.blocks), keep, self.device, rows=rows, known=self.halved if held else None)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         return torch.einsum("bd,bld->bl", queries_BD, self.vectors(np.maximum(rows_BL, 0).ravel()).view(*rows_BL.shape, -1))
@@ -103,12 +107,7 @@ class Exact:
         """The vectors of some rows [N], on the device, float32 [N, D]."""
         if self.resident is not None:
             return self.resident[torch.from_numpy(rows).to(self.device)].float()
-        gathered = np.empty((len(rows), self.embeddings.manifest.width), dtype=np.float32)
-        for first, block in self.embeddings.blocks():
-            here = np.flatnonzero((rows >= first) & (rows < first + len(block)))
-            if len(here):
-                gathered[here] = block[rows[here] - first]
-        return torch.from_numpy(gathered).to(self.device)
+        return torch.from_numpy(self.embeddings.take(rows)).to(self.device)
 
 
 @dataclass(frozen=True)
@@ -132,6 +131,10 @@ class Part(Embeddings):
         for start, block in islice(self.whole.blocks(), self.first, self.first + len(self.manifest.shards)):
             yield start - before, block
 
+    def take(self, rows: Ints) -> Floats:
+        assert self.whole is not None
+        return self.whole.take(rows + sum(self.whole.manifest.shards[: self.first]))
+
 
 class Shared:
     """The vectors themselves, in a gang: each rank holds and searches a run of whole shards, so memory and time are shared.
@@ -140,13 +143,13 @@ class Shared:
     moved in float32, which is exact. So the bits are those of one process.
     """
 
-    def __init__(self, embeddings: Embeddings, device: torch.device, gang: "Gang") -> None:
+    def __init__(self, embeddings: Embeddings, device: torch.device, scratch: Path, gang: "Gang") -> None:
         self.device, self.gang, self.rows, self.width = device, gang, len(embeddings), embeddings.manifest.width
         begins = np.cumsum([0, *embeddings.manifest.shards])
         ranks = begins[:-1] * gang.size // max(1, self.rows)  # of each shard
         shards = np.searchsorted(ranks, np.arange(gang.size + 1))  # the first of each rank
         self.starts = begins[shards]  # [R + 1]: the first row of each rank
-        self.own = Exact(Part.of(embeddings, *shards[gang.rank : gang.rank + 2].tolist()), device)
+        self.own = Exact(Part.of(embeddings, *shards[gang.rank : gang.rank + 2].tolist()), device, scratch)
 
     def search(self, queries_BD: Vectors | torch.Tensor, depth: int) -> tuple[Floats, Ints]:
         kept = min(depth, self.rows) + MARGIN

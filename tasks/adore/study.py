@@ -53,7 +53,7 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     for factory, path in paths.items():  # all of them first: a mistake in the last is reported before the first training
         built_index(setting.embeddings, Recipe(factory, params), path, key)
     towers = {UNTRAINED: setting.towers.query.to(setting.device).eval()}
-    exact = Exact(setting.embeddings, setting.device)
+    exact = Exact(setting.embeddings, setting.device, scratch)
     for number, (factory, path) in enumerate(paths.items()):
         documents: Documents = (
             exact if factory == FLAT else compressed_documents(open_index(path, threads=torch.get_num_threads()), exact, params, key)
@@ -75,7 +75,7 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
         for split, tokens in splits.items():
             before = vectors[split][UNTRAINED]
             k = min(params.serve_depth, index.ntotal)
-            size[f"recall@{k} {split}"] = round(_recall(index, setting, before, k), 6)
+            size[f"recall@{k} {split}"] = round(_recall(index, exact, before, k), 6)
             for trained, encoded in vectors[split].items():
                 run = _run(index, encoded, tokens, setting, params.serve_depth)
                 values = ir_measures.calc_aggregate(measures, judged[split], run)
@@ -131,9 +131,9 @@ def _encode(tower: Encoder, tokens: Tokens, params: Study, device: torch.device)
     return encode(tower, tokens, np.arange(len(tokens)), params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype), device)
 
 
-def _recall(index: Any, setting: Setting, queries_QD: Vectors, k: int) -> float:
+def _recall(index: Any, exact: Exact, queries_QD: Vectors, k: int) -> float:
     """Against exact search over the vectors, before any training."""
-    scores, rows = Exact(setting.embeddings, setting.device).search(queries_QD, k)
+    scores, rows = exact.search(queries_QD, k)
     return recall(search_index(index, queries_QD, k)[1], scores, rows, k)
 
 

@@ -110,18 +110,18 @@ def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> 
     if params.index == FLAT:
         if params.centroids:
             raise UserError(f"params.yaml: {key}: Flat has no centroids; set an index such as OPQ24,IVF1,PQ24x8, or centroids: false")
-        return exact(setting)
+        return exact(setting, scratch)
     index = built_index(setting.embeddings, params, scratch / INDEX, key)
     if params.centroids:
         return Centroids(index, setting.device, key)
-    return compressed_documents(index, exact(setting), params, key)
+    return compressed_documents(index, exact(setting, scratch), params, key)
 
 
-def exact(setting: Setting) -> Exact | Shared:
+def exact(setting: Setting, scratch: Path) -> Exact | Shared:
     """The vectors themselves: here, or shared among the ranks of a gang."""
     if setting.gang is None:
-        return Exact(setting.embeddings, setting.device)
-    return Shared(setting.embeddings, setting.device, setting.gang)
+        return Exact(setting.embeddings, setting.device, scratch)
+    return Shared(setting.embeddings, setting.device, scratch, setting.gang)
 
 
 def compressed_documents(index: Any, vectors: Exact | Shared, params: QuerySide, key: str) -> Documents:

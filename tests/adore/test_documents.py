@@ -79,11 +79,11 @@ def test_a_gpu_finds_what_a_cpu_finds(
     for shard in (tmp_path / "of").glob("[0-9]*.npy"):
         np.save(shard, np.load(shard).astype(dtype))
     write_manifest(tmp_path / "of", replace(embeddings.manifest, dtype=dtype), embeddings.folder / "tokens")
-    here = Exact(open_embeddings(tmp_path / "of"), CPU)
+    here = Exact(open_embeddings(tmp_path / "of"), CPU, tmp_path)
     scores, rows = here.search(queries, 20)
     with fake_gpu():
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (room or 100, 2**30))
-        documents = Exact(open_embeddings(tmp_path / "of"), GPU)
+        documents = Exact(open_embeddings(tmp_path / "of"), GPU, tmp_path)
         assert (documents.resident is None) == (room == 0)
         for _ in range(2):  # the second time with what is known of the vectors
             found = module.searched(documents, torch.from_numpy(queries).to(GPU), 20)
@@ -106,14 +106,12 @@ def agree(documents: module.Documents, queries: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("at_once", [7, 10**6])
-@pytest.mark.parametrize("room", [0, 1 << 30])
 def test_exact_search_and_scores(
-    room: int, at_once: int, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    at_once: int, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RESIDENT", room)
-    monkeypatch.setattr(module, "CPU_ROWS", at_once)
-    exact = Exact(embeddings, CPU)
-    assert (exact.resident is None) == (room == 0)
+    monkeypatch.setattr(module, "ROWS", at_once)
+    exact = Exact(embeddings, CPU, tmp_path)
+    assert len(exact.kept) == -(-ROWS // at_once) and not list(tmp_path.iterdir()), "a file without a name"
     agree(exact, queries)
     products = queries @ vectors.T
     np.testing.assert_array_equal(exact.search(queries, 5)[1][:, :5], np.argsort(-products, axis=1, kind="stable")[:, :5])
@@ -129,20 +127,20 @@ def test_exact_search_and_scores(
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("room", [0, 1 << 30])
+@pytest.mark.parametrize("at_once", [7, 10**6])
 def test_ranks_share_the_vectors_and_find_what_one_finds(
-    ranks: int, room: int, embeddings: Embeddings, queries: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    ranks: int, at_once: int, embeddings: Embeddings, queries: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bits and all; of four ranks over three shards one has nothing."""
-    monkeypatch.setattr(module, "RESIDENT", room)
-    exact = Exact(embeddings, CPU)
+    monkeypatch.setattr(module, "ROWS", at_once)
+    exact = Exact(embeddings, CPU, tmp_path)
     wanted, rows = exact.search(queries, 20), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
     asked = torch.from_numpy(queries[:2]).requires_grad_()
     scores = exact.scores(asked, rows)
     scores.square().sum().backward()
 
     def rank(gang: Gang) -> tuple[int, tuple[np.ndarray, np.ndarray], torch.Tensor, torch.Tensor | None]:
-        shared, own = Shared(embeddings, CPU, gang), torch.from_numpy(queries[:2]).requires_grad_()
+        shared, own = Shared(embeddings, CPU, tmp_path, gang), torch.from_numpy(queries[:2]).requires_grad_()
         found, again = shared.search(queries, 20), shared.scores(own, rows)
         again.square().sum().backward()
         return len(shared.own.embeddings), found, again, own.grad
@@ -154,7 +152,7 @@ def test_ranks_share_the_vectors_and_find_what_one_finds(
         np.testing.assert_array_equal(best, wanted[0])
         assert torch.equal(again, scores) and asked.grad is not None and gradient is not None
         assert torch.equal(gradient, asked.grad)
-    everything = as_ranks(ranks, lambda gang: Shared(embeddings, CPU, gang).search(queries, 10**6))[0][1]
+    everything = as_ranks(ranks, lambda gang: Shared(embeddings, CPU, tmp_path, gang).search(queries, 10**6))[0][1]
     assert (np.sort(everything[:, :ROWS], axis=1) == np.arange(ROWS)).all() and (everything[:, ROWS:] == -1).all()
 
 
@@ -173,10 +171,10 @@ def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: 
 
     def rank(gang: Gang) -> list[np.ndarray]:
         with FakeGpu():  # a mode is of one thread
-            return found(Shared(stored, GPU, gang))
+            return found(Shared(stored, GPU, tmp_path, gang))
 
     with fake_gpu():
-        wanted = found(Exact(stored, GPU))
+        wanted = found(Exact(stored, GPU, tmp_path))
         for ranks in (2, 4):
             for ours in as_ranks(ranks, rank):
                 for one, other in zip(ours, wanted, strict=True):
@@ -196,11 +194,11 @@ def test_an_index_whose_scores_are_not_those_of_its_vectors_is_refused(factory: 
 
 @pytest.mark.parametrize("factory", ["PQ4x4", "IVF8,PQ4x4", "PCA4,Flat"])
 def test_what_an_index_finds_is_scored_by_the_uncompressed_vectors(
-    factory: str, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray
+    factory: str, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray, tmp_path: Path
 ) -> None:
     """DRhard: passage_embeddings[retrieved ids], times the query, in a plain loop."""
     index = built(embeddings, factory)
-    documents = Rescored(index, Exact(embeddings, CPU))
+    documents = Rescored(index, Exact(embeddings, CPU, tmp_path))
     scores, rows = documents.search(queries, 30)
     for found, top in zip(rows, index.search(queries, 30)[1], strict=True):
         assert set(top) <= set(found)

@@ -55,6 +55,13 @@ class Rounded:
         norm_X = norm_X + error_X
         return cls(exact_XD, values_XD, *((norm_X.amax(), error_X.amax()) if together and len(norm_X) else (norm_X, error_X)))
 
+    def __len__(self) -> int:
+        return len(self.values_XD)
+
+    def exact(self, row_N: Ints) -> tuple[torch.Tensor, Ints]:
+        """Exact vectors [X, D], those of `row_N` at least, and where in them these are."""
+        return self.exact_XD, row_N
+
     def part(self, rows: slice) -> "Rounded":
         """Some of the queries."""
         return Rounded(self.exact_XD[rows], self.values_XD[rows], self.norm[rows], self.error[rows])
@@ -125,7 +132,7 @@ class Part:
         if len(place_N):
             query_N = place_N // count
             row_N = place_N - query_N * count
-            self.best.add(query_N, row_N + first, scores(self.queries.exact_XD, rows.exact_XD, query_N, row_N))
+            self.best.add(query_N, row_N + first, scores(self.queries.exact_XD, *rows.exact(row_N), query_N))
 
 
 def bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
@@ -146,7 +153,7 @@ def reach(products_QR: torch.Tensor, least_Q: torch.Tensor, bound_Q: torch.Tenso
     return products_QR.numpy() >= low_Q1.numpy()  # in half of torch's time
 
 
-def scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, query_N: Ints, row_N: Ints) -> Floats:
+def scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, row_N: Ints, query_N: Ints) -> Floats:
     """Scores of pairs, in the order of queries, float32 [N]."""
     ends_Q = np.cumsum(np.bincount(query_N, minlength=len(queries_QD)))
     starts = torch.from_numpy(np.concatenate([[0], ends_Q]))
@@ -158,16 +165,14 @@ def scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, query_N: Ints, ro
 
 def search(
     queries_QD: torch.Tensor,
-    blocks: Iterable[tuple[int, torch.Tensor]],
+    blocks: Iterable[tuple[int, Rounded]],
     keep: int,
     dtype: torch.dtype,
     done: Callable[[int], None] = lambda _: None,
-    known: dict[int, Rounded] | None = None,
 ) -> tuple[Floats, Ints]:
     """The rows of largest inner product, best first, ties by row: scores float32 and rows int64, [Q, K]; -inf and -1 beyond the last.
 
-    `blocks` are (first row, finite vectors float32 [R, D]), `dtype` is that of the products. `known` keeps what is computed of each
-    block, by its first row, for the next search of the same vectors.
+    `blocks` are (first row, its and the following finite vectors), `dtype` is that of the products.
     """
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)  # sampled_addmm takes no other
     queries, threads = Rounded.of(queries_QD, dtype, together=False), torch.get_num_threads()
@@ -179,14 +184,11 @@ def search(
         wanted = 0 if alone else stack.enter_context(one_thread())
         workers = [stack.enter_context(ThreadPoolExecutor(1, "search")) for _ in range(wanted)]
         waiting = deque[tuple[int, list[Future[None]]]]()
-        for first, block_RD in blocks:
-            rows = (known or {}).get(first) or Rounded.of(block_RD, dtype, together=True)
-            if known is not None:
-                known[first] = rows
+        for first, rows in blocks:
             begun = [worker.submit(_search, parts[number::threads], first, rows) for number, worker in enumerate(workers)]
             if alone:
                 _search(parts, first, rows)
-            waiting.append((len(block_RD), begun))
+            waiting.append((len(rows), begun))
             if len(waiting) > AHEAD:
                 done(_finished(*waiting.popleft()))
         for size, begun in waiting:

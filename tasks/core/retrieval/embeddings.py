@@ -7,15 +7,17 @@ that a row is a passage of), ids.parquet (one id per document).
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, read_json, write_json
-from tasks.core.tables.ids import read_ids
+from tasks.core.tables.ids import Ints, read_ids
 
 Block = npt.NDArray[np.floating]
 
@@ -42,6 +44,7 @@ class Embeddings:
     folder: Path
     manifest: Manifest
     checked: set[int] = field(default_factory=set)  # shards whose digests have been verified
+    mapped: dict[int, Block] = field(default_factory=dict)  # shards that `take` has read from
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -60,21 +63,35 @@ class Embeddings:
         """
         start = 0
         for number, rows in enumerate(self.manifest.shards):
-            path = self.folder / shard_name(number)
-            try:
-                block = np.load(path, mmap_mode="r", allow_pickle=False)
-                if number not in self.checked and file_digest(path) != self.manifest.digests[number]:
-                    raise ValueError("its digest differs from the manifest's")
-                self.checked.add(number)
-            except (OSError, ValueError, EOFError) as error:
-                raise UserError(f"{path}: unreadable shard ({error}); remove {self.folder} and run encode again") from None
-            if block.shape != (rows, self.manifest.width) or str(block.dtype) != self.manifest.dtype:
-                raise UserError(
-                    f"{path}: found {block.shape} {block.dtype}, expected {(rows, self.manifest.width)} {self.manifest.dtype}; run "
-                    "encode again"
-                )
-            yield start, block
+            yield start, self._shard(number)
             start += rows
+
+    def take(self, rows: Ints) -> Floats:
+        """The vectors of some rows [N], float32 [N, D]; errors are those of `blocks`."""
+        starts = np.cumsum([0, *self.manifest.shards])
+        shard_N = np.searchsorted(starts, rows, side="right") - 1
+        order_N = np.argsort(shard_N, kind="stable")
+        edges = np.flatnonzero(np.diff(shard_N[order_N], prepend=-1, append=-1)).tolist() if len(rows) else []
+        taken = np.empty((len(rows), self.manifest.width), dtype=np.float32)
+        for begin, end in pairwise(edges):
+            here_N, number = order_N[begin:end], int(shard_N[order_N[begin]])
+            if number not in self.mapped:
+                self.mapped[number] = np.asarray(self._shard(number))
+            taken[here_N] = self.mapped[number][rows[here_N] - starts[number]]
+        return taken
+
+    def _shard(self, number: int) -> Block:
+        path, shape = self.folder / shard_name(number), (self.manifest.shards[number], self.manifest.width)
+        try:
+            block: Block = np.load(path, mmap_mode="r", allow_pickle=False)
+            if number not in self.checked and file_digest(path) != self.manifest.digests[number]:
+                raise ValueError("its digest differs from the manifest's")
+            self.checked.add(number)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path}: unreadable shard ({error}); remove {self.folder} and run encode again") from None
+        if block.shape != shape or str(block.dtype) != self.manifest.dtype:
+            raise UserError(f"{path}: found {block.shape} {block.dtype}, expected {shape} {self.manifest.dtype}; run encode again")
+        return block
 
     def owners(self) -> npt.NDArray[np.int32]:
         """The document ordinal of every row, [R], mapped."""

@@ -34,46 +34,42 @@ class Reread:
 
 def exact_search(
     queries_QD: Floats,
-    blocks: Iterable[tuple[int, Block | torch.Tensor]],
+    blocks: Iterable[tuple[int, Block]],
     k: int,
     device: torch.device,
     done: Callable[[int], None] = lambda _: None,
-    known: dict[int, Rounded] | None = None,
 ) -> tuple[Floats, Ints]:
     """The rows of largest inner product: scores float32 [Q, k + MARGIN] and rows int64 [Q, k + MARGIN].
 
-    `blocks` are (first row, vectors [R_b, D]), in order and without gaps, or tensors, which are taken as they are, on `device`,
-    float32, and finite. A GPU may pass over them twice. Where there are fewer rows, scores are -inf and rows -1. `done` is called
-    with the number of rows that were just searched; `known` is `tasks.core.retrieval.cpu.search`'s. UserError for a vector that is
-    not finite.
+    `blocks` are (first row, vectors [R_b, D]), in order and without gaps; a GPU may pass over them twice. Where there are fewer rows,
+    scores are -inf and rows -1. `done` is called with the number of rows that were just searched. UserError for a vector that is not
+    finite.
     """
     keep = k + MARGIN
     if device.type == "cuda":
         return search(queries_QD, blocks, keep, device, done, rows=rows_at_once(queries_QD.shape[1], device))
-    queries = torch.from_numpy(np.ascontiguousarray(queries_QD))
-    return cpu.search(queries, _even(blocks), keep, compute_dtype(device, "bf16"), done, known)
+    queries, dtype = torch.from_numpy(np.ascontiguousarray(queries_QD)), compute_dtype(device, "bf16")
+    rounded = ((first, Rounded.of(block_RD, dtype, together=True)) for first, block_RD in even(blocks, ROWS))
+    return cpu.search(queries, rounded, keep, dtype, done)
 
 
-def _even(blocks: Iterable[tuple[int, Block | torch.Tensor]]) -> Iterator[tuple[int, torch.Tensor]]:
-    """The same rows in blocks of ROWS, fewer at the end; tensors as they are."""
+def even(blocks: Iterable[tuple[int, Block]], rows: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """The same vectors in blocks of `rows`, fewer at the end, as copies in float32; UserError for one that is not finite."""
     parts: list[Block] = []
     begin = end = 0  # of `parts`
     for first, block in blocks:
-        if isinstance(block, torch.Tensor):
-            yield first, block
-            continue
         assert first == end, "blocks in order, without gaps"
         while len(block):
-            parts.append(block[: begin + ROWS - end])
+            parts.append(block[: begin + rows - end])
             block, end = block[len(parts[-1]) :], end + len(parts[-1])
-            if end - begin == ROWS:
-                yield begin, finite(begin, parts)
+            if end - begin == rows:
+                yield begin, _finite(begin, parts)
                 parts, begin = [], end
     if parts:
-        yield begin, finite(begin, parts)
+        yield begin, _finite(begin, parts)
 
 
-def finite(first: int, parts: list[Block]) -> torch.Tensor:
+def _finite(first: int, parts: list[Block]) -> torch.Tensor:
     """Vectors of the rows from `first` on, a copy in float32; UserError for one that is not finite."""
     vectors_RD = torch.from_numpy(np.concatenate(parts, dtype=np.float32))
     if not torch.isfinite(vectors_RD.sum()) and not torch.isfinite(vectors_RD).all():  # the sum is faster

@@ -20,18 +20,19 @@ from tasks.core.stage.devices import Runtime
 from tasks.core.stage.errors import Unavailable
 from tasks.core.stage.progress import LIVE, SILENT
 from tasks.core.workers.cluster import Cluster, Session, enter
+from tasks.core.workers.gang import PeerLost
+from tasks.core.workers.reach import reach_all
 from tasks.core.workers.together import GRACE, Outcome, Training, redirect, take_part, until_whole, verdict
 
 SIOCGIFADDR = 0x8915  # Linux
 ROOM_SECONDS = 120.0  # for a lost node to come back, or for another in its place
 LOOK_SECONDS = 0.5
-UNREACHED = "; if the nodes cannot reach one another, open all ports between them, or set GLOO_SOCKET_IFNAME (docs/cluster.md)"
 
 
 def together_on(cluster: Cluster, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
     """`function(device, gang)` in `cluster.count` tasks at once. See `together` for what it may do, and when UserError is raised."""
     start = partial(_run, cluster, function, scratch=scratch)
-    until_whole(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what, also=UNREACHED)
+    until_whole(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what)
 
 
 def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
@@ -112,7 +113,12 @@ def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: 
     redirect(log_of(scratch, rank))
     os.environ.pop(SILENT, None)
     os.environ.update({LIVE: "1"} if live else {})
-    outcome = take_part(ray.get(put[0]), runtime, rank, ranks, store, interface(own_address(ray.util.get_node_ip_address())))
+    address = address_of(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]) or own_address(ray.util.get_node_ip_address())
+    try:
+        reach_all(store, address, rank, ranks)
+    except PeerLost as error:
+        return Outcome(lost=str(error), at=time.time())
+    outcome = take_part(ray.get(put[0]), runtime, rank, ranks, store, interface(address))
     sys.stdout.flush()
     sys.stderr.flush()
     return outcome
@@ -131,17 +137,18 @@ def own_address(host: str) -> str:
 
 
 def interface(address: str) -> str:
-    """The network interface of this machine that has an IPv4 address; empty if none is found, as where this is not Linux.
+    """The network interface of this machine that has an IPv4 address; empty if none has it.
 
     gloo would take that of the host's name, which is often the loopback's.
     """
+    return next((name for _, name in socket.if_nameindex() if address_of(name) == address), "")
+
+
+def address_of(name: str) -> str:
+    """The IPv4 address of a network interface of this machine; empty if it has none, or where this is not Linux."""
     import fcntl
     import struct
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # an interface without one
-                answer = fcntl.ioctl(asked.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        return socket.inet_ntoa(fcntl.ioctl(asked.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24])
     return ""

@@ -57,10 +57,8 @@ def together(function: Training, runtime: Runtime, ranks: int, *, scratch: Path,
     until_whole(partial(_run, function, runtime, ranks, scratch=scratch), runtime, ranks, scratch=scratch, outs=outs, what=what)
 
 
-def until_whole(
-    start: Callable[[], str], runtime: Runtime, ranks: int, *, scratch: Path, outs: Sequence[Path], what: str, also: str = ""
-) -> None:
-    """Call `start`, which runs all ranks and says which was lost, until none is; see `together`. `also` ends the error after that."""
+def until_whole(start: Callable[[], str], runtime: Runtime, ranks: int, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
+    """Call `start`, which runs all ranks and says which was lost, until none is; see `together`."""
     for started in range(runtime.restarts + 1):
         for out in outs:
             _empty(out)
@@ -75,7 +73,7 @@ def until_whole(
             )
     raise UserError(
         f"{what}: {lost}, and restarts: {runtime.restarts} of {RUNTIME_FILE} are used up; the last checkpoint and what the other workers "
-        f"said are kept ({scratch}); if memory is short, use fewer workers or a smaller graph_tokens, then run again{also}"
+        f"said are kept ({scratch}); if memory is short, use fewer workers or a smaller graph_tokens, then run again"
     )
 
 

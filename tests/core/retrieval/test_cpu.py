@@ -1,11 +1,13 @@
 """Exact search by products in bfloat16: the results of float32, in cases made to break it, in any blocks and parts."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
 from tasks.core.retrieval import cpu
-from tasks.core.retrieval.cpu import Best, Rounded, bound, reach, scores, search
+from tasks.core.retrieval.cpu import Best, Rounded, bound, reach, scores
 from tests.core.retrieval.corpora import KINDS, corpus
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
@@ -19,7 +21,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 def all_scores(queries: torch.Tensor, vectors: torch.Tensor) -> np.ndarray:
     """Scores [Q, R] of every pair."""
     query_N, row_N = (places.ravel() for places in np.indices((len(queries), len(vectors))))
-    return scores(queries, vectors, query_N, row_N).reshape(len(queries), len(vectors))
+    return scores(queries, vectors, row_N, query_N).reshape(len(queries), len(vectors))
 
 
 def ranked(queries: torch.Tensor, vectors: torch.Tensor, keep: int) -> tuple[np.ndarray, np.ndarray]:
@@ -33,6 +35,16 @@ def ranked(queries: torch.Tensor, vectors: torch.Tensor, keep: int) -> tuple[np.
 
 def blocks(vectors: torch.Tensor, rows: int) -> list[tuple[int, torch.Tensor]]:
     return [(first, vectors[first : first + rows]) for first in range(0, len(vectors), rows)]
+
+
+def search(
+    queries: torch.Tensor,
+    blocks: list[tuple[int, torch.Tensor]],
+    keep: int,
+    dtype: torch.dtype,
+    done: Callable[[int], None] = lambda _: None,
+) -> tuple[np.ndarray, np.ndarray]:
+    return cpu.search(queries, [(first, Rounded.of(rows, dtype, together=True)) for first, rows in blocks], keep, dtype, done)
 
 
 @DTYPES
@@ -130,22 +142,6 @@ def test_few_rows_of_a_usual_corpus_are_scored(monkeypatch: pytest.MonkeyPatch) 
     exactly = np.sort(queries.double().numpy() @ vectors.double().numpy().T, axis=1)[:, ::-1][:, :50]
     assert np.abs(found - exactly).max() < 1e-6 and (np.diff(np.sort(rows), axis=1) > 0).all()
     assert sum(counts) < 30 * 50 * 10  # of 20,000 a query
-
-
-@DTYPES
-def test_what_is_known_of_a_block_is_used_again(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, queries = torch.randn(200, 8), torch.randn(3, 8)
-    known: dict[int, Rounded] = {}
-    first = search(queries, blocks(vectors, 64), 5, dtype, known=known)
-    assert sorted(known) == [0, 64, 128, 192]
-    if dtype == torch.float32:
-        assert all(rows.values_XD.data_ptr() == rows.exact_XD.data_ptr() for rows in known.values()), "no copy"
-    rounded = list[int]()
-    monkeypatch.setattr(Rounded, "of", lambda given, *rest, of=Rounded.of, **more: rounded.append(len(given)) or of(given, *rest, **more))
-    again = search(queries, blocks(vectors, 64), 5, dtype, known=known)
-    assert rounded == [3], "the queries alone"
-    np.testing.assert_array_equal(first[0], again[0])
-    np.testing.assert_array_equal(first[1], again[1])
 
 
 def test_nothing_and_no_query() -> None:

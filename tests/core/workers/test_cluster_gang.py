@@ -19,7 +19,7 @@ from tasks.core.stage.files import folder_digest
 from tasks.core.training.loop import CHECKPOINT, checkpoint_step
 from tasks.core.training.ranks import open_ranks
 from tasks.core.workers import cluster_gang
-from tasks.core.workers.cluster_gang import Said, interface
+from tasks.core.workers.cluster_gang import Said, address_of, interface
 from tasks.core.workers.together import RankFailed
 from tests import gangs
 from tests.core.workers.test_cluster import start
@@ -148,4 +148,6 @@ def test_whole_lines_of_the_first_rank_are_shown_once(tmp_path: Path, capsys: py
 def test_the_interface_of_an_address() -> None:
     if sys.platform == "linux":
         assert interface("127.0.0.1") in dict(map(reversed, socket.if_nameindex())), "the loopback's"
+        assert address_of(interface("127.0.0.1")) == "127.0.0.1"
     assert interface("192.0.2.1") == "", "none has it"
+    assert address_of("") == address_of("no-such") == ""

@@ -1,0 +1,39 @@
+"""Whether machines reach one another, before their first exchange: gloo and NCCL say nothing for minutes where they do not."""
+
+import socket
+from datetime import timedelta
+
+from torch import distributed as dist
+
+from tasks.core.workers.gang import PeerLost
+
+CONNECT_SECONDS = 10.0
+MEET = timedelta(minutes=5)  # for the ranks that start last
+REMEDY = "unless it was just lost, open all ports between the nodes, or set GLOO_SOCKET_IFNAME (docs/cluster.md)"
+
+
+def reach_all(store: str, address: str, rank: int, ranks: int) -> None:
+    """Connect this machine, at `address`, with every other rank's, and wait until all ranks have. PeerLost if one cannot be reached.
+
+    `store`: HOST:PORT of a new torch TCPStore, at which ranks find one another. Ports are chosen by the system, as gloo's are.
+    """
+    here = f"worker {rank + 1} of {ranks} ({address})"
+    host, _, port = store.rpartition(":")
+    _connect(here, "the machine of the run", host, int(port))
+    met = dist.TCPStore(host, int(port), timeout=MEET)  # type: ignore[attr-defined]
+    with socket.create_server((address, 0), backlog=max(ranks, 5)) as own:
+        met.set(f"reach/{rank}", f"{address}:{own.getsockname()[1]}")
+        for other in range(ranks):
+            if other != rank:
+                there, _, port = met.get(f"reach/{other}").decode().rpartition(":")
+                _connect(here, f"worker {other + 1}", there, int(port))
+        if met.add("reached", 1) == ranks:
+            met.set("reach/done", "")
+        met.wait(["reach/done"])  # `own` is open until all have tried
+
+
+def _connect(here: str, what: str, host: str, port: int) -> None:
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise PeerLost(f"{here} found no way to {what} at {host}:{port}: {error}; {REMEDY}") from None

@@ -1,0 +1,47 @@
+"""Rows of any shards in any order, with the errors of a pass over all of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.ids import IDS
+from tasks.core.tables.parquet import write_table
+
+SHARDS = [3, 1, 0, 4]
+
+
+def stored(folder: Path, vectors: np.ndarray) -> Embeddings:
+    for number, part in enumerate(np.split(vectors, np.cumsum(SHARDS)[:-1])):
+        np.save(folder / f"{number:05}.npy", part)
+    tokens = folder / "tokens"
+    tokens.mkdir()
+    np.save(tokens / "owners.npy", np.arange(len(vectors), dtype=np.int32))
+    write_table(tokens / "ids.parquet", IDS, [pa.table([[f"d{n}" for n in range(len(vectors))]], schema=IDS)])
+    write_manifest(folder, Manifest(len(vectors), vectors.shape[1], str(vectors.dtype), SHARDS, "", "", 8, ""), tokens)
+    return open_embeddings(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("rows", [[7, 0, 3, 3, 2, 4], [5], [], list(range(8))])
+def test_rows_of_any_shards(rows: list[int], dtype: str, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(8, 5)).astype(dtype)
+    embeddings = stored(tmp_path, vectors)
+    for _ in range(2):
+        taken = embeddings.take(np.array(rows, dtype=np.int64))
+        assert taken.dtype == np.float32 and taken.shape == (len(rows), 5)
+        np.testing.assert_array_equal(taken, vectors[rows].astype(np.float32))
+
+
+def test_a_shard_that_has_changed_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    vectors = np.ones((8, 5), dtype=np.float32)
+    embeddings = stored(tmp_path, vectors)
+    np.save(tmp_path / "00003.npy", vectors[4:] + 1)
+    np.testing.assert_array_equal(embeddings.take(np.array([3, 0])), vectors[:2])
+    with pytest.raises(
+        UserError, match=r"00003\.npy: unreadable shard \(its digest differs from the manifest's\); remove .* run encode again"
+    ):
+        embeddings.take(np.array([0, 4]))

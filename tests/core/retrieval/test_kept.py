@@ -1,0 +1,64 @@
+"""Kept vectors: the results of a search that has them in memory, and what is read for them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.core.retrieval import cpu
+from tasks.core.retrieval.cpu import Rounded
+from tasks.core.retrieval.kept import Kept, keep
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)
+
+
+@DTYPES
+@pytest.mark.parametrize("width", [8, 7])
+def test_the_results_are_those_of_vectors_in_memory(
+    dtype: torch.dtype, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    vectors, queries = (torch.from_numpy(rng.normal(size=(n, width)).astype(np.float32)) for n in (200, 3))
+    blocks, asked = [(first, vectors[first : first + 64]) for first in range(0, 200, 64)], list[int]()
+
+    def take(rows: np.ndarray) -> np.ndarray:
+        asked.extend(rows.tolist())
+        return vectors[rows].numpy()
+
+    kept = keep(blocks, take, dtype, tmp_path)
+    assert [first for first, _ in kept] == [0, 64, 128, 192] and [len(rows) for _, rows in kept] == [64, 64, 64, 8]
+    assert not list(tmp_path.iterdir()) and not asked, "a file without a name, and nothing read yet"
+    for (_, rows), (_, block) in zip(kept, blocks, strict=True):
+        assert torch.equal(rows.values_XD, block.to(dtype)) and rows.values_XD.dtype == dtype
+    wanted = cpu.search(queries, [(first, Rounded.of(rows, dtype, together=True)) for first, rows in blocks], 5, dtype)
+    monkeypatch.setattr(Rounded, "of", lambda given, *rest, of=Rounded.of, **more: of(given, *rest, **more) if given is queries else None)
+    for _ in range(2):
+        found = cpu.search(queries, kept, 5, dtype)
+        np.testing.assert_array_equal(found[0], wanted[0])
+        np.testing.assert_array_equal(found[1], wanted[1])
+    if dtype == torch.float32:
+        assert not asked, "the file has the exact vectors"
+    else:
+        assert set(asked) >= {row for row in wanted[1].ravel().tolist() if row >= 64}
+        assert min(asked) >= 64, "the first block is in memory"
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc here")
+@DTYPES
+def test_only_the_first_block_is_in_memory(dtype: torch.dtype, tmp_path: Path) -> None:
+    kept = keep([(first, torch.randn(64, 8)) for first in range(0, 192, 64)], lambda _: np.empty(0, np.float32), dtype, tmp_path)
+    assert isinstance(kept[0][1], Kept) is False
+    for _, rows in kept[1:]:
+        assert rows.exact_XD.numel() == 0 or rows.exact_XD.data_ptr() == rows.values_XD.data_ptr()
+        mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+        assert any(int(low, 16) <= rows.values_XD.data_ptr() < int(high, 16) for low, high in (line[0].split("-") for line in mapped))
+
+
+def test_nothing(tmp_path: Path) -> None:
+    assert keep([], lambda _: np.empty(0, np.float32), torch.bfloat16, tmp_path) == []

@@ -1,0 +1,49 @@
+"""Ranks that reach one another go on at once; two that do not are named in one line."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from torch import distributed as dist
+
+from tasks.core.workers import reach
+from tasks.core.workers.gang import PeerLost
+from tasks.core.workers.reach import reach_all
+
+HERE = "127.0.0.1"
+
+
+def served() -> tuple[Any, str]:
+    store: Any = dist.TCPStore(HERE, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    return store, f"{HERE}:{store.port}"
+
+
+def closed_port() -> int:
+    with socket.create_server((HERE, 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_ranks_that_reach_one_another(ranks: int) -> None:
+    store, place = served()
+    with ThreadPoolExecutor(ranks) as pool:
+        for done in [pool.submit(reach_all, place, HERE, rank, ranks) for rank in range(ranks)]:
+            done.result()
+    assert store.add("reached", 0) == ranks
+
+
+def test_a_rank_that_another_cannot_reach_is_named() -> None:
+    store, place = served()
+    port = closed_port()
+    store.set("reach/1", f"{HERE}:{port}")
+    expected = rf"worker 1 of 2 \({HERE}\) found no way to worker 2 at {HERE}:{port}: .*refused; .*open all ports between the nodes"
+    with pytest.raises(PeerLost, match=expected):
+        reach_all(place, HERE, 0, 2)
+
+
+def test_a_machine_of_the_run_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "CONNECT_SECONDS", 0.1)
+    port = closed_port()
+    with pytest.raises(PeerLost, match=rf"worker 2 of 2 \({HERE}\) found no way to the machine of the run at {HERE}:{port}"):
+        reach_all(f"{HERE}:{port}", HERE, 1, 2)
