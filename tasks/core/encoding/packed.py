@@ -3,8 +3,8 @@
 The tokens of a batch's rows are concatenated in one matrix, so no linear layer, activation, or norm is spent on
 padding and no attention on masked keys. In float32, buffers are reused by every layer, and biases and residuals are part of
 the matrix products. In bfloat16, oneDNN's linear layers do that: weights are reordered once per call of `encode`, and bias, GELU, and
-residual are added before a sum is rounded. Attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16 before the
-softmax, as transformers' own eager attention does. `tasks.core.encoding.int8` is the arithmetic of quantized layers,
+residual are added before a sum is rounded. Without AMX, attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16
+before the softmax, as transformers' own eager attention does. `tasks.core.encoding.int8` is the arithmetic of quantized layers,
 `tasks.core.encoding.openvino_int8` has these in OpenVINO, `tasks.core.encoding.varlen` a GPU's layers.
 
 Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), H hidden width, I inner width, A attention heads.
@@ -24,7 +24,7 @@ from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.unpadded_rows import first_position, placed
-from tasks.core.stage.devices import compute_dtype, moved
+from tasks.core.stage.devices import compute_dtype, has_amx, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
@@ -224,8 +224,11 @@ def _norm(norm: Any, x_TH: torch.Tensor) -> torch.Tensor:
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention of [B, A, L, D] over whole rows. By definition, short bfloat16 rows are 1.5 x as fast; memory grows with L^2."""
-    if q.shape[2] > ATTENTION_LENGTH:
+    """Attention of [B, A, L, D] over whole rows. By definition, short bfloat16 rows are 1.5 x as fast where there is no AMX.
+
+    Memory grows with L^2 then.
+    """
+    if has_amx() or q.shape[2] > ATTENTION_LENGTH:
         return F.scaled_dot_product_attention(q, k, v)
     q_NLD, k_NLD, v_NLD = (each.reshape(-1, *each.shape[2:]) for each in (q, k, v))
     scores_NLL = torch.baddbmm(q.new_zeros(1), q_NLD, k_NLD.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)

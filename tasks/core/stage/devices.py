@@ -130,9 +130,14 @@ def hardware(device: torch.device) -> str:
     return f"cpu, {_instructions()}, {torch.get_num_threads()} threads"
 
 
+def has_amx() -> bool:
+    """Whether the CPU has matrix units, with bfloat16 among their types."""
+    return torch.cpu._is_amx_tile_supported()
+
+
 def _instructions() -> str:
     """The widest instructions that matrix products use on this CPU."""
-    return "AMX" if torch.cpu._is_amx_tile_supported() else str(torch.backends.cpu.get_cpu_capability())
+    return "AMX" if has_amx() else str(torch.backends.cpu.get_cpu_capability())
 
 
 def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
@@ -210,5 +215,5 @@ def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:
         return torch.float32
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    native = has_amx() or torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if native else torch.float32
