@@ -1,5 +1,6 @@
 """A cross-encoder used as is, and one fine-tuned over a plain encoder: it learns, resumes exactly, and draws reproducibly."""
 
+import copy
 import shutil
 import sys
 from importlib import import_module
@@ -76,8 +77,10 @@ def test_ranks_add_up_to_one(tiny_reranker: Path, tmp_path: Path) -> None:
     texts = store_texts([f"document number {n} about thing {n * 7}" for n in range(7)], tmp_path / "t")
     params = params_of(batch_queries=2, hard_negatives=7, batch_tokens=512)
 
+    loaded = load_classifier(tiny_reranker).eval()  # once: in several threads at a time, transformers leaves weights unmade ever after
+
     def step(gang: Gang | None = None) -> tuple[dict[str, Any], torch.Tensor]:
-        model = load_classifier(tiny_reranker).eval()
+        model = copy.deepcopy(loaded)
         encoder = CrossEncoder(model, load_tokenizer(tiny_reranker), 64, 512, torch.device("cpu"))
         metrics = make_step(encoder, ["one", "two", "three"], texts, GROUPS, params, torch.float32, gang)(0)
         if gang is not None:
