@@ -2,7 +2,7 @@
 
 Within `fake_gpu()`, a tensor moved to GPU is a `FakeCuda`. Every operation on one runs on the CPU, so whole stages compute real numbers,
 and the errors of a real GPU are raised: an operation on tensors of two devices, or numpy on a GPU's tensor. What makes a program
-wait for a GPU (a value or a size read from it) is counted.
+wait for a GPU (a value or a size read from it, ordinary memory sent to it, places written by index) is counted.
 """
 
 import functools
@@ -35,6 +35,18 @@ SIZES = {  # operations whose result's size is read back
 }
 EITHER = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}  # CPU indices are copied
 COPIES = {aten.copy_.default, aten._to_copy.default}
+SORTED = {  # under deterministic algorithms all of them are index_put, which reads the largest and the smallest index back
+    aten.index_put_.default,
+    aten.index_put.default,
+    aten.index_add.default,
+    aten.index_add_.default,
+    aten.index_copy.default,
+    aten.index_copy_.default,
+    aten.scatter.src,
+    aten.scatter_.src,
+    aten.scatter_add.default,
+    aten.scatter_add_.default,
+}
 
 
 class FakeCuda(torch.Tensor):
@@ -164,6 +176,8 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
         overlapped = func is aten.copy_.default and len(args) > 2 and args[2]  # into pinned memory: an event tells when
         if from_gpu and not to_gpu and not overlapped:
             waited.append(f"copy {_place()}")
+        if to_gpu and not from_gpu and not (overlapped or kwargs.get("non_blocking")):
+            waited.append(f"sent {_place()}")
     elif ours:
         wide = [tensor for tensor in others if tensor.ndim]
         if func in EITHER and isinstance(args[0], FakeCuda):
@@ -175,6 +189,8 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
             waited.append(f"value {_place()}")
         if func in SIZES or (func in EITHER and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])):
             waited.append(f"size {_place()}")
+        elif func in SORTED and not (in_backward and func is aten.index_put.default):  # that is autograd's own, which trusts its index
+            waited.append(f"index {_place()}")
     inner_args, inner_kwargs = tree_map(lambda leaf: leaf.held if isinstance(leaf, FakeCuda) else leaf, (args, kwargs))
     out = INSTEAD.get(func, func)(*inner_args, **inner_kwargs)
     if not on_gpu:

@@ -26,7 +26,7 @@ from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.kept import ROWS, keep
 from tasks.core.retrieval.ranked import MARGIN, Floats
-from tasks.core.stage.devices import compute_dtype
+from tasks.core.stage.devices import compute_dtype, sent
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
@@ -106,8 +106,8 @@ class Exact:
     def vectors(self, rows: Ints) -> torch.Tensor:
         """The vectors of some rows [N], on the device, float32 [N, D]."""
         if self.resident is not None:
-            return self.resident[torch.from_numpy(rows).to(self.device)].float()
-        return torch.from_numpy(self.embeddings.take(rows)).to(self.device)
+            return self.resident[sent(rows, self.device)].float()
+        return sent(self.embeddings.take(rows), self.device)
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,8 @@ class Shared:
         ends = np.searchsorted(rows, self.starts)
         parts = [np.arange(first, end) for first, end in pairwise(ends.tolist())]
         own = parts[self.gang.rank]
-        vectors_ND = torch.empty(len(rows), self.width, device=self.device)
-        vectors_ND[torch.from_numpy(own).to(self.device)] = self.own.vectors(rows[own] - self.starts[self.gang.rank])
-        self.gang.fill(vectors_ND, [[part] for part in parts])
-        wanted = vectors_ND[torch.from_numpy(places.ravel()).to(self.device)]
+        vectors_ND = self.gang.joined(self.own.vectors(rows[own] - self.starts[self.gang.rank]), [[part] for part in parts])
+        wanted = vectors_ND[sent(places.ravel(), self.device)]
         return torch.einsum("bd,bld->bl", queries_BD, wanted.view(*rows_BL.shape, -1))
 
 
@@ -190,7 +188,7 @@ class Compressed:
         return search_index(self.searched, queries_BD, depth)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
-        vectors = torch.from_numpy(self._decoded(np.maximum(rows_BL, 0).ravel())).to(self.device)
+        vectors = sent(self._decoded(np.maximum(rows_BL, 0).ravel()), self.device)
         return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
 
 
@@ -242,7 +240,7 @@ class Centroids(nn.Module):
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         M, _, S = self.weight.shape
-        codes = torch.from_numpy(self.codes[np.maximum(rows_BL, 0)].astype(np.int64)).to(self.device)  # [B, L, M]
+        codes = sent(self.codes[np.maximum(rows_BL, 0)].astype(np.int64), self.device)  # [B, L, M]
         codes += torch.arange(M, device=self.device) * 256
         decoded_BLD = F.embedding(codes, self.weight.view(M * 256, S)).flatten(2)
         rotated_BD = queries_BD if self.rotation is None else queries_BD @ self.rotation.T

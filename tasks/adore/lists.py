@@ -14,7 +14,7 @@ from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
 Bools = npt.NDArray[np.bool_]
-BestRows = Callable[[int, Ints], Ints]  # of a query (its position in the batch), the best passage's row of each of some documents
+BestRows = Callable[[Sequence[Ints]], list[Ints]]  # of some documents of each query of a batch, the rows of the best passages
 Missing = Literal["drhard", "jpq", "ltre"]
 
 
@@ -65,7 +65,8 @@ def completed(
 
     `known` are `positives` and the documents with the texts of some, which are labelled alike; `grades` are theirs.
     """
-    lists: list[tuple[Ints, Ints]] = []
+    kept: list[tuple[Ints, Ints]] = []
+    more: list[Ints] = []
     for b, found in enumerate(found_BN):
         rows = found[found >= 0]
         documents = owners[rows].astype(np.int64)
@@ -79,9 +80,9 @@ def completed(
                 rows, labels = rows[:-1], labels[:-1]
         else:
             added = absent
-        rows = np.concatenate([rows, best_rows(b, added)])
-        lists.append((rows, np.concatenate([labels, graded(added, known[b], grades[b])])))
-    return padded(lists)
+        kept.append((rows, np.concatenate([labels, graded(added, known[b], grades[b])])))
+        more.append(added)
+    return padded([(np.concatenate([rows, best]), labels) for (rows, labels), best in zip(kept, best_rows(more), strict=True)])
 
 
 def graded(documents: Ints, known: Ints, grades: Floats) -> Ints:
@@ -99,12 +100,9 @@ def unranked(
     grades: Sequence[Floats],
 ) -> Lists:
     """Every positive of a query, then its negatives, each once and without the `known` ones: positives and documents of their texts."""
-    lists: list[tuple[Ints, Ints]] = []
-    for b, (own, alike, given) in enumerate(zip(positives, known, negatives, strict=True)):
-        others = np.setdiff1d(given, alike)
-        documents = np.concatenate([own, others])
-        lists.append((best_rows(b, documents), graded(documents, alike, grades[b])))
-    return padded(lists)
+    lists = [np.concatenate([own, np.setdiff1d(given, alike)]) for own, alike, given in zip(positives, known, negatives, strict=True)]
+    labels = [graded(documents, alike, own) for documents, alike, own in zip(lists, known, grades, strict=True)]
+    return padded(list(zip(best_rows(lists), labels, strict=True)))
 
 
 def padded(lists: Sequence[tuple[Ints, Ints]]) -> Lists:

@@ -6,18 +6,20 @@ B queries, L positions of a list, P positives of pairs. Position l is rank l + 1
 import torch
 from torch.nn import functional as F
 
+from tasks.core.stage.devices import moved
 
-def gains(places: int, metric: str, cut: int, device: torch.device) -> torch.Tensor:
+
+def gains(places: int, metric: str, cut: int) -> torch.Tensor:
     """What a document of grade 1 at each rank adds to the metric, [L]: 1/r (MRR) or 1/log2(1 + r) (DCG) up to rank `cut`, then 0."""
-    ranks_L = torch.arange(1, places + 1, device=device, dtype=torch.float32)
+    ranks_L = torch.arange(1, places + 1, dtype=torch.float32)
     gains_L = 1 / ranks_L if metric == "mrr" else 1 / torch.log2(1 + ranks_L)
     return gains_L * (ranks_L <= cut)
 
 
 def ideal(grades_BK: torch.Tensor, cut: int) -> torch.Tensor:
-    """The largest DCG at `cut` that queries whose K known positives have these grades (0: fewer) can have, [B], on the CPU; else 1."""
-    best_BK = grades_BK.cpu().sort(1, descending=True).values  # CUDA's cumulative sum is not reproducible
-    dcg_BK = (best_BK.exp2() - 1) * gains(best_BK.shape[1], "ndcg", cut, torch.device("cpu"))
+    """The largest DCG at `cut` that queries whose K known positives have these grades (0: fewer) can have, [B]; else 1."""
+    best_BK = grades_BK.sort(1, descending=True).values
+    dcg_BK = (best_BK.exp2() - 1) * gains(best_BK.shape[1], "ndcg", cut)
     ideal_B = dcg_BK.cumsum(1)[:, -1]
     return torch.where(ideal_B > 0, ideal_B, 1.0)
 
@@ -36,19 +38,31 @@ def pairwise(
     weight is the change of nDCG, |2^grade_i - 2^grade_j| more (Burges, From RankNet to LambdaRank to LambdaMART, MSR-TR-2010-82).
     For MRR the papers' code (DRhard, adore/train.py) uses |1/r_i - 1/r_j| whatever other
     positives rank above, and so do we. Ranks are the list's own, not re-sorted by `scores_BL`. A query without a pair adds 0.
-    Grades and what is valid may be on the CPU, so that finding the positives need not wait for a GPU.
+    All but the scores are on the CPU: a GPU is sent the weights of all pairs.
     """
-    device = scores_BL.device
-    query_P, place_P = (found.to(device) for found in ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True))
-    grades_BL, valid_BL = grades_BL.to(device), valid_BL.to(device)
-    better_PL = grades_BL[query_P, place_P].unsqueeze(1) - grades_BL[query_P]
-    counted_PL = valid_BL[query_P] & (better_PL > 0)
+    query_P, place_P = ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True)
+    weight_PL = pair_weights(query_P, place_P, grades_BL, valid_BL, gains_L, ideal_B)
+    query_P, place_P, weight_PL = (moved(given, scores_BL.device) for given in (query_P, place_P, weight_PL))
     losses_PL = F.softplus(scores_BL[query_P] - scores_BL[query_P, place_P].unsqueeze(1))
+    return (losses_PL * weight_PL).sum() / len(scores_BL)
+
+
+def pair_weights(
+    query_P: torch.Tensor,
+    place_P: torch.Tensor,
+    grades_BL: torch.Tensor,
+    valid_BL: torch.Tensor,
+    gains_L: torch.Tensor | None,
+    ideal_B: torch.Tensor | None,
+) -> torch.Tensor:
+    """What each pair of a positive and another document of its list counts, [P, L]: its share of the query's mean, times its gain."""
+    grade_P = grades_BL[query_P, place_P]
+    counted_PL = valid_BL[query_P] & (grade_P.unsqueeze(1) > grades_BL[query_P])
+    pairs_B = torch.zeros(len(grades_BL), dtype=torch.int64).index_add(0, query_P, counted_PL.sum(1))
+    weight_PL = counted_PL / pairs_B.clamp(min=1)[query_P].unsqueeze(1)
     if gains_L is not None:
-        losses_PL = losses_PL * (gains_L[place_P].unsqueeze(1) - gains_L).abs()
+        weight_PL = weight_PL * (gains_L[place_P].unsqueeze(1) - gains_L).abs()
     if ideal_B is not None:
-        of_grade_BL = grades_BL.to(losses_PL.dtype).exp2()
-        losses_PL = losses_PL * (of_grade_BL[query_P, place_P].unsqueeze(1) - of_grade_BL[query_P]).abs()
-        losses_PL = losses_PL / ideal_B.to(device)[query_P].unsqueeze(1)
-    pairs_B = torch.zeros(len(scores_BL), dtype=torch.int64, device=scores_BL.device).index_add(0, query_P, counted_PL.sum(1))
-    return (losses_PL * counted_PL / pairs_B.clamp(min=1)[query_P].unsqueeze(1)).sum() / len(scores_BL)
+        of_grade_BL = grades_BL.float().exp2()
+        weight_PL = weight_PL * (of_grade_BL[query_P, place_P].unsqueeze(1) - of_grade_BL[query_P]).abs() / ideal_B[query_P].unsqueeze(1)
+    return weight_PL

@@ -1,6 +1,6 @@
 """One step of a query-side training: queries encoded with dropout, documents retrieved, their lists completed, the loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,11 @@ from tasks.adore.refreshed import Refreshed
 from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.passages import best_passages, rows_needed
-from tasks.core.retrieval.ranked import QUERY_BLOCK
+from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
-from tasks.core.tables.ids import Ints
+from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures, Metrics
 from tasks.core.training.gradient_cache import Side, cached_backward
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 UNRANKED = ("refreshed", "random", "given")
+ROWS = 2**16  # whose vectors are held at a time
 
 
 @dataclass(frozen=True)
@@ -51,23 +52,36 @@ class Corpus:
         return best_documents(scores, rows, self.owners, self.place, self.depth)
 
     def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
-        """The best passage of a document for a query: MaxP, for documents that were not retrieved."""
+        """The best passages of documents for queries: MaxP, for documents that were not retrieved."""
 
-        def best(query: int, documents: Ints) -> Ints:
-            if not len(documents):
-                return documents
-            wanted = documents.astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
+        def best(documents: Sequence[Ints]) -> list[Ints]:
+            sizes_B = np.array([*map(len, documents)])
+            wanted = np.concatenate(documents).astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
             first = np.searchsorted(self.owners, wanted, "left").astype(np.int64)
             count = np.searchsorted(self.owners, wanted, "right") - first
-            if count.max() == 1:
-                return first
-            rows = np.concatenate([np.arange(f, f + c) for f, c in zip(first, count, strict=True)])
-            with torch.no_grad():
-                scores = self.documents.scores(queries_BD[query : query + 1].detach(), rows[None])[0].cpu().numpy()
-            starts = np.concatenate([[0], count.cumsum()[:-1]])
-            return np.array([rows[s + np.argmax(scores[s : s + c])] for s, c in zip(starts, count, strict=True)], dtype=np.int64)
+            ends = np.cumsum(sizes_B)[:-1]
+            if count.max(initial=1) == 1:
+                return np.split(first, ends)
+            starts = np.cumsum(count) - count  # of each document's passages, among those of all
+            query_R = np.repeat(np.repeat(np.arange(len(sizes_B)), sizes_B), count)
+            rows_R = np.repeat(first, count) + spread(0, count)
+            scores_R = self._scores(queries_BD.detach(), query_R, rows_R)
+            order_R = np.lexsort((-scores_R, np.repeat(np.arange(len(count)), count)))  # by document, then best first
+            return np.split(rows_R[order_R[starts]], ends)
 
         return best
+
+    def _scores(self, queries_BD: torch.Tensor, query_R: Ints, rows_R: Ints) -> Floats:
+        """Scores of rows for the queries that they belong to, in the order of queries, [R]."""
+        lengths_B = np.bincount(query_R, minlength=len(queries_BD))
+        rows_BL = np.full((len(queries_BD), int(lengths_B.max())), -1, dtype=np.int64)
+        place_R = spread(0, lengths_B)
+        rows_BL[query_R, place_R] = rows_R
+        step = max(1, ROWS // rows_BL.shape[1])
+        with torch.no_grad():
+            parts = [self.documents.scores(queries_BD[q : q + step], rows_BL[q : q + step]) for q in range(0, len(rows_BL), step)]
+        found: Floats = torch.cat(parts).cpu().numpy()[query_R, place_R]
+        return found
 
 
 def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Corpus:
@@ -78,13 +92,12 @@ def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints
 
 def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK: Ints, params: QuerySide) -> torch.Tensor:
     """The loss of one batch of lists; `grades_BK` are those of known positives (0: fewer than K), for the ideal DCG."""
-    device = queries_BD.device
     scores_BL = corpus.documents.scores(queries_BD, lists.rows) / params.temperature
     grades_BL, valid_BL = torch.from_numpy(lists.grades), torch.from_numpy(lists.valid)
     if params.loss == "ranknet":
         return pairwise(scores_BL, grades_BL, valid_BL)
     cut = params.depth if params.cut is None else params.cut
-    gains_L = gains(scores_BL.shape[1], params.metric, cut, device)
+    gains_L = gains(scores_BL.shape[1], params.metric, cut)
     ideal_B = ideal(torch.from_numpy(grades_BK), cut) if params.metric == "ndcg" else None
     return pairwise(scores_BL, grades_BL, valid_BL, gains_L, ideal_B)
 
@@ -104,8 +117,8 @@ def make_step(
 ) -> Callable[[int], Figures]:
     """The function that leaves the gradients of step n in the tower (and in the centroids, if they are trained).
 
-    `plotted` says which steps' metrics are kept; only at those are lists that are not retrieved compared with a full search. In a `gang`,
-    a rank encodes its share of the queries, and leaves its share of the gradients.
+    `plotted` says which steps' metrics are kept: at those, lists are measured, and compared with a full search if they are not retrieved.
+    In a `gang`, a rank encodes its share of the queries, and leaves its share of the gradients.
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
     batch_tokens = params.batch_tokens or best_training_tokens([tower], device, dtype, gang)
@@ -153,15 +166,15 @@ def make_step(
         def loss(queries_BD: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
             best_rows = corpus.best_rows(queries_BD)
             found = corpus.found(queries_BD) if kind == "retrieved" or plotted(step) else None
-            metrics = {} if found is None else measured(found, corpus.owners, positives)
             if kind == "retrieved":
                 assert found is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))
                 lists = completed(found, corpus.owners, positives, known, best_rows, params.handling, rng, labels)
             else:
                 lists = unranked(positives, known, fresh, best_rows, labels)
-            if found is not None:
-                metrics["overlap"] = overlap(lists, found, corpus.owners, known)
+            metrics: Metrics = {}
+            if found is not None and plotted(step):
+                metrics = measured(found, corpus.owners, positives) | {"overlap": overlap(lists, found, corpus.owners, known)}
             return list_loss(queries_BD, lists, corpus, grades_BK, params), metrics
 
         key = params.seed, 3, step

@@ -5,14 +5,16 @@ tasks.core.training.gradient_cache, vectors come first, then the loss and its gr
 pass, encoding the chunk again if its graph was not kept. The MLM loss needs only the chunk itself.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from tasks.core.stage.devices import best_batch_tokens, moved
+from tasks.core.stage.devices import arranged, best_batch_tokens, moved, sent
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 DROPOUT = 5  # stream of draws
+LOGITS = 2**28  # 1 GiB; of more, parts are computed again in the backward pass
 Encoded = tuple[torch.Tensor, torch.Tensor]  # hidden states [B, L, H], attention mask [B, L]
 
 
@@ -136,7 +139,7 @@ class Step:
         """The vectors of cut `number`."""
         spans = None
         if self.batch.spans is not None:
-            spans = span_means(hidden_BLH, torch.from_numpy(self.batch.spans[self.cuts[number]]).to(hidden_BLH.device))
+            spans = span_means(hidden_BLH, sent(self.batch.spans[self.cuts[number]], self.work.device))
         return Vectors(self.module.pool(hidden_BLH, mask_BL), spans)
 
     def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,13 +149,27 @@ class Step:
         rows = np.concatenate([np.full(int(self.batch.hidden[k].sum()), b) for b, k in picked])
         places = np.concatenate([np.flatnonzero(self.batch.hidden[k]) for _, k in picked])
         truth = np.concatenate([self.batch.clean[k][self.batch.hidden[k]] for _, k in picked])
-        truth_M = torch.from_numpy(truth).to(hidden_BLH.device)
-        hidden_MH = hidden_BLH[torch.from_numpy(rows).to(hidden_BLH.device), torch.from_numpy(places).to(hidden_BLH.device)]
-        with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
-            logits_MV = self.module.head(hidden_MH, self.module.embeddings()).float()
-        losses_M = masked_tokens(logits_MV, truth_M)
+        truth_M = sent(truth, self.work.device)
+        hidden_MH = hidden_BLH[sent(rows, self.work.device), sent(places, self.work.device)]
+        losses_M, right = self.predicted(hidden_MH, truth_M)
         share = losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, self.masked_count)
-        return share, (logits_MV.detach().argmax(1) == truth_M).sum()
+        return share, right
+
+    def predicted(self, hidden_MH: torch.Tensor, truth_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of each token that is predicted, [M], and how many are found; at most LOGITS logits are in memory at a time."""
+
+        def part(hidden_MH: torch.Tensor, truth_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            assert self.module.head is not None
+            with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
+                logits_MV = self.module.head(hidden_MH, self.module.embeddings()).float()
+            return masked_tokens(logits_MV, truth_M), (logits_MV.detach().argmax(1) == truth_M).sum()
+
+        rows = max(1, LOGITS // len(self.module.embeddings()))
+        if len(truth_M) <= rows:
+            return part(hidden_MH, truth_M)
+        pairs = zip(torch.split(hidden_MH, rows), torch.split(truth_M, rows), strict=True)
+        losses, right = zip(*(checkpoint(part, *pair, use_reentrant=False) for pair in pairs), strict=True)
+        return torch.cat(losses), torch.stack(right).sum()
 
     def decode(self, number: int, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Cut `number`'s share of the decoder's loss: every token from the text's vector and what each position sees (RetroMAE, Eq. 9)."""
@@ -166,13 +183,12 @@ class Step:
         for place, text in enumerate(cut):
             size = len(self.batch.clean[text])
             visible_BLL[place, :size, :size], told_BL[place, :size] = self.batch.visible[text], self.batch.told[text]
-        ids_BL = padded([self.batch.clean[text] for text in cut], self.work.pad)[0].to(self.work.device)
-        told = tuple(torch.from_numpy(places).to(self.work.device) for places in told_BL.nonzero())
+        ids_BL = moved(padded([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
+        told = tuple(sent(places, self.work.device) for places in told_BL.nonzero())
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
             asking_BLH, context_BLH = streams(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
-            decoded_BLH = module.decoder(asking_BLH, context_BLH, torch.from_numpy(visible_BLL).to(self.work.device))
-            logits_MV = module.head(decoded_BLH[told], module.embeddings()).float()
-        losses_M = masked_tokens(logits_MV, ids_BL[told])
+            decoded_BLH = module.decoder(asking_BLH, context_BLH, sent(visible_BLL, self.work.device))
+        losses_M, _ = self.predicted(decoded_BLH[told], ids_BL[told])
         count = sum(int(one.sum()) for one in self.batch.told)
         return losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, count)
 
@@ -186,12 +202,9 @@ class Step:
         return Vectors(text_NH, self._joined(spans, (total, self.batch.spans.shape[1], width)))
 
     def _joined(self, parts: dict[int, torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:
-        whole = torch.empty(shape, device=self.work.device)
-        for number, part in parts.items():
-            whole[torch.from_numpy(self.cuts[number]).to(self.work.device)] = part
-        if self.work.gang is not None:
-            self.work.gang.fill(whole.view(shape[0], -1), [[self.cuts[number] for number in share] for share in self.shares])
-        return whole
+        own_MD = torch.cat([torch.empty(0, math.prod(shape[1:]), device=self.work.device), *(part.flatten(1) for part in parts.values())])
+        places = [[self.cuts[number] for number in share] for share in self.shares]
+        return (arranged(own_MD, places[0]) if self.work.gang is None else self.work.gang.joined(own_MD, places)).view(shape)
 
     def contrast(self, kept: set[int]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
         """All vectors of the step as leaves that hold the contrastive loss's gradient, the graphs of the kept cuts, and figures."""
@@ -213,7 +226,7 @@ class Step:
 
     def through(self, number: int, encoded: Encoded, leaves: Vectors) -> torch.Tensor:
         """A scalar whose gradient is the contrastive loss's through cut `number`."""
-        cut = torch.from_numpy(self.cuts[number]).to(self.work.device)
+        cut = sent(self.cuts[number], self.work.device)
         pairs = zip(self.vectors(number, *encoded).tensors(), leaves.tensors(), strict=True)
         return torch.stack([(vectors * leaf.grad[cut]).sum() for vectors, leaf in pairs if leaf.grad is not None]).sum()
 

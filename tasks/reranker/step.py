@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.cross_encoder import CrossEncoder
+from tasks.core.stage.devices import moved
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.mapped import Texts
 from tasks.core.training.figures import Figures
@@ -35,7 +36,8 @@ def make_step(
 
     def backward(step: int) -> Figures:
         drawn = draw_groups(groups, params, step)
-        total, first = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
+        device = encoder.device
+        total, first = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
         starts = range(0, len(drawn), at_once)
         own = range(len(starts)) if gang is None else gang.dealt([min(at_once, len(drawn) - start) for start in starts])[gang.rank]
         for start in (starts[number] for number in own):
@@ -44,14 +46,15 @@ def make_step(
             torch.manual_seed(draw_seed(params.seed, 3, step, start))
             tensors = encoder.tokenizer(
                 *map(list, zip(*pairs, strict=True)), truncation=True, max_length=encoder.max_length, padding=True, return_tensors="pt"
-            ).to(encoder.device)
-            with torch.autocast(encoder.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+            )
+            tensors = {name: moved(tensor, device) for name, tensor in tensors.items()}
+            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
                 logits_BG = encoder.logits(tensors).float().view(len(part), width)
-            target_B = torch.zeros(len(part), dtype=torch.int64, device=logits_BG.device)
+            target_B = torch.zeros(len(part), dtype=torch.int64, device=device)
             loss = F.cross_entropy(logits_BG, target_B, reduction="sum") / len(drawn)
             torch.autograd.backward(loss)
-            total = total.to(loss.device) + loss.detach()
-            first = first.to(loss.device) + (logits_BG.argmax(1) == 0).sum()
+            total = total + loss.detach()
+            first = first + (logits_BG.argmax(1) == 0).sum()
         if gang is not None:
             total, first = gang.total({"loss": total, "first": first}).values()
         return {"loss": total, "accuracy": first.double() / len(drawn)}

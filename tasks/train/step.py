@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Towers
+from tasks.core.stage.devices import sent
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures
@@ -30,7 +31,7 @@ def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor
     if held_UP.shape[1] == 1:
         return scores_BR
     row_UP = (held_UP.flatten().cumsum(0) - 1).clamp(min=0).view_as(held_UP)
-    return scores_BR[:, row_UP].masked_fill(~held_UP, -torch.inf).max(2).values
+    return scores_BR[:, row_UP].masked_fill(~held_UP, -torch.inf).amax(2)
 
 
 def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -47,17 +48,17 @@ def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generato
 def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, Figures]:
     """The round's loss over the scores of one batch's documents, and the fraction of queries whose positive scores highest."""
     device = scores_BU.device
-    scores_BS = scores_BU[:, torch.from_numpy(batch.slots).to(device)] / params.temperature
-    own_BS = torch.from_numpy(batch.own).to(device)
-    negative_BS = ~torch.from_numpy(batch.positive).to(device)
+    scores_BS = scores_BU[:, sent(batch.slots, device)] / params.temperature
+    own_BS = sent(batch.own, device)
+    negative_BS = ~sent(batch.positive, device)
     if not params.in_batch:
         negative_BS = negative_BS & own_BS
     if params.hardest:
         negative_BS = hardest(scores_BS, negative_BS)
-    weight_B = None if batch.weights is None else torch.from_numpy(batch.weights).to(device)
+    weight_B = None if batch.weights is None else sent(batch.weights, device)
     if params.distilled:
-        own_BH = torch.from_numpy(own_slots(batch.own)).to(device)
-        loss = distillation(scores_BS, negative_BS, own_BH, torch.from_numpy(batch.scores).to(device), params, weight_B)
+        own_BH = sent(own_slots(batch.own), device)
+        loss = distillation(scores_BS, negative_BS, own_BH, sent(batch.scores, device), params, weight_B)
     elif params.loss == "nll":
         loss = nll(scores_BS, negative_BS, weight_B)
     elif params.loss == "hinge":
@@ -90,8 +91,9 @@ def distillation(
 
     `own_BH` are the slots of a query's own hard negatives, in order.
     """
-    group_BG = torch.cat([scores_BS.diagonal().unsqueeze(1), scores_BS.gather(1, own_BH)], dim=1)
-    allowed_BG = F.pad(negative_BS.gather(1, own_BH), (1, 0), value=True)
+    rows_B1 = torch.arange(len(own_BH), device=own_BH.device).unsqueeze(1)
+    group_BG = torch.cat([scores_BS.diagonal().unsqueeze(1), scores_BS[rows_B1, own_BH]], dim=1)
+    allowed_BG = F.pad(negative_BS[rows_B1, own_BH], (1, 0), value=True)
     valid_BG = allowed_BG & torch.isfinite(teacher_BG)
     teacher_BG = teacher_BG.nan_to_num() / params.teacher_temperature
     loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG, weight_B)
@@ -129,7 +131,7 @@ def make_step(
         sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, Figures]:
-            return batch_loss(best_passage(queries_BD @ documents_RD.T, torch.from_numpy(held_UP).to(device)), masked, params)
+            return batch_loss(best_passage(queries_BD @ documents_RD.T, sent(held_UP, device)), masked, params)
 
         return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step), gang)
 

@@ -19,8 +19,8 @@ def ones(*known: np.ndarray) -> list[np.ndarray]:
     return [np.ones(len(documents), dtype=np.float32) for documents in known]
 
 
-def itself(_: int, documents: np.ndarray) -> np.ndarray:
-    return documents
+def itself(wanted: list[np.ndarray]) -> list[np.ndarray]:
+    return wanted
 
 
 def complete(found: list[int], positives: list[int], missing: str, seed: int = 0) -> list[tuple[int, bool]]:
@@ -60,7 +60,9 @@ def test_lists_shorter_than_requested() -> None:
 def test_passages_are_judged_by_their_document() -> None:
     owners = np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)
     known, rng = [ints(1)], np.random.default_rng(0)
-    lists = completed(ints(5, 1)[None], owners, known, known, lambda _, documents: documents * 2 + 1, "drhard", rng, ones(*known))
+    lists = completed(
+        ints(5, 1)[None], owners, known, known, lambda wanted: [documents * 2 + 1 for documents in wanted], "drhard", rng, ones(*known)
+    )
     assert lists.rows.tolist() == [[5, 1, 3]] and lists.positive.tolist() == [[False, False, True]]
 
 

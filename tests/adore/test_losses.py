@@ -69,7 +69,7 @@ def ours(case: Case, metric: str | None, cut: int) -> tuple[torch.Tensor, torch.
         scores_BL[b, : len(row)], valid_BL[b, : len(row)] = torch.tensor(row), True
         grades_BL[b, : len(row)] = torch.tensor(marks)
     scores_BL.requires_grad_()
-    gains_L = gains(length, metric, cut, CPU) if metric else None
+    gains_L = gains(length, metric, cut) if metric else None
     most = max(map(len, known))
     grades_BK = torch.tensor([[*grades, *[0] * (most - len(grades))] for grades in known])
     ideal_B = ideal(grades_BK, cut) if metric == "ndcg" else None

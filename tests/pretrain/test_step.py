@@ -20,6 +20,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.text.chunks import Chunks, open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.training.figures import read
+from tasks.pretrain import step as step_module
 from tasks.pretrain.batches import Batch, draw_batch, steps_of, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
@@ -146,7 +147,7 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("values", CASES, ids=str)
 def test_a_step_leaves_the_gradients_of_the_plain_sums(
-    values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path
+    values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = pretrain(**{"batch_texts": 12, **values})
     module = module_of(params, tiny_encoder)
@@ -154,7 +155,9 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
     wanted.backward()
     plain = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
     rows = usable_rows(chunks, params, "")
-    for graph_tokens in (0, 300, 10**6):  # every cut encoded twice, some, none
+    # every cut encoded twice, some, none; and few logits at a time
+    for graph_tokens, logits in ((0, 2**28), (300, 2**28), (10**6, 2**28), (10**6, 100_000)):
+        monkeypatch.setattr(step_module, "LOGITS", logits)
         module.zero_grad()
         work = Work(torch.device("cpu"), torch.float32, graph_tokens, chunks.tokens.pad)
         step = Step(module, draw_batch(chunks, rows, vocabulary, params, 3), params, work, (1,))

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from tasks.core.models.folder import refuse_adapters
 from tasks.core.models.masks import attention_mask
-from tasks.core.stage.devices import best_batch_tokens, place
+from tasks.core.stage.devices import best_batch_tokens, moved, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.text.tokenizer import drop_code, load_tokenizer, longest_text
@@ -48,8 +48,10 @@ class CrossEncoder:
         with torch.inference_mode():
             for batch in cut_by_budget(np.array([len(ids) for ids in encoded["input_ids"]]), self.batch_tokens):
                 rows = {name: [values[n] for n in batch] for name, values in encoded.items()}
-                tensors = self.tokenizer.pad(rows, return_tensors="pt").to(self.device)
-                found[batch] = self.logits(tensors)[:, 0].float().cpu().numpy()
+                tensors = self.tokenizer.pad(rows, return_tensors="pt")
+                found[batch] = (
+                    self.logits({name: moved(tensor, self.device) for name, tensor in tensors.items()})[:, 0].float().cpu().numpy()
+                )
         if not np.isfinite(found).all():
             raise UserError("the reranker returns NaN or infinity for a pair; choose another model or set precision: fp32")
         return found

@@ -6,6 +6,7 @@ Q queries, R rows (a row is a passage of a document), D width, K rows kept.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,16 +20,17 @@ from tasks.core.stage.devices import compute_dtype
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
+Vectors = TypeVar("Vectors")  # a block's
 ROWS = 4096  # of a CPU's block, whatever shards it is read from: for every further shape oneDNN compiles and keeps another product
 
 
 @dataclass(frozen=True)
-class Reread:
+class Reread(Generic[Vectors]):
     """Blocks that may be passed over more than once: `read` begins from the first."""
 
-    read: Callable[[], Iterator[tuple[int, Block | torch.Tensor]]]
+    read: Callable[[], Iterator[tuple[int, Vectors]]]
 
-    def __iter__(self) -> Iterator[tuple[int, Block | torch.Tensor]]:
+    def __iter__(self) -> Iterator[tuple[int, Vectors]]:
         return self.read()
 
 

@@ -2,11 +2,12 @@
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
@@ -160,6 +161,19 @@ def has_flash_attention(device: torch.device) -> bool:
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A CPU's tensor on `device`. The program does not wait for a GPU that still computes, as it would for ordinary memory."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def sent(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """An array as a tensor on `device`, as `moved` has it."""
+    return moved(torch.from_numpy(array), device)
+
+
+def arranged(vectors_MD: torch.Tensor, places: Sequence[npt.NDArray[np.int64]]) -> torch.Tensor:
+    """Vectors [M, D] in the order of their `places` (0 to M - 1, in parts). They are read in that order: a GPU under deterministic
+    algorithms would be waited for where they are written in it.
+    """
+    order = np.argsort(np.concatenate([np.empty(0, dtype=np.int64), *places]))
+    return vectors_MD[sent(order, vectors_MD.device)]
 
 
 class Coming:

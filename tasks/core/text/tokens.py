@@ -100,3 +100,17 @@ def cut_by_budget(lengths: Ints, budget: int) -> list[Ints]:
         batches.append(order[start : start + size])
         start += size
     return batches
+
+
+def cut_evenly(lengths: Ints, budget: int, least: int) -> list[Ints]:
+    """Positions 0..R-1 as the fewest batches of about equally many tokens: each has at most `budget`, without padding, and there are at
+    least `least`, as far as there are rows.
+
+    A row longer than the budget is a batch of its own. A pure function of its arguments.
+    """
+    if not len(lengths):
+        return []
+    room = max(1, budget - int(lengths.max()))  # the first batch exceeds the mean by less than a row
+    count = min(len(lengths), max(least, -(-int(lengths.sum()) // room)))
+    order = np.argsort(-lengths, kind="stable")
+    return [order[first::count] for first in range(count)]

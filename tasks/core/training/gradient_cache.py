@@ -5,19 +5,20 @@ texts without a graph, the loss and its gradient with respect to the vectors, th
 which the cached gradient flows. Exact: the second pass draws the same dropout as the first.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.devices import moved
+from tasks.core.stage.devices import arranged, moved, sent
 from tasks.core.stage.draws import draw_seed
-from tasks.core.tables.ids import Ints
-from tasks.core.text.tokens import Tokens, cut_by_budget
+from tasks.core.tables.ids import Ints, spread
+from tasks.core.text.tokens import Tokens, cut_by_budget, cut_evenly
 from tasks.core.training.figures import Figures
 from tasks.core.training.unpadded import Unpadded
 
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 Loss = Callable[..., tuple[torch.Tensor, Figures]]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Texts that are encoded together: which of each side, all of one tower; and their tokens, padding included."""
+
+    tower: Encoder
+    parts: tuple[tuple[int, Ints], ...]
+    size: int
 
 
 @dataclass(frozen=True)
@@ -48,59 +58,94 @@ def cached_backward(
 ) -> Figures:
     """Accumulate the gradients of `loss(*vectors)` in the towers; returns the loss's value and metrics.
 
-    `loss` gets one float32 [N, D] per side. Chunks are cut from length-sorted texts so that none is larger than
-    `batch_tokens`, padding included; dropout of a chunk is drawn from `key` and the chunk's number. The graphs of the last
-    chunks, `graph_tokens` in all, are kept: those are encoded once instead of twice, and the result is the same.
+    `loss` gets one float32 [N, D] per side. No chunk (see `cut`) is larger than `batch_tokens`, padding included; dropout of a chunk is
+    drawn from `key` and the chunk's number. The graphs of the last chunks, `graph_tokens` in all, are kept: those are encoded once
+    instead of twice, and the result is the same.
 
     In a `gang`, each rank encodes its share of the same chunks, all ranks compute the loss of all vectors, and what each leaves is its
     share of the gradients, whose sum is the whole; those of the loss's own weights are the first rank's.
     """
     inputs = [side.tower.transformer.get_input_embeddings() for side in sides] if device.type == "cpu" else []
     words = [each for each in inputs if isinstance(each, nn.Embedding)]
-    chunks = [(s, side, rows) for s, side in enumerate(sides) for rows in cut_by_budget(_lengths(side), batch_tokens)]
-    sizes = [len(rows) * int(_lengths(side)[rows].max()) for _, side, rows in chunks]
-    work = [list(range(len(chunks)))] if gang is None else gang.dealt(sizes)
-    own = work[0 if gang is None else gang.rank]
     unpadded = {tower: Unpadded.of(tower, device, dtype) for tower in {side.tower for side in sides}}
-    kept = {number for place, number in enumerate(own) if sum(sizes[later] for later in own[place:]) <= graph_tokens}
+    together = {tower for tower, fast in unpadded.items() if fast is not None}
+    chunks = cut(sides, together, batch_tokens, 1 if gang is None else gang.size)
+    work = [list(range(len(chunks)))] if gang is None else gang.dealt([chunk.size for chunk in chunks])
+    own = work[0 if gang is None else gang.rank]
+    kept = {number for place, number in enumerate(own) if sum(chunks[later].size for later in own[place:]) <= graph_tokens}
 
     def forward(number: int) -> torch.Tensor:
-        _, side, rows = chunks[number]
+        chunk = chunks[number]
         torch.manual_seed(draw_seed(*key, number))
-        if (fast := unpadded[side.tower]) is not None:
-            return fast.vectors(side.tokens, side.rows[rows])
-        ids_BL, mask_BL = side.tokens.padded(side.rows[rows])
+        texts = [(sides[s].tokens, sides[s].rows[rows]) for s, rows in chunk.parts]
+        if (fast := unpadded[chunk.tower]) is not None:
+            return fast.vectors(texts)
+        ((tokens, rows),) = texts
+        ids_BL, mask_BL = tokens.padded(rows)
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(words):
-            vectors_BD: torch.Tensor = side.tower(moved(ids_BL, device), moved(mask_BL, device), side.tokens.prompt)
+            vectors_BD: torch.Tensor = chunk.tower(moved(ids_BL, device), moved(mask_BL, device), tokens.prompt)
         return vectors_BD
 
     graphs: dict[int, torch.Tensor] = {}
-    vectors = [torch.empty(len(side.rows), side.tower.width, device=device) for side in sides]
+    found: list[list[torch.Tensor]] = [[torch.empty(0, side.tower.width, device=device)] for side in sides]  # of our own chunks
     for number in own:
-        s, _, rows = chunks[number]
         with torch.set_grad_enabled(number in kept):
             encoded = forward(number)
         if number in kept:
             graphs[number] = encoded
-        vectors[s][moved(torch.from_numpy(rows), device)] = encoded.detach()
-    if gang is not None:
-        for s, vectors_ND in enumerate(vectors):
-            gang.fill(vectors_ND, [[chunks[number][2] for number in numbers if chunks[number][0] == s] for numbers in work])
-    leaves = [v.requires_grad_() for v in vectors]
+        parts = chunks[number].parts
+        for (s, _), vectors_BD in zip(parts, torch.split(encoded.detach(), [len(rows) for _, rows in parts]), strict=True):
+            found[s].append(vectors_BD)
+    places = [[[rows for number in numbers for t, rows in chunks[number].parts if t == s] for numbers in work] for s in range(len(sides))]
+    leaves = [
+        (arranged(torch.cat(ours), of[0]) if gang is None else gang.joined(torch.cat(ours), of)).requires_grad_()
+        for ours, of in zip(found, places, strict=True)
+    ]
     value, metrics = loss(*leaves)
     backward_to(leaves, value, gang)
+    gradients = [_parts_of(leaf.grad, of[0 if gang is None else gang.rank]) for leaf, of in zip(leaves, places, strict=True)]
     for number in reversed(own):  # the kept graphs first, to free them
-        s, _, rows = chunks[number]
-        gradient = leaves[s].grad
-        assert gradient is not None, "the loss does not depend on a side"
+        chunk = chunks[number]
+        gradient = torch.cat([gradients[s].pop() for s, _ in chunk.parts])
         encoded = graphs.pop(number) if number in kept else forward(number)
-        torch.autograd.backward(encoded, gradient[moved(torch.from_numpy(rows), device)])
+        torch.autograd.backward(encoded, gradient)
         for word_VH in (each.weight for each in words):  # dense from the first chunk on, so that later ones are added in place
             if word_VH.grad is not None and word_VH.grad.is_sparse:
                 word_VH.grad = word_VH.grad.to_dense()
-        if (fast := unpadded[chunks[number][1].tower]) is not None:
+        if (fast := unpadded[chunk.tower]) is not None:
             fast.give_back()
     return {"loss": value.detach(), **metrics}
+
+
+def cut(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:
+    """The texts of all sides in chunks, each of one side, of texts of similar length.
+
+    Those of towers in `together`, which compute without padding, are chunks of all sides of a tower, so that there are few; of about the
+    same size, and enough that each of `ranks` has one.
+    """
+    chunks: list[Chunk] = []
+    for s, side in enumerate(sides):
+        if side.tower not in together:
+            chunks += [
+                Chunk(side.tower, ((s, rows),), len(rows) * int(_lengths(side)[rows].max()))
+                for rows in cut_by_budget(_lengths(side), batch_tokens)
+            ]
+        elif all(side.tower is not before.tower for before in sides[:s]):
+            own = [number for number, other in enumerate(sides) if other.tower is side.tower]
+            lengths = [_lengths(sides[number]) for number in own]
+            sizes, lengths_N = np.array([*map(len, lengths)]), np.concatenate(lengths)
+            side_N, row_N = np.repeat(own, sizes), spread(0, sizes)
+            for members in cut_evenly(lengths_N, batch_tokens, ranks):
+                parts = ((number, row_N[members[side_N[members] == number]]) for number in own)
+                chunks.append(Chunk(side.tower, tuple(part for part in parts if len(part[1])), int(lengths_N[members].sum())))
+    return chunks
+
+
+def _parts_of(gradient_ND: torch.Tensor | None, rows: Sequence[Ints]) -> list[torch.Tensor]:
+    """The gradients of some rows, in parts."""
+    assert gradient_ND is not None, "the loss does not depend on a side"
+    order = np.concatenate([np.empty(0, dtype=np.int64), *rows])
+    return list(torch.split(gradient_ND[sent(order, gradient_ND.device)], [*map(len, rows)]))
 
 
 def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang | None") -> None:

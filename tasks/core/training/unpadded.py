@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.unpadded_rows import first_position, placed
-from tasks.core.stage.devices import activations, best_batch_tokens, has_flash_attention, moved
+from tasks.core.stage.devices import activations, best_batch_tokens, has_flash_attention, moved, sent
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
 
@@ -58,10 +58,12 @@ class Unpadded:
         """None where `can_be_unpadded` says no."""
         return cls(tower, dtype) if can_be_unpadded(tower, device, dtype) else None
 
-    def vectors(self, tokens: Tokens, rows: Ints) -> torch.Tensor:
-        """Vectors float32 [B, D] of `rows`, with a graph where gradients are enabled. Dropout is drawn from the device's generator."""
-        lengths_B = tokens.offsets[rows + 1] - tokens.offsets[rows]
-        hidden_TH, ends_E = self.hidden(placed(tokens, rows, lengths_B, self.first), lengths_B)
+    def vectors(self, texts: Sequence[tuple[Tokens, Ints]]) -> torch.Tensor:
+        """Vectors float32 [B, D] of rows of tokens, with a graph where gradients are enabled. The device's generator draws dropout."""
+        lengths = [tokens.offsets[rows + 1] - tokens.offsets[rows] for tokens, rows in texts]
+        parts = [placed(tokens, rows, each_B, self.first) for (tokens, rows), each_B in zip(texts, lengths, strict=True)]
+        ids_T, positions_T = map(torch.cat, zip(*parts, strict=True))
+        hidden_TH, ends_E = self.hidden((ids_T, positions_T), np.concatenate(lengths))
         if self.tower.shape.pooling == "cls":
             return self.tower.finish(hidden_TH[ends_E[:-1]])
         # unsafe: without reading the lengths back to check them
@@ -72,10 +74,11 @@ class Unpadded:
         lengths_B = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         positions_T = torch.from_numpy(spread(self.first, lengths_B))
         hidden_TH, _ = self.hidden((torch.from_numpy(np.concatenate(rows)), positions_T), lengths_B)
-        longest, width = int(lengths_B.max()), hidden_TH.shape[1]
-        place_T = np.flatnonzero(np.arange(longest) < lengths_B[:, None])
-        empty_NH = hidden_TH.new_zeros(len(rows) * longest, width)
-        return empty_NH.index_copy(0, moved(torch.from_numpy(place_T), hidden_TH.device), hidden_TH).view(len(rows), longest, width)
+        mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
+        source_N = np.where(mask_BL.ravel(), mask_BL.cumsum() - 1, len(hidden_TH))
+        given = (sent(places, hidden_TH.device) for places in (source_N, np.flatnonzero(mask_BL)))
+        padded_NH: torch.Tensor = _Padded.apply(hidden_TH, *given)  # type: ignore[no-untyped-call]
+        return padded_NH.view(*mask_BL.shape, -1)
 
     def hidden(self, placed_T: tuple[torch.Tensor, torch.Tensor], lengths_B: Ints) -> tuple[torch.Tensor, torch.Tensor]:
         """Last hidden states float32 [T, H] of token and position ids, and where rows begin and the last one ends, int64 [B + 1]."""
@@ -84,11 +87,12 @@ class Unpadded:
         heads, training = config.num_attention_heads, transformer.training
         drop, attention_drop = (share * training for share in (config.hidden_dropout_prob, config.attention_probs_dropout_prob))
         total, lengths = int(lengths_B.sum()), [*lengths_B.tolist()]
+        longest = max(lengths)
         if spare := rounded(total) - total:
             placed_T = F.pad(placed_T[0], (0, spare)), F.pad(placed_T[1], (0, spare), value=self.first)
-            lengths.append(spare)  # a row that nothing reads
+            lengths += [longest] * (spare // longest) + [spare % longest] * (spare % longest > 0)  # rows that nothing reads
         ends_E = moved(torch.tensor([0, *lengths]).cumsum(0), device)
-        ends, longest = ends_E.int(), max(lengths)
+        ends = ends_E.int()
         ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed_T)
         x_TH = transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
         for layer, copies in self.layers:
@@ -119,6 +123,23 @@ class Unpadded:
         for _, copies in self.layers:
             for copy in copies.tensors():
                 copy.grad = None
+
+
+class _Padded(torch.autograd.Function):
+    """Rows of `hidden_TH` at places [T] of N, zeros at the others; `source_N` is where each comes from, T for zeros.
+
+    torch's own ways to write by index, forward or backward, read the index back under deterministic algorithms.
+    """
+
+    @staticmethod
+    def forward(context: Any, hidden_TH: torch.Tensor, source_N: torch.Tensor, place_T: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(place_T)
+        return torch.cat([hidden_TH, hidden_TH.new_zeros(1, hidden_TH.shape[1])])[source_N]
+
+    @staticmethod
+    def backward(context: Any, gradient_NH: torch.Tensor) -> Any:
+        (place_T,) = context.saved_tensors
+        return gradient_NH[place_T], None, None
 
 
 def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype: torch.dtype, gang: "Gang | None" = None) -> int:

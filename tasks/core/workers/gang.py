@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import distributed as dist
 from torch import nn
 
+from tasks.core.stage.devices import arranged
 from tasks.core.stage.draws import Ints
 from tasks.core.stage.errors import UserError, memory_fault
 
 BUCKET = 1 << 24  # numbers of gradients that are exchanged at a time: 64 MiB, three times, beside the gradients themselves
 PATIENCE = timedelta(hours=1)  # for ranks that wait while the first one validates or writes; a lost rank is noticed at once
-NONE = np.empty(0, dtype=np.int64)
 Value = TypeVar("Value")
 
 
@@ -30,11 +29,11 @@ class PeerLost(Exception):
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """Errors of torch.distributed as PeerLost. A full GPU is none of those."""
+    """Errors of torch.distributed as PeerLost. A full GPU is none of those, nor is an operation that failed on it before."""
     try:
         yield
     except RuntimeError as error:
-        if memory_fault(error):
+        if memory_fault(error) or isinstance(error, torch.AcceleratorError):
             raise
         raise PeerLost(str(error)) from error
 
@@ -112,13 +111,13 @@ class Gang:
         """Which pieces of work, of these sizes, each rank computes."""
         return dealt(sizes, self.size)
 
-    def fill(self, vectors_ND: torch.Tensor, rows: Sequence[Sequence[Ints]]) -> None:
-        """Rows rows[r] (in parts) of `vectors_ND` as rank r has them, on every rank; no row is in two parts."""
-        places = [torch.from_numpy(np.concatenate([NONE, *parts])).to(vectors_ND.device) for parts in rows]
-        packed_MD = vectors_ND.new_zeros(max(map(len, places)), vectors_ND.shape[1])
-        packed_MD[: len(places[self.rank])] = vectors_ND[places[self.rank]]
-        for place, found_MD in zip(places, self.all(packed_MD), strict=True):
-            vectors_ND[place] = found_MD[: len(place)]
+    def joined(self, own_MD: torch.Tensor, places: Sequence[Sequence[Ints]]) -> torch.Tensor:
+        """The vectors [N, D] of all ranks: those of rank r, `own_MD` on it, are at places[r] (in parts). Every place is in one part."""
+        counts = [sum(map(len, parts)) for parts in places]
+        packed_MD = own_MD.new_zeros(max(counts), own_MD.shape[1])
+        packed_MD[: len(own_MD)] = own_MD
+        found = [found_MD[:count] for found_MD, count in zip(self.all(packed_MD), counts, strict=True)]
+        return arranged(torch.cat(found), [part for parts in places for part in parts])
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each gradient by the sum of all ranks', in the order of ranks. One that no rank has stays None.
@@ -132,10 +131,8 @@ class Gang:
             part = -(-sum(sizes) // self.size)
             flat = bucket[0].new_zeros(part * self.size)
             views = torch.split(flat[: sum(sizes)], sizes)
-            for parameter, view in zip(bucket, views, strict=True):
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                view.copy_(parameter.grad.reshape(-1))
+            shaped = [view.view_as(parameter) for parameter, view in zip(bucket, views, strict=True)]
+            torch._foreach_copy_(shaped, [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket])
             parts_RP = flat.new_empty(self.size, part)
             with exchange():
                 dist.all_to_all_single(parts_RP.view(-1), flat)
@@ -144,9 +141,9 @@ class Gang:
                 total_P = total_P + parts_RP[rank]
             with exchange():
                 dist.all_gather(list(torch.split(flat, part)), total_P)
-            for parameter, view in zip(bucket, views, strict=True):
-                assert parameter.grad is not None
-                parameter.grad.copy_(view.view_as(parameter))
+            for parameter in bucket:
+                parameter.grad = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
+            torch._foreach_copy_([parameter.grad for parameter in bucket if parameter.grad is not None], shaped)
 
     def check_same(self, digest: str, what: str) -> None:
         """UserError if the ranks do not have the same `digest` of what all must have, as under mixed hardware."""

@@ -12,7 +12,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS, StoredIds, ordinals
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.tokens import Tokens, cut_by_budget, open_tokens
+from tasks.core.text.tokens import Tokens, cut_by_budget, cut_evenly, open_tokens
 
 
 def folder(path: Path, rows: list[list[int]], owners: list[int] | None = None) -> Path:
@@ -86,7 +86,7 @@ def test_incomplete_folder_is_refused_in_one_line(tmp_path: Path, harm: Callable
 def test_no_row_at_all(tmp_path: Path) -> None:
     tokens = open_tokens(folder(tmp_path / "t", []))
     assert len(tokens) == 0 and tokens.ids().to_pylist() == [] and tokens.lengths.tolist() == []
-    assert cut_by_budget(tokens.lengths, 100) == []
+    assert cut_by_budget(tokens.lengths, 100) == cut_evenly(tokens.lengths, 100, 3) == []
 
 
 @pytest.mark.parametrize(("count", "budget", "longest"), [(1, 512, 64), (1000, 512, 64), (1000, 64, 64), (500, 30, 64), (77, 10**6, 512)])
@@ -100,6 +100,20 @@ def test_every_row_is_in_one_batch_within_the_budget(count: int, budget: int, lo
         assert lengths[batch].min() >= lengths[following].max()
         assert (len(batch) + 1) * lengths[batch].max() > budget  # none is cut short for nothing
     assert [batch.tolist() for batch in cut_by_budget(lengths.copy(), budget)] == [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("least", [1, 2, 5, 8])
+@pytest.mark.parametrize(("count", "budget", "longest"), [(1, 512, 64), (1000, 512, 64), (1000, 64, 64), (500, 30, 64), (77, 10**6, 512)])
+def test_batches_of_about_the_same_size(count: int, budget: int, longest: int, least: int) -> None:
+    lengths = np.random.default_rng(count).integers(1, longest + 1, size=count)
+    batches = cut_evenly(lengths, budget, least)
+    assert sorted(row for batch in batches for row in batch.tolist()) == list(range(count)) and all(map(len, batches))
+    sizes, most = [int(lengths[batch].sum()) for batch in batches], int(lengths.max())
+    assert all(size <= budget or len(batch) == 1 for size, batch in zip(sizes, batches, strict=True))
+    assert max(sizes) - min(sizes) <= most and max(map(len, batches)) - min(map(len, batches)) <= 1
+    assert len(batches) >= min(count, least)
+    if least == 1 and budget > 2 * most:
+        assert len(batches) <= 2 + lengths.sum() // (budget - most), "no more than are needed"
 
 
 @pytest.mark.parametrize("parts", [[], [["d5"]], [["d3", "none", "d3"], [], ["d699", "d0", ""]], [[f"d{n}" for n in range(699, -1, -7)]]])

@@ -48,11 +48,12 @@ def test_lamb_on_a_gpu_is_that_of_a_cpu() -> None:
         with fake_gpu() as gpu:
             torch.manual_seed(1)
             module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 2))
-            inputs = [torch.randn(4, 6) for _ in range(3)]
+            inputs = [torch.randn(4, 6).to(device) for _ in range(3)]
             module.to(device)
+            gpu.waited.clear()
             optimizer = make_optimizer("lamb", module, lr=0.1, weight_decay=0.01)
             for given in inputs:
-                module(given.to(device)).square().sum().backward()
+                module(given).square().sum().backward()
                 optimizer.step()
             assert not gpu.waited
             found.append([weight.detach().cpu() for weight in module.parameters()])

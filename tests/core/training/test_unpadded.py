@@ -17,9 +17,11 @@ from tasks.core.models.folder import Shape
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.text.tokens import Tokens
 from tasks.core.training import gradient_cache
-from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.training.gradient_cache import Side, cached_backward, cut
 from tasks.core.training.unpadded import Unpadded, best_training_tokens, can_be_unpadded, rounded
-from tests.fake_gpu import GPU, fake_gpu
+from tasks.core.workers.gang import Gang
+from tests.fake_gpu import GPU, FakeGpu, fake_gpu
+from tests.gangs import as_ranks
 
 CPU = torch.device("cpu")
 LENGTHS = [9, 4, 4, 1, 12, 7]
@@ -69,9 +71,9 @@ def test_vectors_and_gradients_are_those_with_padding(name: str, towers: Callabl
     with fake_gpu():
         tower.to(GPU)
         unpadded = Unpadded(tower, torch.float32)
-        found_BD = unpadded.vectors(tokens, rows)
+        found_BD = unpadded.vectors([(tokens, rows)])
         for _ in range(2):
-            (unpadded.vectors(tokens, rows) * draw.to(GPU)).sum().backward()
+            (unpadded.vectors([(tokens, rows[:2]), (tokens, rows[2:])]) * draw.to(GPU)).sum().backward()
             unpadded.give_back()
         found, vectors_BD = gradients(tower), found_BD.detach().cpu()
     assert torch.allclose(vectors_BD, expected_BD.detach(), atol=1e-5)
@@ -92,17 +94,19 @@ def test_hidden_states_are_those_with_padding(towers: Callable[[str], Encoder]) 
     assert torch.allclose(found_BLH, expected_BLH.detach(), atol=1e-5)
 
 
+def sides_of(tower: Encoder) -> list[Side]:
+    return [Side(tower, made_tokens(0), rows) for rows in (np.arange(len(LENGTHS)), np.arange(len(LENGTHS)))]
+
+
+def contrast(vectors_BD: torch.Tensor, again_BD: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    return torch.nn.functional.cross_entropy(5 * vectors_BD @ again_BD.T, torch.arange(len(vectors_BD), device=GPU)), {}
+
+
 def trained(tower: Encoder, graph_tokens: int, batch_tokens: int) -> tuple[float, Gradients]:
     """The loss and the gradients of a step in bfloat16 on the stand-in."""
-    tokens, rows = made_tokens(0), np.arange(len(LENGTHS))
-
-    def loss(vectors_BD: torch.Tensor, again_BD: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
-        return torch.nn.functional.cross_entropy(5 * vectors_BD @ again_BD.T, torch.arange(len(rows), device=GPU)), {}
-
     with fake_gpu():
         tower = copy.deepcopy(tower).to(GPU)
-        sides = [Side(tower, tokens, rows), Side(tower, tokens, rows)]
-        figures = cached_backward(sides, loss, batch_tokens, graph_tokens, GPU, torch.bfloat16, (1, 2))
+        figures = cached_backward(sides_of(tower), contrast, batch_tokens, graph_tokens, GPU, torch.bfloat16, (1, 2))
         return float(figures["loss"]), gradients(tower)
 
 
@@ -127,6 +131,37 @@ def test_a_second_pass_draws_the_same_dropout(towers: Callable[[str, float], Enc
     assert kept[0] == again[0]
     assert all((kept[1][name] == again[1][name]).all() for name in kept[1])
     assert trained(towers("mean", 0.0), 0, 16)[0] != again[0], "there was dropout"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_rank_has_a_chunk_and_their_gradients_are_those_of_one(ranks: int, towers: Callable[[str], Encoder]) -> None:
+    tower = towers("mean")
+    loss, wanted = trained(tower, 1000, 1000)
+
+    def rank(gang: Gang) -> tuple[float, Gradients]:
+        with FakeGpu():  # a mode is of one thread
+            own = copy.deepcopy(tower).to(GPU)
+            figures = cached_backward(sides_of(own), contrast, 1000, 1000, GPU, torch.bfloat16, (1, 2), gang)
+            assert own.transformer.encoder.layer[0].output.dense.weight.grad is not None, "it had a chunk"
+            gang.sum_gradients(own.parameters())
+            return float(figures["loss"]), gradients(own)
+
+    with fake_gpu():
+        for found, summed in as_ranks(ranks, rank):
+            assert found == pytest.approx(loss, rel=0.005)
+            assert summed.keys() == wanted.keys() and cosine(summed, wanted) > 0.999
+
+
+def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder]) -> None:
+    one, other = towers("mean"), towers("mean")
+    tokens, rows = made_tokens(0), np.arange(len(LENGTHS))
+    shared, apart = ([Side(one, tokens, rows), Side(tower, tokens, rows[1:])] for tower in (one, other))
+    (chunk,) = cut(shared, {one}, 1000, 1)
+    assert [s for s, _ in chunk.parts] == [0, 1] and chunk.size == sum(LENGTHS) + sum(LENGTHS[1:])
+    assert [sorted(own.tolist()) for _, own in chunk.parts] == [rows.tolist(), rows[:-1].tolist()], "rows of a side are counted along it"
+    assert [[s for s, _ in chunk.parts] for chunk in cut(apart, {one, other}, 1000, 1)] == [[0], [1]]
+    assert [[s for s, _ in chunk.parts] for chunk in cut(shared, {}, 1000, 1)] == [[0], [1]], "with padding"
+    assert len(cut(shared, {one}, 30, 1)) > 2 and len(cut(shared, {one}, 1000, 5)) == 5
 
 
 def test_sizes_repeat() -> None:
