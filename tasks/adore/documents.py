@@ -5,6 +5,7 @@ B queries, L positions of a list, R rows, D width, M sub-vectors of a product qu
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -56,12 +57,15 @@ class Exact:
         self.device, self.embeddings = device, embeddings
         self.resident: torch.Tensor | None = None  # [R, D], on a GPU
         self.halved: dict[int, Halved] = {}  # of the resident vectors
-        self.kept: list[tuple[int, Rounded]] = []  # a CPU's
         self.at_once = 1  # shards, on a GPU
+        self.scratch = scratch
         if device.type == "cuda":
             self._hold()
-        else:
-            self.kept = keep(even(embeddings.blocks(), ROWS), embeddings.take, compute_dtype(device, "bf16"), scratch)
+
+    @cached_property
+    def kept(self) -> list[tuple[int, Rounded]]:
+        """What a CPU searches."""
+        return keep(even(self.embeddings.blocks(), ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch)
 
     def _hold(self) -> None:
         """Move the vectors to the GPU, if they and what is made of them take at most half of its free memory."""
@@ -127,13 +131,13 @@ class Part(Embeddings):
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
         assert self.whole is not None
-        before = sum(self.whole.manifest.shards[: self.first])
+        before = int(self.whole.starts[self.first])
         for start, block in islice(self.whole.blocks(), self.first, self.first + len(self.manifest.shards)):
             yield start - before, block
 
     def take(self, rows: Ints) -> Floats:
         assert self.whole is not None
-        return self.whole.take(rows + sum(self.whole.manifest.shards[: self.first]))
+        return self.whole.take(rows + self.whole.starts[self.first])
 
 
 class Shared:

@@ -56,7 +56,9 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     exact = Exact(setting.embeddings, setting.device, scratch)
     for number, (factory, path) in enumerate(paths.items()):
         documents: Documents = (
-            exact if factory == FLAT else compressed_documents(open_index(path, threads=torch.get_num_threads()), exact, params, key)
+            exact
+            if factory == FLAT
+            else compressed_documents(open_index(path, threads=torch.get_num_threads()), lambda: exact, params, key, setting.device)
         )
         folder, curves = scratch / str(number), out / f"curves_{number}"
         folder.mkdir(exist_ok=True)

@@ -3,7 +3,9 @@
 import copy
 import shutil
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +116,7 @@ def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> 
     index = built_index(setting.embeddings, params, scratch / INDEX, key)
     if params.centroids:
         return Centroids(index, setting.device, key)
-    return compressed_documents(index, exact(setting, scratch), params, key)
+    return compressed_documents(index, partial(exact, setting, scratch), params, key, setting.device)
 
 
 def exact(setting: Setting, scratch: Path) -> Exact | Shared:
@@ -124,9 +126,9 @@ def exact(setting: Setting, scratch: Path) -> Exact | Shared:
     return Shared(setting.embeddings, setting.device, scratch, setting.gang)
 
 
-def compressed_documents(index: Any, vectors: Exact | Shared, params: QuerySide, key: str) -> Documents:
+def compressed_documents(index: Any, vectors: Callable[[], Exact | Shared], params: QuerySide, key: str, device: torch.device) -> Documents:
     """The document side of an index whose vectors are fixed."""
-    return Rescored(index, vectors) if params.scored == "exact" else Compressed(index, vectors.device, key)
+    return Rescored(index, vectors()) if params.scored == "exact" else Compressed(index, device, key)
 
 
 def centroid_lr(params: Adore, documents: Centroids) -> float:

@@ -202,7 +202,9 @@ class Step:
         return Vectors(text_NH, self._joined(spans, (total, self.batch.spans.shape[1], width)))
 
     def _joined(self, parts: dict[int, torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:
-        own_MD = torch.cat([torch.empty(0, math.prod(shape[1:]), device=self.work.device), *(part.flatten(1) for part in parts.values())])
+        own_MD = torch.cat(
+            [torch.empty(0, math.prod(shape[1:]), device=self.work.device), *(parts[number].flatten(1) for number in self.own)]
+        )
         places = [[self.cuts[number] for number in share] for share in self.shares]
         return (arranged(own_MD, places[0]) if self.work.gang is None else self.work.gang.joined(own_MD, places)).view(shape)
 

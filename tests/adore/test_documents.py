@@ -110,6 +110,8 @@ def test_exact_search_and_scores(
     at_once: int, embeddings: Embeddings, vectors: np.ndarray, queries: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ROWS", at_once)
+    exact = Exact(embeddings, CPU, tmp_path / "none")
+    exact.scores(torch.from_numpy(queries), np.zeros((len(queries), 1), dtype=np.int64))  # needs no copy, and no folder for one
     exact = Exact(embeddings, CPU, tmp_path)
     assert len(exact.kept) == -(-ROWS // at_once) and not list(tmp_path.iterdir()), "a file without a name"
     agree(exact, queries)

@@ -272,7 +272,10 @@ def test_scores_over_a_compressed_index_are_as_said(run: Callable[[str, str], Pa
     assert folder_digest(exact / "encoder") != folder_digest(decoded / "encoder")
     index, vectors = faiss.read_index(str(exact / "index" / "index.faiss")), Exact(open_embeddings(Path("embeddings")), CPU, Path())
     entries = read_yaml(Path("params.yaml"))["adore"]
-    kinds = {name: type(compressed_documents(index, vectors, validate(Adore, entries[name], name), name)) for name in ("exact", "decoded")}
+    kinds = {
+        name: type(compressed_documents(index, lambda: vectors, validate(Adore, entries[name], name), name, CPU))
+        for name in ("exact", "decoded")
+    }
     assert kinds == {"exact": Rescored, "decoded": Compressed}
 
 

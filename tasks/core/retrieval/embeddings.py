@@ -7,12 +7,14 @@ that a row is a passage of), ids.parquet (one id per document).
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
@@ -44,7 +46,7 @@ class Embeddings:
     folder: Path
     manifest: Manifest
     checked: set[int] = field(default_factory=set)  # shards whose digests have been verified
-    mapped: dict[int, Block] = field(default_factory=dict)  # shards that `take` has read from
+    mapped: dict[int, torch.Tensor] = field(default_factory=dict)  # shards that `take` has read from
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -68,17 +70,28 @@ class Embeddings:
 
     def take(self, rows: Ints) -> Floats:
         """The vectors of some rows [N], float32 [N, D]; errors are those of `blocks`."""
-        starts = np.cumsum([0, *self.manifest.shards])
-        shard_N = np.searchsorted(starts, rows, side="right") - 1
+        shard_N = np.searchsorted(self.starts, rows, side="right") - 1
         order_N = np.argsort(shard_N, kind="stable")
         edges = np.flatnonzero(np.diff(shard_N[order_N], prepend=-1, append=-1)).tolist() if len(rows) else []
         taken = np.empty((len(rows), self.manifest.width), dtype=np.float32)
         for begin, end in pairwise(edges):
             here_N, number = order_N[begin:end], int(shard_N[order_N[begin]])
             if number not in self.mapped:
-                self.mapped[number] = np.asarray(self._shard(number))
-            taken[here_N] = self.mapped[number][rows[here_N] - starts[number]]
+                self.mapped[number] = self._held(number)
+            taken[here_N] = self.mapped[number].numpy()[rows[here_N] - self.starts[number]]
         return taken
+
+    @cached_property
+    def starts(self) -> Ints:
+        """The first row of each shard, and the number of rows."""
+        return np.cumsum([0, *self.manifest.shards])
+
+    def _held(self, number: int) -> torch.Tensor:
+        """A shard that is mapped without a file that stays open, as numpy's is: a process may have only so many."""
+        block, path = self._shard(number), self.folder / shard_name(number)
+        size = path.stat().st_size
+        numbers = torch.from_file(str(path), size=size, dtype=torch.uint8)[size - block.nbytes :]
+        return numbers.view(torch.float16 if block.dtype == np.float16 else torch.float32).view(block.shape)
 
     def _shard(self, number: int) -> Block:
         path, shape = self.folder / shard_name(number), (self.manifest.shards[number], self.manifest.width)

@@ -5,6 +5,7 @@ that are scored are read from where they are stored.
 """
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,17 +40,26 @@ def keep(
     `take` gives the exact vectors of any rows, `dtype` is that of the products. The file is in `folder` and has no name, so it ends with
     the process. The first block stays in memory, for most of what a search scores is there.
     """
-    kept: list[tuple[int, Rounded]] = []
+    norms: list[tuple[int, torch.Tensor, torch.Tensor]] = []  # first row of each block, and its norms
+    head: Rounded | None = None
     with tempfile.TemporaryFile(dir=folder) as file:
         for first, block_RD in blocks:
-            rows, start = Rounded.of(block_RD, dtype, together=True), file.tell()
+            rows = Rounded.of(block_RD, dtype, together=True)
             file.write(rows.values_XD.view(torch.uint8).numpy().data)
-            file.flush()
-            numbers = np.memmap(file, np.uint8, mode="c", offset=start, shape=(len(block_RD), block_RD.shape[1] * dtype.itemsize))
-            values_XD = torch.from_numpy(numbers).view(dtype)  # never written, so no page is copied
-            if dtype == torch.float32:
-                rows = Rounded(values_XD, values_XD, rows.norm, rows.error)
-            elif kept:
-                rows = Kept(values_XD[:0].float(), values_XD, rows.norm, rows.error, first, take)
-            kept.append((first, rows))
+            norms.append((first, rows.norm, rows.error))
+            head = head or rows
+        if head is None:
+            return []
+        file.flush()
+        numbers = np.memmap(file, np.uint8, mode="r")  # once: each map has a file open
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        values_RD = torch.from_numpy(numbers).view(dtype).view(-1, head.values_XD.shape[1])
+    kept: list[tuple[int, Rounded]] = []
+    for number, (first, norm, error) in enumerate(norms):
+        values_XD = values_RD[first : norms[number + 1][0] if number + 1 < len(norms) else None]
+        if dtype == torch.float32:
+            kept.append((first, Rounded(values_XD, values_XD, norm, error)))
+        else:
+            kept.append((first, head if not number else Kept(head.exact_XD[:0], values_XD, norm, error, first, take)))
     return kept

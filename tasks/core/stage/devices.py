@@ -169,8 +169,9 @@ def sent(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def arranged(vectors_MD: torch.Tensor, places: Sequence[npt.NDArray[np.int64]]) -> torch.Tensor:
-    """Vectors [M, D] in the order of their `places` (0 to M - 1, in parts). They are read in that order: a GPU under deterministic
-    algorithms would be waited for where they are written in it.
+    """Vectors [M, D] in the order of their `places` (0 to M - 1, in parts).
+
+    They are read in that order: to write them by index, a program under deterministic algorithms waits for the GPU.
     """
     order = np.argsort(np.concatenate([np.empty(0, dtype=np.int64), *places]))
     return vectors_MD[sent(order, vectors_MD.device)]

@@ -5,6 +5,7 @@ rows + 1), owners.npy (int32, the ordinal of the document or query that a row is
 ids.parquet (one id per owner), meta.json; same.npy (int64, one per owner) if tokenize.near_duplicates is set.
 """
 
+import heapq
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,14 +104,18 @@ def cut_by_budget(lengths: Ints, budget: int) -> list[Ints]:
 
 
 def cut_evenly(lengths: Ints, budget: int, least: int) -> list[Ints]:
-    """Positions 0..R-1 as the fewest batches of about equally many tokens: each has at most `budget`, without padding, and there are at
-    least `least`, as far as there are rows.
+    """Positions 0..R-1 as few batches of about equally many tokens: each has at most `budget`, without padding, and there are at least
+    `least`, as far as there are rows.
 
     A row longer than the budget is a batch of its own. A pure function of its arguments.
     """
-    if not len(lengths):
-        return []
-    room = max(1, budget - int(lengths.max()))  # the first batch exceeds the mean by less than a row
-    count = min(len(lengths), max(least, -(-int(lengths.sum()) // room)))
-    order = np.argsort(-lengths, kind="stable")
-    return [order[first::count] for first in range(count)]
+    order = np.argsort(-lengths, kind="stable").tolist()
+    for count in range(max(least, -(-int(lengths.sum()) // budget)), len(order)):
+        batches, sizes = [list[int]() for _ in range(count)], [(0, number) for number in range(count)]
+        for row in order:  # the longest first, each to the batch that has least
+            size, number = sizes[0]
+            batches[number].append(row)
+            heapq.heapreplace(sizes, (size + int(lengths[row]), number))
+        if all(size <= budget or len(batches[number]) == 1 for size, number in sizes):
+            return [np.array(batch) for batch in batches]
+    return [np.array([row]) for row in order]

@@ -29,11 +29,11 @@ class PeerLost(Exception):
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """Errors of torch.distributed as PeerLost. A full GPU is none of those, nor is an operation that failed on it before."""
+    """Errors of torch.distributed as PeerLost. A full GPU is none of those."""
     try:
         yield
     except RuntimeError as error:
-        if memory_fault(error) or isinstance(error, torch.AcceleratorError):
+        if memory_fault(error):
             raise
         raise PeerLost(str(error)) from error
 

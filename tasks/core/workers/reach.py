@@ -1,11 +1,12 @@
 """Whether machines reach one another, before their first exchange: gloo and NCCL say nothing for minutes where they do not."""
 
 import socket
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 
 from torch import distributed as dist
 
-from tasks.core.workers.gang import PeerLost
+from tasks.core.workers.gang import PeerLost, exchange
 
 CONNECT_SECONDS = 10.0
 MEET = timedelta(minutes=5)  # for the ranks that start last
@@ -20,12 +21,17 @@ def reach_all(store: str, address: str, rank: int, ranks: int) -> None:
     here = f"worker {rank + 1} of {ranks} ({address})"
     host, _, port = store.rpartition(":")
     _connect(here, "the machine of the run", host, int(port))
-    met = dist.TCPStore(host, int(port), timeout=MEET)  # type: ignore[attr-defined]
-    with socket.create_server((address, 0), backlog=max(ranks, 5)) as own:
-        met.set(f"reach/{rank}", f"{address}:{own.getsockname()[1]}")
+    with exchange(), ExitStack() as stack:
+        met = dist.TCPStore(host, int(port), timeout=MEET)  # type: ignore[attr-defined]
+        place = ""  # of an address that is not this machine's own, as behind NAT: it is not tried
+        with suppress(OSError):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            own = stack.enter_context(socket.create_server((address, 0), family=family, backlog=max(ranks, 5)))
+            place = f"{address}:{own.getsockname()[1]}"
+        met.set(f"reach/{rank}", place)
         for other in range(ranks):
-            if other != rank:
-                there, _, port = met.get(f"reach/{other}").decode().rpartition(":")
+            there, _, port = met.get(f"reach/{other}").decode().rpartition(":")
+            if there and other != rank:
                 _connect(here, f"worker {other + 1}", there, int(port))
         if met.add("reached", 1) == ranks:
             met.set("reach/done", "")

@@ -36,6 +36,13 @@ def test_rows_of_any_shards(rows: list[int], dtype: str, tmp_path: Path) -> None
         np.testing.assert_array_equal(taken, vectors[rows].astype(np.float32))
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="there is no /proc here")
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    embeddings, before = stored(tmp_path, np.ones((8, 5), dtype=np.float32)), len(list(Path("/proc/self/fd").iterdir()))
+    assert embeddings.take(np.arange(8)).sum() == 40
+    assert len(embeddings.mapped) == 3 and len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_a_shard_that_has_changed_is_refused_when_it_is_read(tmp_path: Path) -> None:
     vectors = np.ones((8, 5), dtype=np.float32)
     embeddings = stored(tmp_path, vectors)

@@ -42,6 +42,15 @@ def test_a_rank_that_another_cannot_reach_is_named() -> None:
         reach_all(place, HERE, 0, 2)
 
 
+def test_an_address_that_is_not_this_machines_is_not_tried() -> None:
+    """As behind NAT: gloo itself may then find a way."""
+    store, place = served()
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(reach_all, place, address, rank, 2) for rank, address in enumerate(("192.0.2.1", HERE))]:
+            done.result()
+    assert store.get("reach/0") == b""
+
+
 def test_a_machine_of_the_run_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "CONNECT_SECONDS", 0.1)
     port = closed_port()
