@@ -149,7 +149,7 @@ class Shared:
 
     def __init__(self, embeddings: Embeddings, device: torch.device, scratch: Path, gang: "Gang") -> None:
         self.device, self.gang, self.rows, self.width = device, gang, len(embeddings), embeddings.manifest.width
-        begins = np.cumsum([0, *embeddings.manifest.shards])
+        begins = embeddings.starts
         ranks = begins[:-1] * gang.size // max(1, self.rows)  # of each shard
         shards = np.searchsorted(ranks, np.arange(gang.size + 1))  # the first of each rank
         self.starts = begins[shards]  # [R + 1]: the first row of each rank

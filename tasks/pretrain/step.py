@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tasks.core.stage.devices import arranged, best_batch_tokens, moved, sent
+from tasks.core.stage.devices import best_batch_tokens, moved, sent
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokens import cut_by_budget
 from tasks.core.training.figures import Figures
-from tasks.core.training.gradient_cache import backward_to
+from tasks.core.training.gradient_cache import backward_to, joined
 from tasks.core.training.unpadded import Unpadded
 from tasks.pretrain.batches import Batch, draw_batch
 from tasks.pretrain.decoder import streams
@@ -206,7 +206,7 @@ class Step:
             [torch.empty(0, math.prod(shape[1:]), device=self.work.device), *(parts[number].flatten(1) for number in self.own)]
         )
         places = [[self.cuts[number] for number in share] for share in self.shares]
-        return (arranged(own_MD, places[0]) if self.work.gang is None else self.work.gang.joined(own_MD, places)).view(shape)
+        return joined(own_MD, places, self.work.gang).view(shape)
 
     def contrast(self, kept: set[int]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
         """All vectors of the step as leaves that hold the contrastive loss's gradient, the graphs of the kept cuts, and figures."""

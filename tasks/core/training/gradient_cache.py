@@ -71,7 +71,8 @@ def cached_backward(
     together = {tower for tower, fast in unpadded.items() if fast is not None}
     chunks = cut(sides, together, batch_tokens, 1 if gang is None else gang.size)
     work = [list(range(len(chunks)))] if gang is None else gang.dealt([chunk.size for chunk in chunks])
-    own = work[0 if gang is None else gang.rank]
+    rank = 0 if gang is None else gang.rank
+    own = work[rank]
     kept = {number for place, number in enumerate(own) if sum(chunks[later].size for later in own[place:]) <= graph_tokens}
 
     def forward(number: int) -> torch.Tensor:
@@ -97,13 +98,10 @@ def cached_backward(
         for (s, _), vectors_BD in zip(parts, torch.split(encoded.detach(), [len(rows) for _, rows in parts]), strict=True):
             found[s].append(vectors_BD)
     places = [[[rows for number in numbers for t, rows in chunks[number].parts if t == s] for numbers in work] for s in range(len(sides))]
-    leaves = [
-        (arranged(torch.cat(ours), of[0]) if gang is None else gang.joined(torch.cat(ours), of)).requires_grad_()
-        for ours, of in zip(found, places, strict=True)
-    ]
+    leaves = [joined(torch.cat(ours), of, gang).requires_grad_() for ours, of in zip(found, places, strict=True)]
     value, metrics = loss(*leaves)
     backward_to(leaves, value, gang)
-    gradients = [_parts_of(leaf.grad, of[0 if gang is None else gang.rank]) for leaf, of in zip(leaves, places, strict=True)]
+    gradients = [_parts_of(leaf.grad, of[rank]) for leaf, of in zip(leaves, places, strict=True)]
     for number in reversed(own):  # the kept graphs first, to free them
         chunk = chunks[number]
         gradient = torch.cat([gradients[s].pop() for s, _ in chunk.parts])
@@ -146,6 +144,11 @@ def _parts_of(gradient_ND: torch.Tensor | None, rows: Sequence[Ints]) -> list[to
     assert gradient_ND is not None, "the loss does not depend on a side"
     order = np.concatenate([np.empty(0, dtype=np.int64), *rows])
     return list(torch.split(gradient_ND[sent(order, gradient_ND.device)], [*map(len, rows)]))
+
+
+def joined(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang | None") -> torch.Tensor:
+    """The vectors [N, D] of all texts: those of rank r, `own_MD` on it, are at places[r] (in parts). Without a gang, all are our own."""
+    return arranged(own_MD, places[0]) if gang is None else gang.joined(own_MD, places)
 
 
 def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang | None") -> None:

@@ -2,6 +2,7 @@
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -33,7 +34,8 @@ def test_ranks_that_reach_one_another(ranks: int) -> None:
     assert store.add("reached", 0) == ranks
 
 
-def test_a_rank_that_another_cannot_reach_is_named() -> None:
+def test_a_rank_that_another_cannot_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "MEET", timedelta(seconds=5))  # were it not tried, this rank would wait for it
     store, place = served()
     port = closed_port()
     store.set("reach/1", f"{HERE}:{port}")
