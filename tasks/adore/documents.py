@@ -18,14 +18,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.encoding.encode import Vectors
-from tasks.core.retrieval.cpu import Rounded
-from tasks.core.retrieval.cpu import search as search_cpu
+from tasks.core.retrieval.cpu.exact import Rounded
+from tasks.core.retrieval.cpu.exact import search as search_cpu
+from tasks.core.retrieval.cpu.kept import ROWS, keep
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, even
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
-from tasks.core.retrieval.kept import ROWS, keep
 from tasks.core.retrieval.ranked import MARGIN, Floats
 from tasks.core.stage.devices import compute_dtype, sent
 from tasks.core.stage.errors import UserError

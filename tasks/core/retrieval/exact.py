@@ -1,6 +1,6 @@
 """Exact search: blocked matrix products with a running top-k, in memory that does not depend on the corpus.
 
-A GPU and a CPU each have their way (tasks.core.retrieval.gpu.exact, tasks.core.retrieval.cpu).
+A GPU and a CPU each have their way (tasks.core.retrieval.gpu.exact, tasks.core.retrieval.cpu.exact).
 Q queries, R rows (a row is a passage of a document), D width, K rows kept.
 """
 
@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
-from tasks.core.retrieval import cpu
-from tasks.core.retrieval.cpu import Rounded
+from tasks.core.retrieval.cpu import exact as cpu
+from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.embeddings import Block
 from tasks.core.retrieval.gpu.exact import rows_at_once, search
 from tasks.core.retrieval.ranked import MARGIN, Floats

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.core.retrieval import cpu
-from tasks.core.retrieval.cpu import Best, Rounded, bound, reach, scores
+from tasks.core.retrieval.cpu import exact as cpu
+from tasks.core.retrieval.cpu.exact import Best, Rounded, bound, reach, scores
 from tests.core.retrieval.corpora import KINDS, corpus
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])

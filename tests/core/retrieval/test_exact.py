@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.retrieval import cpu, exact, ranked
+from tasks.core.retrieval import exact, ranked
+from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.ranked import MARGIN, id_order, ranked_tables

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.core.retrieval import cpu
-from tasks.core.retrieval.cpu import Rounded
-from tasks.core.retrieval.kept import keep
+from tasks.core.retrieval.cpu import exact as cpu
+from tasks.core.retrieval.cpu.exact import Rounded
+from tasks.core.retrieval.cpu.kept import keep
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 

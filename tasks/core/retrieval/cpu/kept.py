@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.core.retrieval.cpu import Rounded
+from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
@@ -35,7 +35,7 @@ class Kept(Rounded):
 def keep(
     blocks: Iterable[tuple[int, torch.Tensor]], take: Callable[[Ints], Floats], dtype: torch.dtype, folder: Path
 ) -> list[tuple[int, Rounded]]:
-    """Blocks of float32, as (first row, vectors [R, D]), in the form that `tasks.core.retrieval.cpu.search` takes.
+    """Blocks of float32, as (first row, vectors [R, D]), in the form that `tasks.core.retrieval.cpu.exact.search` takes.
 
     `take` gives the exact vectors of any rows, `dtype` is that of the products. The file is in `folder` and has no name, so it ends with
     the process. The first block stays in memory, for most of what a search scores is there.
