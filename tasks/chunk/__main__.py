@@ -16,6 +16,7 @@ from tasks.core.stage.processes import cores
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.tokenizer import kept_tokenizer
 
 NAMES = {"articles": "articles.parquet", "corpus": "documents.parquet"}
@@ -45,7 +46,8 @@ def main() -> None:
         scratch = scratch_folder("chunk", work_digest(params.model_dump(), code_digest("chunk"), version("tokenizers"), digest, path))
     os.environ.setdefault("RAYON_NUM_THREADS", str(cores()))  # the tokenizer's own threads
     with new_folder(arguments.out) as out:
-        parts = chunked(Job(arguments.tokenizer, params), articles(path), cores(), scratch)
+        job = Job(arguments.tokenizer, params, known_of(tokenizer, arguments.tokenizer))
+        parts = chunked(job, articles(path), cores(), scratch)
         stats = write_parts(out, parts, tokenizer, digest=digest, params=params, total=total)
         if not stats["chunks"]:
             raise UserError(

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import Chunker, Part
 from tasks.core.stage.processes import in_order, resumable
+from tasks.core.text.bare_tokenizer import Known
 from tasks.core.text.tokenizer import kept_tokenizer
 
 ARTICLES = 512  # of a piece; one may be long
@@ -24,6 +25,7 @@ class Job(NamedTuple):
 
     tokenizer: Path
     params: Chunk
+    known: Known | None = None  # of the tokenizer
 
 
 def chunked(job: Job, batches: Iterable[Batch], processes: int, scratch: Path | None) -> Iterator[Part]:
@@ -37,7 +39,7 @@ def chunked(job: Job, batches: Iterable[Batch], processes: int, scratch: Path | 
 
 def chunk_batch(job: Job, batch: Batch) -> Part:
     """The chunks of the articles of one piece."""
-    return _chunker(job.tokenizer.resolve(), job.params.model_dump_json())(*batch)
+    return _chunker(job.tokenizer.resolve(), job.known, job.params.model_dump_json())(*batch)
 
 
 def keep_batch(job: Job, batch: Batch, path: Path) -> None:
@@ -59,6 +61,6 @@ def load_part(path: Path) -> Part:
 
 
 @cache
-def _chunker(tokenizer: Path, params: str) -> Chunker:
+def _chunker(tokenizer: Path, known: Known | None, params: str) -> Chunker:
     """Once per process: it remembers words."""
-    return Chunker(kept_tokenizer(tokenizer), Chunk.model_validate_json(params))
+    return Chunker(kept_tokenizer(tokenizer, known), Chunk.model_validate_json(params))

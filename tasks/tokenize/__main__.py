@@ -16,6 +16,7 @@ from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_d
 from tasks.core.tables import batching
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import QUERIES, SPLITS
+from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.document import Text
 from tasks.core.text.same_texts import SAME
 from tasks.core.text.token_store import Cut, write_rows, write_tokens
@@ -50,7 +51,8 @@ def main() -> None:
             settings = [params.model_dump(), text.model_dump(), code_digest("tokenize"), version("tokenizers"), digest, path]
             scratch = scratch_folder("tokenize", work_digest(*settings))
         os.environ.setdefault("RAYON_NUM_THREADS", str(cores()))  # the tokenizer's own threads
-        rows = tokenized(Job(path, arguments.tokenizer, text, cut), cores(), scratch)
+        job = Job(path, arguments.tokenizer, text, cut, known_of(tokenizer, arguments.tokenizer))
+        rows = tokenized(job, cores(), scratch)
         write_rows(out / "documents", rows, tokenizer, digest=digest, cut=cut, total=count_rows(path))
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)

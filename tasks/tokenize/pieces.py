@@ -11,6 +11,7 @@ from tasks.core.stage.processes import in_order, resumable
 from tasks.core.tables.batching import cut
 from tasks.core.tables.row_groups import count_groups, read_group
 from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.bare_tokenizer import Known
 from tasks.core.text.document import Text, document_text
 from tasks.core.text.token_store import Cut, Rows, rows_by
 from tasks.core.text.tokenizer import kept_tokenizer
@@ -27,6 +28,7 @@ class Job(NamedTuple):
     tokenizer: Path
     text: Text
     cut: Cut
+    known: Known | None = None  # of the tokenizer
 
 
 def large(documents: Path) -> bool:
@@ -47,7 +49,7 @@ def tokenized(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
 
 def tokenize_group(job: Job, group: int) -> list[Rows]:
     """The rows of the documents of one row group, at most TEXT_BYTES of text in each part."""
-    rows = _rows(job.tokenizer.resolve(), job.cut)
+    rows = _rows(job.tokenizer.resolve(), job.known, job.cut)
     return [rows(ids, texts) for ids, texts in texts_of(job, group)]
 
 
@@ -78,6 +80,6 @@ def _kept(job: Job, group: int, path: Path) -> Iterator[Rows]:
 
 
 @cache
-def _rows(tokenizer: Path, settings: Cut) -> Any:
+def _rows(tokenizer: Path, known: Known | None, settings: Cut) -> Any:
     """Once per process: it remembers words."""
-    return rows_by(kept_tokenizer(tokenizer), settings)
+    return rows_by(kept_tokenizer(tokenizer, known), settings)

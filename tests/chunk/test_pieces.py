@@ -11,6 +11,7 @@ from tasks.chunk.params import Chunk
 from tasks.chunk.pieces import Batch, Job, chunked
 from tasks.chunk.store import write_chunks, write_parts
 from tasks.core.stage.files import folder_digest
+from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.tokenizer import load_tokenizer
 
 PARAMS = Chunk(length=24, least=3)
@@ -40,7 +41,9 @@ def test_any_number_of_processes_gives_the_bytes_of_one(
     whole, job = folder_digest(tmp_path / "whole"), Job(tiny_encoder, PARAMS)
     assert written(tmp_path / "one", tiny_encoder, chunked(job, batches(tiny_corpus), 1, None)) == whole
     monkeypatch.setattr(pieces, "ALONE", 1)
-    assert written(tmp_path / "two", tiny_encoder, chunked(job, batches(tiny_corpus), 2, None)) == whole
+    known = known_of(load_tokenizer(tiny_encoder), tiny_encoder)
+    assert known
+    assert written(tmp_path / "two", tiny_encoder, chunked(job._replace(known=known), batches(tiny_corpus), 2, None)) == whole
     scratch = tmp_path / "scratch"
     assert written(tmp_path / "kept", tiny_encoder, chunked(job, batches(tiny_corpus), 2, scratch)) == whole
     (scratch / "000001").write_bytes((scratch / "000001").read_bytes()[:-1])

@@ -10,6 +10,7 @@ from tasks.core.stage.files import folder_digest
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.row_groups import count_groups
 from tasks.core.tables.schemas import DOCUMENTS
+from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.document import Text
 from tasks.core.text.token_store import Cut, write_rows, write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
@@ -46,7 +47,9 @@ def test_any_number_of_processes_gives_the_bytes_of_one(
     assert written(tmp_path / "one", job, 1, None) == whole
     monkeypatch.setattr(pieces, "ALONE", 1)
     assert written(tmp_path / "two", job, 2, None) == whole
-    assert written(tmp_path / "kept", job, 2, tmp_path / "scratch") == whole
+    known = known_of(load_tokenizer(tiny_encoder), tiny_encoder)
+    assert known
+    assert written(tmp_path / "kept", job._replace(known=known), 2, tmp_path / "scratch") == whole
 
 
 def test_only_missing_or_damaged_pieces_are_made_again(

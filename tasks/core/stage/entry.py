@@ -20,6 +20,8 @@ from tasks.core.stage.params import FROZEN
 from tasks.core.stage.progress import leave
 
 PR_SET_PDEATHSIG = 1
+M_MMAP_THRESHOLD = -3  # malloc.h
+RETURNED = 2**20  # bytes of an allocation
 STAGE = "DVC_STAGE"  # set by DVC: the name of the stage it runs
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
 SECONDS = "RETEMPER_SECONDS"  # names a file: what the stage cost; `seconds` of its own work, without startup and caching, among others
@@ -30,6 +32,7 @@ TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py)
 def stage() -> Iterator[None]:
     """Run a stage's entry point: no telemetry, no orphans (Linux: the stage dies with its parent), user errors and Ctrl-C as one line."""
     gc.freeze()  # imported objects stay, so no later collection has to scan them
+    return_memory()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if sys.platform == "linux":
@@ -54,6 +57,19 @@ def stage() -> Iterator[None]:
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def return_memory() -> None:
+    """Make this process return freed memory: Arrow's, and every allocation of 1 MiB or more (glibc).
+
+    By default Arrow keeps its own, and glibc reuses freed blocks of up to 32 MiB in parts, which leaves gaps that no later block fits:
+    a process that passes on batches of texts grows with their number. What computes on tensors wants the opposite (`devices.keep_memory`).
+    """
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # where Arrow is not loaded yet, as in workers
+    if arrow := sys.modules.get("pyarrow"):
+        arrow.set_memory_pool(arrow.system_memory_pool())
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None:
+        mallopt(M_MMAP_THRESHOLD, RETURNED)
 
 
 def note(**figures: float) -> None:

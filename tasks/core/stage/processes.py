@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.core.stage.entry import PR_SET_PDEATHSIG
+from tasks.core.stage.entry import PR_SET_PDEATHSIG, return_memory
 from tasks.core.stage.errors import Invalid, UserError
 from tasks.core.stage.params import read_yaml
 from tasks.core.stage.scratch import seal, sealed
@@ -92,6 +92,7 @@ def _make(function: Callable[[Work, Path], None], place: tuple[Path, Work]) -> P
 def _begin(parent: int) -> None:
     """Begin as a worker that ends with its stage. A tokenizer in it has one thread: the others have workers."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return_memory()
     tie(parent)
 
 

@@ -4,15 +4,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from tasks.core.stage.errors import UserError
+from tasks.core.text.bare_tokenizer import BareTokenizer, Known
 
 REMOTE_CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # of config.json and tokenizer_config.json
 
 
 def load_tokenizer(folder: Path) -> Any:
     """The fast tokenizer of a local folder, which pads with the end of a text if it has no token for it; UserError if there is none."""
+    from transformers import AutoTokenizer  # takes a second, and processes with a BareTokenizer do without
+
+    if not folder.is_dir():  # transformers would take it for a name on the hub
+        raise UserError(f"{folder}: no tokenizer (no such folder); expected tokenizer.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
     except (OSError, ValueError, KeyError) as error:
@@ -27,14 +30,14 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def kept_tokenizer(folder: Path) -> Any:
-    """`load_tokenizer`, read once per process for each folder, wherever its path is relative to."""
-    return _kept(folder.resolve())
+def kept_tokenizer(folder: Path, known: Known | None = None) -> Any:
+    """`load_tokenizer`, or a BareTokenizer if it is `known`; once per process for each folder, wherever its path is relative to."""
+    return _kept(folder.resolve(), known)
 
 
 @cache
-def _kept(folder: Path) -> Any:
-    return load_tokenizer(folder)
+def _kept(folder: Path, known: Known | None) -> Any:
+    return BareTokenizer(folder, known) if known else load_tokenizer(folder)
 
 
 def prompt_tokens(tokenizer: Any, prefix: str) -> int:

@@ -75,25 +75,31 @@ def test_threads_are_set_only_if_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MAPPED = """
-import ctypes
+import ctypes, os
+import pyarrow as pa
 from tasks.core.stage.devices import keep_memory
+from tasks.core.stage.entry import return_memory
 fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
 Info = type("Info", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in fields]})
 libc = ctypes.CDLL(None)
-libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
-def maps():
+libc.mallinfo2.restype, libc.malloc.restype, libc.free.argtypes = Info, ctypes.c_void_p, [ctypes.c_void_p]
+def mapped(mebibytes):
+    # malloc maps a block, and by default learns from the free not to map another of this size
     before = libc.mallinfo2().hblks
-    libc.malloc(ctypes.c_size_t(30 * 2**20))
-    return libc.mallinfo2().hblks - before
-print(maps(), keep_memory(), maps())
+    block = libc.malloc(ctypes.c_size_t(mebibytes * 2**20))
+    found = libc.mallinfo2().hblks - before
+    libc.free(block)
+    return found
+print(return_memory(), mapped(2), mapped(2), keep_memory(), mapped(30))
+print(pa.default_memory_pool().backend_name, os.environ["ARROW_DEFAULT_MEMORY_POOL"])
 """
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc's malloc")
-def test_freed_tensors_memory_is_not_unmapped() -> None:
+def test_memory_is_returned_by_what_passes_on_texts_and_kept_by_what_computes() -> None:
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", MAPPED], cwd=root, capture_output=True, text=True, check=False)
-    assert done.stdout == "1 True 0\n", done
+    assert done.stdout == "None 1 1 True 0\nsystem system\n", done
 
 
 def test_a_gpu_keeps_as_many_graphs_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
