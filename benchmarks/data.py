@@ -37,9 +37,9 @@ from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text
 from tasks.core.text.token_store import Cut, write_rows
 from tasks.core.text.tokenizer import kept_tokenizer
-from tasks.prepare import beir
 from tasks.prepare.documents import write_documents
 from tasks.prepare.params import Prepare
+from tasks.prepare.readers import beir
 from tasks.prepare.records import Tally
 from tasks.prepare.source import Source
 from tasks.tokenize.pieces import Job, large, tokenized

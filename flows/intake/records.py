@@ -1,7 +1,7 @@
 """The records of a batch, in the forms that prepare reads: BEIR or CSV. Every malformed line is reported, not only the first.
 
     BEIR  corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv: query-id, corpus-id, score, and weight if wanted
-    CSV   corpus.csv, queries.csv, qrels/SPLIT.csv with a header, or .tsv (tasks.prepare.csv_tables)
+    CSV   corpus.csv, queries.csv, qrels/SPLIT.csv with a header, or .tsv (tasks.prepare.readers.csv_tables)
 
 Each file is optional, and plain or .gz. One line is in memory at a time.
 """

@@ -11,7 +11,7 @@ from tasks.prepare.corpus import write_corpus, write_weights
 from tasks.prepare.forgotten import without
 from tasks.prepare.negatives import write_none, write_official
 from tasks.prepare.params import Dataset, Prepare
-from tasks.prepare.readers import read
+from tasks.prepare.readers.kinds import read
 from tasks.prepare.stats import table
 
 

@@ -19,8 +19,8 @@ from typing import IO
 from tasks.core.sources.forgotten import mark
 from tasks.core.stage.entry import stage
 from tasks.core.stage.files import new_file
-from tasks.prepare.csv_tables import LARGEST_CELL, NAMES
-from tasks.prepare.lines import BOM, GZIP_MAGIC
+from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
+from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
 
 Taken = str | None  # the text of a record that is taken out (empty for a judgment), None for one that stays
 

@@ -15,7 +15,7 @@ from tasks.core.tables.schemas import SPLITS
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.negatives import write_official
 from tasks.prepare.params import Prepare
-from tasks.prepare.readers import read
+from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import Source
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.sources.datasets import demo_file
 from tasks.core.stage.errors import UserError
-from tasks.prepare import demo
+from tasks.prepare.readers import demo
 
 ARTICLES = {
     "Willy Brandt": ("Chancellor of  West Germany", "A politician."),

@@ -11,7 +11,7 @@ import pytest
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import mark
 from tasks.prepare.forgotten import without
-from tasks.prepare.readers import read
+from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
 from tasks.prepare.withdraw import withdraw
 

@@ -13,11 +13,12 @@ import pytest
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest
-from tasks.prepare import beir, documents, lines, msmarco, parquet
+from tasks.prepare import documents
 from tasks.prepare.documents import regrouped, write_documents
 from tasks.prepare.forgotten import without
-from tasks.prepare.lines import blocks
 from tasks.prepare.params import Prepare
+from tasks.prepare.readers import beir, lines, msmarco, parquet
+from tasks.prepare.readers.lines import blocks
 from tasks.prepare.records import Tally
 from tasks.prepare.source import Document, Source
 

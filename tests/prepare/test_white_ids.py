@@ -9,7 +9,7 @@ import pytest
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.stage.errors import UserError
 from tasks.prepare.corpus import pairs
-from tasks.prepare.readers import read
+from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Negative, Source
 from tasks.prepare.stats import table
 

@@ -15,8 +15,8 @@ from tasks.core.tables.judgments import lists_of
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS
 from tasks.core.tables.weights import WEIGHTS
-from tasks.prepare.beir import read
 from tasks.prepare.corpus import write_weights
+from tasks.prepare.readers.beir import read
 from tasks.train.batches import TrainingSet, draw_batch, with_weights
 from tasks.train.losses import hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round

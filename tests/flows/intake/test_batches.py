@@ -10,7 +10,7 @@ from flows.intake.batches import unite
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
 from tasks.core.stage.errors import UserError
-from tasks.prepare.beir import qrels
+from tasks.prepare.readers.beir import qrels
 
 
 def beir(

@@ -12,7 +12,7 @@ from flows.intake.judgments import take_in
 from flows.intake.settings import Intake
 from tasks.core.stage.errors import UserError
 from tasks.failures.suspects import Suspect, write_suspects
-from tasks.prepare.beir import qrels
+from tasks.prepare.readers.beir import qrels
 
 
 @pytest.fixture

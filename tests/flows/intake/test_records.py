@@ -8,7 +8,7 @@ import pytest
 from flows.intake import records
 from flows.intake.records import documents, files_of, judgments, queries
 from tasks.core.stage.errors import UserError
-from tasks.prepare import beir, csv_tables, parquet
+from tasks.prepare.readers import beir, csv_tables, parquet
 
 
 def test_column_names_are_those_of_prepare() -> None:

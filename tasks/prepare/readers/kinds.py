@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tasks.core.sources.datasets import DatasetSpec
-from tasks.prepare import beir, csv_tables, demo, msmarco, parquet
+from tasks.prepare.readers import beir, csv_tables, demo, msmarco, parquet
 from tasks.prepare.source import Source
 
 
@@ -19,7 +19,7 @@ def _read(spec: DatasetSpec, needs_qrels: bool) -> Source:
     if spec.kind == "demo":
         return demo.read()
     if spec.kind == "irds":
-        from tasks.prepare import irds  # imported here: it is slow to import, and only this kind needs it
+        from tasks.prepare.readers import irds  # imported here: it is slow to import, and only this kind needs it
 
         return irds.read(spec.place)
     if spec.kind == "msmarco":

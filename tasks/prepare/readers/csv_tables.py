@@ -5,7 +5,7 @@
     qrels/{train,dev,test}.csv | .tsv  query, doc, grade
 
 The name sets the delimiter: a comma for .csv, a tab for .tsv. A quoted cell ("...") may contain the delimiter, doubled quotes, and
-line breaks. Columns may come in any order, under any name that tasks.prepare.parquet accepts; other columns are ignored.
+line breaks. Columns may come in any order, under any name that tasks.prepare.readers.parquet accepts; other columns are ignored.
 """
 
 import csv
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tasks.core.sources.datasets import csv_layout
 from tasks.core.stage.errors import UserError
-from tasks.prepare.lines import grade, read_text_lines
-from tasks.prepare.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE
+from tasks.prepare.readers.lines import grade, read_text_lines
+from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
 LARGEST_CELL = 1 << 28  # characters; csv's own limit of 131,072 is too small for a long document

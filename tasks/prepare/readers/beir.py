@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.core.sources.datasets import beir_layout
 from tasks.core.stage.errors import UserError
-from tasks.prepare.lines import INTEGER, Lines, blocks, grade, read_columns, read_lines, read_objects
+from tasks.prepare.readers.lines import INTEGER, Lines, blocks, grade, read_columns, read_lines, read_objects
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
 
 WEIGHT = "weight"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tasks.core.sources.datasets import msmarco_layout
 from tasks.core.stage.errors import UserError
-from tasks.prepare.lines import SHOWN, Lines, blocks, grade, read_columns, read_lines
+from tasks.prepare.readers.lines import SHOWN, Lines, blocks, grade, read_columns, read_lines
 from tasks.prepare.source import Document, Documents, Negative, Qrel, Query, Source
 
 
