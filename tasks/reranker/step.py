@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 
+def part_groups(most: int, drawn: int, ranks: int) -> int:
+    """Groups of a part: at most `most`, and of `drawn` groups so few that each of `ranks` has some, as far as there are groups."""
+    return min(most, -(-drawn // ranks)) if ranks else most
+
+
 def make_step(
     encoder: CrossEncoder,
     queries: list[str],
@@ -29,7 +34,7 @@ def make_step(
 ) -> Callable[[int], Figures]:
     """The function that leaves the gradients of step n in the model; as many groups at once as batch_tokens allows.
 
-    In a `gang`, a rank computes its share of the same parts, and leaves its share of the gradients.
+    In a `gang`, a rank computes its share of the same parts, and leaves its share of the gradients. On GPUs there is a part for each.
     """
     width = 1 + params.hard_negatives
     at_once = max(1, encoder.batch_tokens // (width * encoder.max_length))
@@ -38,10 +43,11 @@ def make_step(
         drawn = draw_groups(groups, params, step)
         device = encoder.device
         total, first = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
-        starts = range(0, len(drawn), at_once)
-        own = range(len(starts)) if gang is None else gang.dealt([min(at_once, len(drawn) - start) for start in starts])[gang.rank]
+        size = part_groups(at_once, len(drawn), 0 if gang is None or device.type == "cpu" else gang.size)
+        starts = range(0, len(drawn), size)
+        own = range(len(starts)) if gang is None else gang.dealt([min(size, len(drawn) - start) for start in starts])[gang.rank]
         for start in (starts[number] for number in own):
-            part = drawn[start : start + at_once]
+            part = drawn[start : start + size]
             pairs = [(queries[query], texts[document]) for query, documents in part for document in documents]
             torch.manual_seed(draw_seed(params.seed, 3, step, start))
             tensors = encoder.tokenizer(

@@ -17,10 +17,10 @@ from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.training.unpadded import Unpadded
 from tasks.core.workers.gang import Gang
 from tasks.pretrain import step as step_module
-from tasks.pretrain.batches import usable_rows
+from tasks.pretrain.batches import draw_batch, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
-from tasks.pretrain.step import Work, make_step
+from tasks.pretrain.step import Step, Work, make_step
 from tasks.pretrain.words import read_vocabulary
 from tests.fake_gpu import GPU, fake_gpu
 from tests.gangs import as_ranks
@@ -80,6 +80,20 @@ def test_gradients_without_padding_are_those_with_it(
     largest = max(float(gradient.abs().max()) for gradient in theirs.values())
     for name, gradient in theirs.items():
         torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=1e-5 * largest, msg=name)
+
+
+@pytest.mark.parametrize(("unpadded", "cuts"), [(True, 8), (False, 1)])
+def test_without_padding_each_rank_has_a_cut(
+    chunks: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, *, unpadded: bool, cuts: int
+) -> None:
+    params = Pretrain.model_validate({"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 8192})
+    monkeypatch.setattr(step_module.Unpadded, "of", lambda tower, *_: Unpadded(tower, torch.float32) if unpadded else None)
+    rows, vocabulary = usable_rows(chunks, params, ""), read_vocabulary(load_tokenizer(tiny_encoder), "tiny")
+    batch = draw_batch(chunks, rows, vocabulary, params, 3)
+    work = Work(CPU, torch.float32, 700, chunks.tokens.pad, Gang(1, 8, CPU))
+    step = Step(module_of(params, tiny_encoder), batch, params, work, (1,))
+    assert len(step.cuts) == cuts
+    assert sorted(k for cut in step.cuts for k in cut.tolist()) == list(range(len(batch.lengths)))
 
 
 @pytest.mark.parametrize("ranks", [2, 5])

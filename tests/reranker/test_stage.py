@@ -25,7 +25,7 @@ from tasks.core.training.figures import read
 from tasks.core.workers.gang import Gang
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
-from tasks.reranker.step import make_step
+from tasks.reranker.step import make_step, part_groups
 from tests.gangs import as_ranks
 
 GROUPS = Groups(
@@ -92,6 +92,11 @@ def test_ranks_add_up_to_one(tiny_reranker: Path, tmp_path: Path) -> None:
         for found, summed in as_ranks(ranks, step):
             assert found == pytest.approx(metrics, rel=1e-6)
             torch.testing.assert_close(summed, gradient, atol=1e-6, rtol=1e-5)
+
+
+def test_on_gpus_each_worker_has_a_part() -> None:
+    assert [part_groups(8, 8, ranks) for ranks in (0, 1, 3, 8, 20)] == [8, 8, 3, 1, 1]
+    assert part_groups(2, 64, 8) == 2, "more parts than workers"
 
 
 def run(project: Path, entry: str, monkeypatch: pytest.MonkeyPatch, out: str, checkpoint_seconds: int = 30) -> Path:

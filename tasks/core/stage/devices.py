@@ -67,8 +67,11 @@ def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:
     return validate(Runtime, read_yaml(path), str(path)) if path.exists() else Runtime()
 
 
-def choose_device(runtime: Runtime) -> torch.device:
-    """The device that `runtime` asks for, set up for reproducible work; UserError if it does not exist."""
+def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:
+    """The device that `runtime` asks for, set up for reproducible work; UserError if it does not exist.
+
+    Without `begin`, CUDA makes no context, which takes some hundred MB of a GPU: others compute for this process.
+    """
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
     name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
@@ -81,7 +84,8 @@ def choose_device(runtime: Runtime) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
-        torch.cuda.set_device(device.index or 0)
+        if begin:
+            torch.cuda.set_device(device.index or 0)
     record(device)
     return device
 
@@ -126,7 +130,7 @@ def keep_memory() -> bool:
 def hardware(device: torch.device) -> str:
     """What the bits of a result may depend on: the kind of GPU and its memory, or for a CPU, its instructions and number of threads."""
     if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, {torch.cuda.mem_get_info(device)[1] >> 30} GiB"
+        return f"{torch.cuda.get_device_name(device)}, {torch.cuda.get_device_properties(device).total_memory >> 30} GiB"
     return f"cpu, {_instructions()}, {torch.get_num_threads()} threads"
 
 

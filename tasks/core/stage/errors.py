@@ -20,7 +20,13 @@ REMEDIES = {
 # Rust (safetensors, tokenizers), faiss, NumPy, and SQLite word it differently; NumPy's `tofile` keeps no errno.
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
 FAILING_WORDS = re.compile(rf"{FAILING}|os error 5\b|disk I/O error", re.IGNORECASE)
-OUT_OF_MEMORY = re.compile(r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?|CUDA error: out of memory")
+OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?|CUDA error: out of memory|Cuda failure 2 'out of memory'"
+)
+GPU_FAULT = re.compile(  # of hardware, drivers, and other users: not what a bug of ours causes
+    r"CUDA error: (?:uncorrectable \w+ error|unspecified launch failure|unknown error|hardware stack error|system not yet initialized|"
+    r"no CUDA-capable device is detected|(?:all )?CUDA-capable device\S* (?:is/)?are busy or unavailable)"
+)
 CREDENTIALS = re.compile(  # user:password of a URL, up to the last @: a password may contain / and @
     r"""(?<=://)(?:[^\s/?\#@'"]*:(?:(?!://)[^\s'"])*@|[^\s/?\#'"]+@)"""
 )
@@ -105,6 +111,12 @@ class MemoryFull(UserError):
     kind = "memory"
 
 
+class GpuFailed(UserError):
+    """A GPU, its driver, or another program on it fails."""
+
+    kind = "gpu"
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn a user error, or a full, failing, or forbidden disk, into one line on stderr, a record for the caller, and exit status 2."""
@@ -130,6 +142,8 @@ def user_error(error: Exception) -> UserError | None:
         return DiskError(message)
     if message := memory_fault(error):
         return MemoryFull(message)
+    if message := gpu_fault(error):
+        return GpuFailed(message)
     return None
 
 
@@ -175,6 +189,16 @@ def memory_fault(error: BaseException | None) -> str:
         f"{found[0]}: lower batch_tokens of this stage (params.yaml) or graph_tokens (runtime.yaml), or stop other processes on the GPU; "
         "a training resumes from its last checkpoint"
     )
+
+
+def gpu_fault(error: BaseException | None) -> str:
+    """A failing GPU as one line for the user; empty for any other error. Detected by the driver's message."""
+    if error is None:
+        return ""
+    found = GPU_FAULT.search(str(error))
+    if not found:
+        return gpu_fault(error.__cause__ or error.__context__)
+    return f"{found[0]}: see nvidia-smi, and run again or on another GPU; a training resumes from its last checkpoint"
 
 
 def redacted(text: str) -> str:

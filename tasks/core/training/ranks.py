@@ -59,15 +59,16 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
 
         with open_cluster(runtime) as cluster:
             torch.set_num_threads(cluster.runtime.threads or 1)  # what this process computes has the bits of a rank
-            each = cluster.agreed(partial(machine, cluster.runtime, precision))
+            each = cluster.agreed(partial(machine, cluster.runtime, precision, gpus=int(cluster.runtime.device == "cuda")))
             yield Ranks(cluster.count, cluster.runtime, each, partial(together_on, cluster))
-    elif (count := local_count(runtime, gpus_of(runtime))) == 1:
+    elif (count := local_count(runtime, gpus := gpus_of(runtime))) == 1:
         yield alone(runtime, precision)
     else:
         from tasks.core.workers.together import together
 
         each_runtime = runtime.model_copy(update={"threads": threads_each(runtime, available_cores(), count)})
-        yield Ranks(count, each_runtime, machine(each_runtime, precision), partial(together, runtime=each_runtime, ranks=count))
+        each = machine(each_runtime, precision, gpus=count if gpus else 0)
+        yield Ranks(count, each_runtime, each, partial(together, runtime=each_runtime, ranks=count))
 
 
 def alone(runtime: Runtime, precision: Precision) -> Ranks:

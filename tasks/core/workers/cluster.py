@@ -28,7 +28,8 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 CONNECT_SECONDS = 10.0
 ADDRESS = "RAY_ADDRESS"  # environment: what `auto` stands for
-PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_", "GLOO_", "NCCL_")  # environment of the stage that its workers get
+# environment of the stage that its workers get
+PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_", "GLOO_", "NCCL_", "TORCH_NCCL_", "PYTORCH_", "FI_", "UCX_")
 LIBRARIES = ("numpy", "torch", "transformers", "faiss")
 
 

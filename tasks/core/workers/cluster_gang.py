@@ -22,7 +22,7 @@ from tasks.core.stage.progress import LIVE, SILENT
 from tasks.core.workers.cluster import Cluster, Session, enter
 from tasks.core.workers.gang import PeerLost
 from tasks.core.workers.reach import reach_all
-from tasks.core.workers.together import GRACE, Outcome, Training, redirect, take_part, until_whole, verdict
+from tasks.core.workers.together import GRACE, Outcome, Training, another_lost, redirect, take_part, until_whole, verdict
 
 SIOCGIFADDR = 0x8915  # Linux
 ROOM_SECONDS = 120.0  # for a lost node to come back, or for another in its place
@@ -117,7 +117,7 @@ def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: 
     try:
         reach_all(store, address, rank, ranks)
     except PeerLost as error:
-        return Outcome(lost=str(error), at=time.time())
+        return another_lost(error)
     outcome = take_part(ray.get(put[0]), runtime, rank, ranks, store, interface(address))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -142,10 +142,18 @@ class Machine(NamedTuple):
     dtype: str  # of the computation that a stage's `precision` gives there
 
 
-def machine(runtime: Runtime, precision: Precision) -> Machine:
-    """This process, as a worker."""
-    device = choose_device(runtime)
-    return Machine(device.type, hardware(device), str(compute_dtype(device, precision)))
+def machine(runtime: Runtime, precision: Precision, gpus: int = 0) -> Machine:
+    """This process, as a worker. With `gpus`, each of as many others, on the first GPUs here; UserError if those are of several kinds."""
+    device = choose_device(runtime, begin=not gpus)
+    found = sorted({hardware(torch.device("cuda", number)) for number in range(gpus)}) or [hardware(device)]
+    if len(found) > 1:
+        raise Invalid(
+            where=f"{RUNTIME_FILE}: workers",
+            found=f"GPUs of several kinds ({'; '.join(found)})",
+            expected="one kind",
+            remedy="choose GPUs with CUDA_VISIBLE_DEVICES",
+        )
+    return Machine(device.type, found[0], str(compute_dtype(device, precision)))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 
 from tasks.core.stage.devices import arranged
 from tasks.core.stage.draws import Ints
-from tasks.core.stage.errors import UserError, memory_fault
+from tasks.core.stage.errors import UserError, gpu_fault, memory_fault
 
 BUCKET = 1 << 24  # numbers of gradients that are exchanged at a time: 64 MiB, three times, beside the gradients themselves
 PATIENCE = timedelta(hours=1)  # for ranks that wait while the first one validates or writes; a lost rank is noticed at once
@@ -24,18 +25,25 @@ Value = TypeVar("Value")
 
 
 class PeerLost(Exception):
-    """An exchange failed because another rank has ended."""
+    """An exchange failed because another rank has ended, or the network or a GPU has."""
 
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """Errors of torch.distributed as PeerLost. A full GPU is none of those."""
+    """Errors of torch.distributed as PeerLost. A full or failing GPU is none of those."""
     try:
         yield
     except RuntimeError as error:
-        if memory_fault(error):
+        if memory_fault(error) or gpu_fault(error):
             raise
-        raise PeerLost(str(error)) from error
+        raise PeerLost(reason(str(error))) from error
+
+
+def reason(message: str) -> str:
+    """An error of torch.distributed in one line. NCCL says what happened behind "Last error:"."""
+    first, *rest = message.splitlines() or [""]
+    after = [line.strip() for line in "\n".join(rest).partition("Last error:")[2].splitlines() if line.strip()]
+    return ": ".join([first, *after[:1]])
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,16 @@ class Gang:
             found = dist.TCPStore(host, int(port), size) if served else dist.FileStore(store, size)  # type: ignore[attr-defined]
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=found, rank=rank, world_size=size, timeout=PATIENCE)
-        return cls(rank, size, device)
+        gang = cls(rank, size, device)
+        gang.connect()
+        return gang
+
+    def connect(self) -> None:
+        """Exchange a number with each. NCCL connects at its first exchanges: so its faults and its memory come before the training's."""
+        number = torch.zeros(self.size, device=self.device)
+        self.all(number)
+        with exchange():
+            dist.all_to_all_single(torch.empty_like(number), number)
 
     def leave(self) -> None:
         """Wait for the others, and end the exchange."""
@@ -109,6 +126,8 @@ class Gang:
 
     def dealt(self, sizes: Sequence[int]) -> list[list[int]]:
         """Which pieces of work, of these sizes, each rank computes."""
+        if self.first and len(sizes) < self.size:
+            _tell_idle(len(sizes), self.size)
         return dealt(sizes, self.size)
 
     def joined(self, own_MD: torch.Tensor, places: Sequence[Sequence[Ints]]) -> torch.Tensor:
@@ -122,7 +141,8 @@ class Gang:
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each gradient by the sum of all ranks', in the order of ranks. One that no rank has stays None.
 
-        A reduce-scatter and an all-gather: each rank sums its part of the numbers, so as many bytes travel as in a ring.
+        A reduce-scatter and an all-gather: each rank sums its part of the numbers, so it sends as many bytes as in a ring. Between
+        nodes more travels: with G ranks on each, the first half sends up to G times a ring's.
         """
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         held = self._rows([float(parameter.grad is not None) for parameter in trained]).amax(0).tolist()
@@ -167,6 +187,12 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
         count += parameter.numel()
     if bucket:
         yield bucket
+
+
+@cache
+def _tell_idle(pieces: int, ranks: int) -> None:
+    """Once, not at each step."""
+    print(f"a step has {pieces} chunks for {ranks} workers, so the others are idle: lower batch_tokens, or use a larger batch", flush=True)
 
 
 def dealt(sizes: Sequence[int], ranks: int) -> list[list[int]]:

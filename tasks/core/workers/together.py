@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from tasks.core.stage.devices import RUNTIME_FILE, Runtime, choose_device
-from tasks.core.stage.errors import UserError, user_error
+from tasks.core.stage.errors import GpuFailed, UserError, user_error
 from tasks.core.stage.processes import tie
 from tasks.core.stage.progress import leave
 from tasks.core.workers.gang import Gang, PeerLost
@@ -35,7 +35,7 @@ MEET = "ranks.store"  # the file in which ranks find one another
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a rank ended: `error` of the user, `trace` of a bug, `lost` because another rank ended; none of them: it did its work."""
+    """How a rank ended: `error` of the user, `trace` of a bug, `lost` in what way; none of them: it did its work."""
 
     error: UserError | None = None
     trace: str = ""
@@ -116,7 +116,8 @@ def verdict(outcomes: Mapping[int, Outcome | None], ranks: int, how: Callable[[i
     for rank, found in outcomes.items():
         if found is None:
             return f"worker {rank + 1} of {ranks} was lost ({how(rank)})"
-    return next((f"worker {rank + 1} of {ranks} lost another ({o.lost})" for rank, o in outcomes.items() if o and o.lost), "")
+    lost = [(outcome.at, f"worker {rank + 1} of {ranks} {outcome.lost}") for rank, outcome in outcomes.items() if outcome and outcome.lost]
+    return min(lost)[1] if lost else ""
 
 
 def _own(runtime: Runtime, rank: int) -> Runtime:
@@ -169,7 +170,7 @@ def take_part(function: Training, runtime: Runtime, rank: int, ranks: int, store
     """Be a rank that meets the others at `store` (see `Gang.join`) and reaches them by the network `interface`; empty: any."""
     if interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # else it is a prefix
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         device = choose_device(runtime)
@@ -177,13 +178,20 @@ def take_part(function: Training, runtime: Runtime, rank: int, ranks: int, store
         function(device, gang)
         gang.leave()
     except PeerLost as error:
-        return Outcome(lost=str(error).split("\n")[0], at=time.time())
+        return another_lost(error)
     except Exception as error:
         known, at = user_error(error), time.time()
+        if isinstance(known, GpuFailed):
+            return Outcome(lost=f"was lost ({known})", at=at)
         return Outcome(error=known, at=at) if known else Outcome(trace=traceback.format_exc(), at=at)
     finally:
         leave()
     return Outcome()
+
+
+def another_lost(error: PeerLost) -> Outcome:
+    """How a rank ends that cannot reach another."""
+    return Outcome(lost=f"lost another ({error})", at=time.time())
 
 
 def redirect(log: Path) -> None:

@@ -59,6 +59,17 @@ def test_the_requested_device_is_chosen(asked: str, gpus: int, expected: str, mo
     torch.use_deterministic_algorithms(True, warn_only=True)  # for the tests after this one
 
 
+def test_a_process_that_others_compute_for_makes_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware(monkeypatch, gpus=2)
+    begun: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", begun.append)
+    assert choose_device(Runtime(device="cuda"), begin=False) == torch.device("cuda")
+    assert begun == []
+    choose_device(Runtime(device="cuda"))
+    assert begun == [0]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 @pytest.mark.parametrize(("asked", "gpus"), [("cuda", 0), ("cuda:2", 2)])
 def test_a_missing_device_is_refused(asked: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware(monkeypatch, gpus=gpus)

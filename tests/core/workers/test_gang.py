@@ -1,0 +1,117 @@
+"""What a rank says where an exchange or its GPU fails, and where workers have nothing to do."""
+
+import os
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.core.stage.devices import Runtime
+from tasks.core.stage.errors import GpuFailed, MemoryFull, UserError, user_error
+from tasks.core.workers import each, gang, together
+from tasks.core.workers.gang import Gang, PeerLost, exchange
+from tasks.core.workers.together import Outcome, take_part, verdict
+
+CPU = torch.device("cpu")
+NCCL = """NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, unhandled system error (run with NCCL_DEBUG=INFO)
+ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.
+Last error:
+{}
+"""
+ECC = "CUDA error: uncorrectable ECC error encountered\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+
+
+def test_a_failed_exchange_says_what_nccl_said() -> None:
+    with pytest.raises(PeerLost) as raised, exchange():
+        raise RuntimeError(NCCL.format("Error while creating shared memory segment /dev/shm/nccl-Q3 (size 9637888)"))
+    first = NCCL.splitlines()[0]
+    assert str(raised.value) == f"{first}: Error while creating shared memory segment /dev/shm/nccl-Q3 (size 9637888)"
+    with pytest.raises(PeerLost, match=r"^Connection closed by peer$"), exchange():
+        raise RuntimeError("Connection closed by peer\nmore")
+    with pytest.raises(PeerLost, match=r"^$"), exchange():
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [(NCCL.format("Cuda failure 2 'out of memory'"), MemoryFull), ("CUDA error: out of memory", MemoryFull), (ECC, GpuFailed)],
+)
+def test_a_gpu_that_fails_in_an_exchange_is_no_lost_peer(words: str, kind: type[UserError]) -> None:
+    with pytest.raises(RuntimeError) as raised, exchange():
+        raise RuntimeError(words)
+    known = user_error(raised.value)
+    assert isinstance(known, kind)
+    assert "\n" not in str(known)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["CUDA-capable device(s) is/are busy or unavailable", "all CUDA-capable devices are busy or unavailable", "unspecified launch failure"],
+)
+def test_a_failing_gpu_is_one_line_and_a_wrong_index_is_a_bug(words: str) -> None:
+    known = user_error(torch.AcceleratorError(f"CUDA error: {words}\nCUDA kernel errors might be asynchronously reported"))
+    assert isinstance(known, GpuFailed)
+    assert (
+        str(known) == f"CUDA error: {words}: see nvidia-smi, and run again or on another GPU; a training resumes from its last checkpoint"
+    )
+    assert user_error(torch.AcceleratorError("CUDA error: device-side assert triggered")) is None
+
+
+def taken(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """How a rank ends whose work raises `error`."""
+
+    def work(*_: Any) -> None:
+        if error:
+            raise error
+
+    monkeypatch.setattr(Gang, "join", lambda rank, size, device, _: Gang(rank, size, device))
+    monkeypatch.setattr(Gang, "leave", lambda _: None)
+    return take_part(work, Runtime(device="cpu", threads=1), 0, 2, "store", "eth0")
+
+
+def test_a_rank_whose_gpu_fails_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All start again, as for a killed one; the others may only notice that it is gone."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    threads = torch.get_num_threads()
+    assert taken(None, monkeypatch) == Outcome()
+    assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0"), "NCCL takes names for prefixes"
+    gpu = taken(torch.AcceleratorError(ECC), monkeypatch)
+    assert not gpu.error and not gpu.trace
+    peer = taken(PeerLost("Connection closed by peer"), monkeypatch)
+    torch.set_num_threads(threads)
+    found = verdict({0: peer, 1: gpu}, 3, str)
+    assert found.startswith("worker 2 of 3 was lost (CUDA error: uncorrectable ECC error: see nvidia-smi"), "the first that ended"
+    assert verdict({0: peer}, 3, str) == "worker 1 of 3 lost another (Connection closed by peer)"
+    assert verdict({0: peer, 2: None}, 3, lambda _: "SIGKILL") == "worker 3 of 3 was lost (SIGKILL)"
+
+
+def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
+    gang._tell_idle.cache_clear()
+    for rank in (1, 0, 0):
+        assert Gang(rank, 3, CPU).dealt([5]) == [[0], [], []]
+    assert (
+        capsys.readouterr().out == "a step has 1 chunks for 3 workers, so the others are idle: lower batch_tokens, or use a larger batch\n"
+    )
+    Gang(0, 3, CPU).dealt([5, 5, 5])
+    assert not capsys.readouterr().out
+
+
+def test_gpus_of_workers_are_looked_at_without_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take memory of the first rank's GPU, or all of it in exclusive mode."""
+    kinds = ["one, 80 GiB", "one, 80 GiB", "other, 40 GiB"]
+    monkeypatch.setattr(each, "hardware", lambda device: kinds[device.index])
+    monkeypatch.setattr(each, "compute_dtype", lambda *_: torch.bfloat16)
+    begun: list[bool] = []
+    monkeypatch.setattr(each, "choose_device", lambda _, begin: begun.append(begin) or torch.device("cuda"))
+    assert each.machine(Runtime(), "bf16", gpus=2) == each.Machine("cuda", "one, 80 GiB", "torch.bfloat16")
+    wanted = "runtime.yaml: workers: found GPUs of several kinds (one, 80 GiB; other, 40 GiB), expected one kind"
+    with pytest.raises(UserError, match=re.escape(wanted)):
+        each.machine(Runtime(), "bf16", gpus=3)
+    assert begun == [False, False]
+
+
+def test_outcomes_are_told_from_bugs() -> None:
+    with pytest.raises(together.RankFailed, match="worker 2 of 2"):
+        verdict({0: Outcome(lost="lost another (x)", at=1.0), 1: Outcome(trace="Traceback", at=2.0)}, 2, str)
