@@ -163,7 +163,7 @@ class Shared:
         scores_BK[:, : scores.shape[1]] = torch.from_numpy(scores)
         rows_BK[:, : rows.shape[1]] = torch.from_numpy(np.where(rows < 0, rows, rows + self.starts[self.gang.rank]))
         scores_BM, rows_BM = (torch.cat(list(self.gang.all(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
-        best = np.lexsort((rows_BM, -scores_BM))[:, :kept]
+        best = np.argsort(-scores_BM, axis=1, kind="stable")[:, :kept]  # ties by row: ranks have ascending rows, each in this order
         return np.take_along_axis(scores_BM, best, axis=1), np.take_along_axis(rows_BM, best, axis=1)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
