@@ -39,6 +39,7 @@ import networkx as nx
 
 from flows.parameters import edit
 from flows.parameters.checks import check
+from tasks.core.stage.code import MALLOC
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH = 32  # tokens of a document
@@ -155,7 +156,7 @@ def rss(pid: int) -> tuple[int, int, int]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+    return {**os.environ, **MALLOC, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
 
 
 def measure(command: list[str], folder: Path) -> Cost:

@@ -28,7 +28,7 @@ from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree
 from flows.results import timing
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
-from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, one_line_errors
+from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost, one_line_errors
 from tasks.core.stage.files import read_json, write_json, write_text
 
 RUN = (sys.executable, "-m", "flows.explaining.runs")
@@ -37,7 +37,7 @@ OWN = ("text", "tokenize", "encode")  # sections with which a model is measured 
 TRAINED = {"rounds": "train", "adore": "adore", "fuse": "fuse"}  # the stage that makes an entry
 MEASURED = {section: "evaluate" if section == "rounds" else f"evaluate_{section}" for section in (*TRAINED, "rerank", "rescore")}
 TRAININGS = ("train", "adore", "pretrain", "reranker")
-OF_MACHINE = (DiskError.kind, MemoryFull.kind, GpuFailed.kind)  # problems that say nothing of a configuration
+OF_MACHINE = tuple(error.kind for error in (DiskError, MemoryFull, GpuFailed, WorkersLost))  # problems that say nothing of a configuration
 CHECK = """
 import json, sys
 from pathlib import Path

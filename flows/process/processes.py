@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from flows.process import tether
+from tasks.core.stage.code import MALLOC
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
 GRACE_SECONDS = 0.5
@@ -30,6 +31,7 @@ def environment(**extra: str) -> dict[str, str]:
         "DVC_NO_ANALYTICS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        **MALLOC,
     }
     return {**os.environ, **ours, **extra}
 

@@ -18,7 +18,7 @@ from tasks.core.stage.devices import best_batch_tokens, moved, sent
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
-from tasks.core.text.tokens import cut_by_budget, cut_evenly
+from tasks.core.text.tokens import cut_by_budget
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import backward_to, joined
 from tasks.core.training.unpadded import Unpadded
@@ -109,14 +109,14 @@ class Step:
 
     def __init__(self, module: Pretrainer, batch: Batch, params: Pretrain, work: Work, key: tuple[int, ...]) -> None:
         self.module, self.batch, self.params, self.work, self.key = module, batch, params, work, key
-        self.unpadded = Unpadded.of(module.encoder, work.device, work.dtype)
         budget = params.batch_tokens or best_batch_tokens(work.device, work.dtype, gradients=True)
-        ranks = 0 if work.gang is None or self.unpadded is None else work.gang.size
-        self.cuts = cut_evenly(batch.lengths, budget, ranks) if ranks else cut_by_budget(batch.lengths, budget)
+        least = 1 if work.gang is None or work.device.type == "cpu" else work.gang.size
+        self.cuts = cut_by_budget(batch.lengths, budget, least)
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
         self.sizes = [len(cut) * int(batch.lengths[cut].max()) for cut in self.cuts]
         self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.dealt(self.sizes)
         self.own = self.shares[0 if work.gang is None else work.gang.rank]  # numbers of the cuts that are computed here
+        self.unpadded = Unpadded.of(module.encoder, work.device, work.dtype)
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 
     def encode(self, number: int, masked: bool) -> Encoded:

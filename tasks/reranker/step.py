@@ -1,6 +1,7 @@
 """One optimizer step of a cross-encoder: a softmax over each query's group."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 
-def part_groups(most: int, drawn: int, ranks: int) -> int:
-    """Groups of a part: at most `most`, and of `drawn` groups so few that each of `ranks` has some, as far as there are groups."""
-    return min(most, -(-drawn // ranks)) if ranks else most
+def parts_of(drawn: int, most: int, least: int) -> list[tuple[int, int]]:
+    """Where parts of `drawn` groups begin and end: of `most`, or, with `least`, of about as many each, for there to be so many parts."""
+    if not least:
+        return [(start, min(start + most, drawn)) for start in range(0, drawn, most)]
+    count = min(drawn, max(least, -(-drawn // most)))
+    return list(pairwise(drawn * number // count for number in range(count + 1)))
 
 
 def make_step(
@@ -43,11 +47,10 @@ def make_step(
         drawn = draw_groups(groups, params, step)
         device = encoder.device
         total, first = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
-        size = part_groups(at_once, len(drawn), 0 if gang is None or device.type == "cpu" else gang.size)
-        starts = range(0, len(drawn), size)
-        own = range(len(starts)) if gang is None else gang.dealt([min(size, len(drawn) - start) for start in starts])[gang.rank]
-        for start in (starts[number] for number in own):
-            part = drawn[start : start + size]
+        parts = parts_of(len(drawn), at_once, 0 if gang is None or device.type == "cpu" else gang.size)
+        own = range(len(parts)) if gang is None else gang.dealt([end - start for start, end in parts])[gang.rank]
+        for start, end in (parts[number] for number in own):
+            part = drawn[start:end]
             pairs = [(queries[query], texts[document]) for query, documents in part for document in documents]
             torch.manual_seed(draw_seed(params.seed, 3, step, start))
             tensors = encoder.tokenizer(

@@ -25,7 +25,7 @@ from tasks.core.training.figures import read
 from tasks.core.workers.gang import Gang
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
-from tasks.reranker.step import make_step, part_groups
+from tasks.reranker.step import make_step, parts_of
 from tests.gangs import as_ranks
 
 GROUPS = Groups(
@@ -95,8 +95,10 @@ def test_ranks_add_up_to_one(tiny_reranker: Path, tmp_path: Path) -> None:
 
 
 def test_on_gpus_each_worker_has_a_part() -> None:
-    assert [part_groups(8, 8, ranks) for ranks in (0, 1, 3, 8, 20)] == [8, 8, 3, 1, 1]
-    assert part_groups(2, 64, 8) == 2, "more parts than workers"
+    assert parts_of(8, 5, 0) == [(0, 5), (5, 8)]
+    assert parts_of(8, 8, 5) == [(0, 1), (1, 3), (3, 4), (4, 6), (6, 8)]
+    assert parts_of(3, 8, 5) == [(0, 1), (1, 2), (2, 3)]
+    assert parts_of(64, 2, 8) == [(start, start + 2) for start in range(0, 64, 2)], "more parts than workers"
 
 
 def run(project: Path, entry: str, monkeypatch: pytest.MonkeyPatch, out: str, checkpoint_seconds: int = 30) -> Path:

@@ -23,6 +23,7 @@ from tasks.core.stage.files import write_text
 
 PACKAGE = "tasks"
 SNAPSHOT = "RETEMPER_CODE"  # environment: the folder of the frozen copy that a stage executes
+MALLOC = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # environment of stages: Arrow's own allocator keeps what is freed
 KEPT = 8  # frozen copies kept per project; the oldest are removed first
 # Modules that cannot change an artifact, and why. tests/test_invalidations.py alters them and compares the bytes.
 NEUTRAL = {
@@ -250,9 +251,9 @@ def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
 
 
 def frozen_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Environment in which `python -m tasks.STAGE`, and every process it starts, imports only the copy in `folder`."""
+    """Environment in which `python -m tasks.STAGE`, and every process it starts, imports only the copy in `folder`, with MALLOC."""
     path = os.pathsep.join(filter(None, [str(folder.absolute()), inherited.get("PYTHONPATH", "")]))
-    return {SNAPSHOT: str(folder.absolute()), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    return {SNAPSHOT: str(folder.absolute()), "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **MALLOC}
 
 
 def own_stage() -> str:

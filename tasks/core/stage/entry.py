@@ -20,7 +20,7 @@ from tasks.core.stage.params import FROZEN
 from tasks.core.stage.progress import leave
 
 PR_SET_PDEATHSIG = 1
-M_MMAP_THRESHOLD = -3  # malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 RETURNED = 2**20  # bytes of an allocation
 STAGE = "DVC_STAGE"  # set by DVC: the name of the stage it runs
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
@@ -60,16 +60,14 @@ def stage() -> Iterator[None]:
 
 
 def return_memory() -> None:
-    """Make this process return freed memory: Arrow's, and every allocation of 1 MiB or more (glibc).
+    """Make this process's malloc return every freed allocation of 1 MiB or more to the system (glibc).
 
-    By default Arrow keeps its own, and glibc reuses freed blocks of up to 32 MiB in parts, which leaves gaps that no later block fits:
-    a process that passes on batches of texts grows with their number. What computes on tensors wants the opposite (`devices.keep_memory`).
+    By default it reuses freed blocks of up to 32 MiB in parts, which leaves gaps that no later block fits: a process that passes on
+    batches of texts grows with their number. What computes on tensors wants the opposite (`devices.keep_memory`).
     """
-    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # where Arrow is not loaded yet, as in workers
-    if arrow := sys.modules.get("pyarrow"):
-        arrow.set_memory_pool(arrow.system_memory_pool())
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None:
         mallopt(M_MMAP_THRESHOLD, RETURNED)
+        mallopt(M_TRIM_THRESHOLD, 4 * RETURNED)  # that much of smaller ones is kept: fresh pages take time
 
 
 def note(**figures: float) -> None:

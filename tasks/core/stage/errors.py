@@ -21,7 +21,7 @@ REMEDIES = {
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
 FAILING_WORDS = re.compile(rf"{FAILING}|os error 5\b|disk I/O error", re.IGNORECASE)
 OUT_OF_MEMORY = re.compile(
-    r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?|CUDA error: out of memory|Cuda failure 2 'out of memory'"
+    r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?|CUDA error: out of memory|Cuda failure (?:\d+ )?'out of memory'"
 )
 GPU_FAULT = re.compile(  # of hardware, drivers, and other users: not what a bug of ours causes
     r"CUDA error: (?:uncorrectable \w+ error|unspecified launch failure|unknown error|hardware stack error|system not yet initialized|"
@@ -109,6 +109,12 @@ class MemoryFull(UserError):
     """A GPU's memory is full."""
 
     kind = "memory"
+
+
+class WorkersLost(UserError):
+    """Workers of this machine or a cluster were lost more often than they may start again."""
+
+    kind = "workers"
 
 
 class GpuFailed(UserError):

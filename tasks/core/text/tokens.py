@@ -88,19 +88,25 @@ def open_tokens(folder: Path) -> Tokens:
     return Tokens(flat, offsets, owners, folder, **texts)
 
 
-def cut_by_budget(lengths: Ints, budget: int) -> list[Ints]:
-    """Positions 0..R-1 as batches of similar length, longest first: rows x longest row of a batch is at most `budget`.
+def cut_by_budget(lengths: Ints, budget: int, least: int = 1) -> list[Ints]:
+    """Positions 0..R-1 as batches of similar length, longest first: rows x longest row of a batch is at most `budget`, or less, so that
+    there are at least `least`, as far as there are rows.
 
     A row longer than the budget is a batch of its own. A pure function of its arguments.
     """
     order = np.argsort(-lengths, kind="stable")
-    batches = []
-    start = 0
-    while start < len(order):
-        size = max(1, budget // int(lengths[order[start]]))
-        batches.append(order[start : start + size])
-        start += size
-    return batches
+    if least > 1:
+        budget = min(budget, -(-int(lengths.sum()) // least))
+    while True:
+        batches = []
+        start = 0
+        while start < len(order):
+            size = max(1, budget // int(lengths[order[start]]))
+            batches.append(order[start : start + size])
+            start += size
+        if len(batches) >= min(least, len(order)):
+            return batches
+        budget = budget * 7 // 8
 
 
 def cut_evenly(lengths: Ints, budget: int, least: int) -> list[Ints]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import tasks
 from tasks.core.stage.code import Reader
 from tasks.core.stage.devices import RECORD, RUNTIME_FILE, Runtime, read_runtime
-from tasks.core.stage.errors import Invalid, Unavailable, UserError
+from tasks.core.stage.errors import Invalid, Unavailable, UserError, WorkersLost
 from tasks.core.stage.files import write_text
 from tasks.core.stage.scratch import ROOT, work_digest
 from tasks.core.workers.attempts import AHEAD, Called, Outcome, Raised, Run, attempt, become_worker, result_of
@@ -259,7 +259,7 @@ class Cluster:
         except RayError as error:
             reason = str(error).strip().splitlines()[0]
             return Raised(
-                UserError(
+                WorkersLost(
                     f"the Ray cluster lost the workers of a piece of work {self.runtime.restarts + 1} times ({RUNTIME_FILE}: restarts: "
                     f"{self.runtime.restarts}): {type(error).__name__}: {reason}; see the nodes' memory and Ray's logs, and run again"
                 )

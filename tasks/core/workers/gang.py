@@ -127,7 +127,7 @@ class Gang:
     def dealt(self, sizes: Sequence[int]) -> list[list[int]]:
         """Which pieces of work, of these sizes, each rank computes."""
         if self.first and len(sizes) < self.size:
-            _tell_idle(len(sizes), self.size)
+            _tell_idle(self.size)
         return dealt(sizes, self.size)
 
     def joined(self, own_MD: torch.Tensor, places: Sequence[Sequence[Ints]]) -> torch.Tensor:
@@ -190,9 +190,9 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 
 
 @cache
-def _tell_idle(pieces: int, ranks: int) -> None:
+def _tell_idle(ranks: int) -> None:
     """Once, not at each step."""
-    print(f"a step has {pieces} chunks for {ranks} workers, so the others are idle: lower batch_tokens, or use a larger batch", flush=True)
+    print(f"{ranks} workers, but steps of fewer chunks, so some are idle: use a larger batch, or lower batch_tokens", flush=True)
 
 
 def dealt(sizes: Sequence[int], ranks: int) -> list[list[int]]:

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, WorkersLost
 from tasks.core.stage.processes import tie
 from tasks.core.workers.attempts import AHEAD, Called, Run, attempt, become_worker, result_of
 
@@ -138,7 +138,7 @@ class Pool:
         if run.lost[number] > self.runtime.restarts:
             worker.pipe.close()
             worker.has.clear()
-            raise UserError(
+            raise WorkersLost(
                 f"a worker was {ended}{cause}, and {run.lost[number]} of them on the same work (runtime.yaml: restarts: "
                 f"{self.runtime.restarts}); close other programs or set fewer workers, and run again"
             )

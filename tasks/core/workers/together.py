@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from tasks.core.stage.devices import RUNTIME_FILE, Runtime, choose_device
-from tasks.core.stage.errors import GpuFailed, UserError, user_error
+from tasks.core.stage.errors import GpuFailed, UserError, WorkersLost, user_error
 from tasks.core.stage.processes import tie
 from tasks.core.stage.progress import leave
 from tasks.core.workers.gang import Gang, PeerLost
@@ -71,7 +71,7 @@ def until_whole(start: Callable[[], str], runtime: Runtime, ranks: int, *, scrat
                 file=sys.stderr,
                 flush=True,
             )
-    raise UserError(
+    raise WorkersLost(
         f"{what}: {lost}, and restarts: {runtime.restarts} of {RUNTIME_FILE} are used up; the last checkpoint and what the other workers "
         f"said are kept ({scratch}); if memory is short, use fewer workers or a smaller graph_tokens, then run again"
     )

@@ -102,6 +102,18 @@ def test_every_row_is_in_one_batch_within_the_budget(count: int, budget: int, lo
     assert [batch.tolist() for batch in cut_by_budget(lengths.copy(), budget)] == [batch.tolist() for batch in batches]
 
 
+@pytest.mark.parametrize("least", [2, 5, 8, 64])
+@pytest.mark.parametrize(("count", "budget", "longest"), [(0, 512, 64), (1, 512, 64), (64, 16384, 128), (1000, 80, 64), (77, 10**6, 512)])
+def test_there_are_as_many_batches_as_are_asked_for(count: int, budget: int, longest: int, least: int) -> None:
+    """Of texts of similar length: so padding is not more than without."""
+    lengths = np.random.default_rng(count).integers(1, longest + 1, size=count)
+    batches = cut_by_budget(lengths, budget, least)
+    plain = cut_by_budget(lengths, budget)
+    assert [row for batch in batches for row in batch.tolist()] == [row for batch in plain for row in batch.tolist()]
+    assert min(count, least) <= len(batches) <= max(len(plain), min(count, 2 * least))
+    assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= budget for batch in batches)
+
+
 @pytest.mark.parametrize("least", [1, 2, 5, 8])
 @pytest.mark.parametrize(
     ("count", "budget", "longest"), [(1, 512, 64), (1000, 512, 64), (1000, 80, 64), (500, 30, 64), (77, 10**6, 512), (192, 512, 512)]

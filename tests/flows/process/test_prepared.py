@@ -53,6 +53,7 @@ PROGRAMS = {
             with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
                 print(*pool.map(double, [1, 2, 3]))
     """,
+    "arrow": "import pyarrow; print(pyarrow.default_memory_pool().backend_name)",
     "owner": "import os; from pathlib import Path; print(Path(f'/proc/{os.getppid()}/cmdline').read_text())",
     "title": "from pathlib import Path; print(Path('/proc/self/cmdline').read_text().replace(chr(0), ' ').strip())",
     "atexit": """
@@ -88,6 +89,16 @@ def eventually(true: Callable[[], Any], seconds: float = 60) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_arrow_gives_back_what_is_freed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It chooses its allocator when it is imported, so before a stage begins."""
+    monkeypatch.chdir(project)
+    monkeypatch.delenv(FORKS, raising=False)
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    with PreparedPython(["pyarrow"]) as started:
+        eventually(lambda: "fork_server.py" in call(started, "owner").stdout)
+        assert call(started, "arrow").stdout == "system\n"
 
 
 def alive(process: int) -> bool:
