@@ -20,8 +20,6 @@ from tasks.core.stage.params import FROZEN
 from tasks.core.stage.progress import leave
 
 PR_SET_PDEATHSIG = 1
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-RETURNED = 2**20  # bytes of an allocation
 STAGE = "DVC_STAGE"  # set by DVC: the name of the stage it runs
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
 SECONDS = "RETEMPER_SECONDS"  # names a file: what the stage cost; `seconds` of its own work, without startup and caching, among others
@@ -32,7 +30,6 @@ TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py)
 def stage() -> Iterator[None]:
     """Run a stage's entry point: no telemetry, no orphans (Linux: the stage dies with its parent), user errors and Ctrl-C as one line."""
     gc.freeze()  # imported objects stay, so no later collection has to scan them
-    return_memory()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if sys.platform == "linux":
@@ -57,17 +54,6 @@ def stage() -> Iterator[None]:
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
-
-
-def return_memory() -> None:
-    """Make this process's malloc return every freed allocation of 1 MiB or more to the system (glibc).
-
-    By default it reuses freed blocks of up to 32 MiB in parts, which leaves gaps that no later block fits: a process that passes on
-    batches of texts grows with their number. What computes on tensors wants the opposite (`devices.keep_memory`).
-    """
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None:
-        mallopt(M_MMAP_THRESHOLD, RETURNED)
-        mallopt(M_TRIM_THRESHOLD, 4 * RETURNED)  # that much of smaller ones is kept: fresh pages take time
 
 
 def note(**figures: float) -> None:

@@ -14,12 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.core.stage.entry import PR_SET_PDEATHSIG, return_memory
+from tasks.core.stage.entry import PR_SET_PDEATHSIG
 from tasks.core.stage.errors import Invalid, UserError
 from tasks.core.stage.params import read_yaml
 from tasks.core.stage.scratch import seal, sealed
 
 RUNTIME = Path("runtime.yaml")  # tasks.core.stage.devices reads all of it, and imports PyTorch
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+RETURNED = 2**20  # bytes of an allocation
 AHEAD = 3  # pieces of work in flight per process; this bounds memory
 Work = TypeVar("Work")
 Result = TypeVar("Result")
@@ -53,6 +55,7 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
         yield from map(function, first)
         yield from map(function, rest)
         return
+    return_memory()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool:
         waiting: deque[Future[Result]] = deque()
@@ -70,6 +73,17 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def return_memory() -> None:
+    """Make this process's malloc return every freed allocation of 1 MiB or more to the system (glibc).
+
+    By default it reuses freed blocks of up to 32 MiB in parts, which leaves gaps that no later block fits: a process that passes on what
+    others computed grows with it. Fresh pages take time, so what computes by itself keeps the default, or `devices.keep_memory`.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None:
+        mallopt(M_MMAP_THRESHOLD, RETURNED)
+        mallopt(M_TRIM_THRESHOLD, 4 * RETURNED)  # that much of smaller ones is kept
 
 
 def resumable(function: Callable[[Work, Path], None], work: Iterable[Work], folder: Path, processes: int) -> Iterator[Path]:
@@ -92,7 +106,6 @@ def _make(function: Callable[[Work, Path], None], place: tuple[Path, Work]) -> P
 def _begin(parent: int) -> None:
     """Begin as a worker that ends with its stage. A tokenizer in it has one thread: the others have workers."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return_memory()
     tie(parent)
 
 

@@ -88,7 +88,7 @@ def test_threads_are_set_only_if_given(monkeypatch: pytest.MonkeyPatch) -> None:
 MAPPED = """
 import ctypes
 from tasks.core.stage.devices import keep_memory
-from tasks.core.stage.entry import return_memory
+from tasks.core.stage.processes import return_memory
 fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
 Info = type("Info", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in fields]})
 libc = ctypes.CDLL(None)
