@@ -80,7 +80,8 @@ def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")  # on CUDA, a warning alone leaves attention nondeterministic
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # slow, and nothing reads unwritten memory
     torch.set_float32_matmul_precision("highest")  # some environments enable TF32, whose products have 10 bits
-    keep_memory()
+    if device.type == "cpu":
+        keep_memory()
     if device.type == "cuda":
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
@@ -120,7 +121,7 @@ def record(device: torch.device) -> None:
 def keep_memory() -> bool:
     """Make this process's malloc keep the memory of freed tensors of up to 32 MiB for later ones. False if it cannot (glibc can).
 
-    Otherwise it returns memory to the system after nearly every layer; fresh pages take 7 to 10 % of the time of encoding on a CPU.
+    By default it returns memory to the system after nearly every layer; fresh pages take 7 to 10 % of the time of encoding on a CPU.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
