@@ -149,13 +149,16 @@ class Cluster:
 
     def __init__(self, ray: Any, runtime: Runtime, nodes: list[Node], session: Session) -> None:
         self.runtime, self.ray, self.session, self._nodes = runtime, ray, session, nodes
-        places = sum(node.places for node in nodes)
-        self.count = places if runtime.workers == "all" else min(runtime.workers, places)
         if runtime.workers != "all" and self.count < runtime.workers:
-            print(f"{RUNTIME_FILE}: workers: {runtime.workers}: the Ray cluster has room for {places}")
+            print(f"{RUNTIME_FILE}: workers: {runtime.workers}: the Ray cluster has room for {self.count}")
         self._device = {"num_gpus": 1, "num_cpus": 0} if runtime.device == "cuda" else {"num_gpus": 0, "num_cpus": runtime.threads}
         # max_calls: by default Ray ends a worker with a GPU after each piece, and the next would load everything again.
         self._settings = {**self._device, "max_retries": runtime.restarts, "max_calls": 0}
+
+    @property
+    def count(self) -> int:
+        places = sum(node.places for node in self._nodes)
+        return places if self.runtime.workers == "all" else min(self.runtime.workers, places)
 
     def refuse_strangers(self) -> None:
         """UserError if a node does not see the project's folder, or has other code or libraries."""
@@ -236,17 +239,19 @@ class Cluster:
             return 0
 
     def _everywhere(self, function: Callable[..., Any], settings: dict[str, Any], *given: Any) -> list[tuple[str, Any]]:
-        """What `function` returns on every node, by host."""
+        """What `function` returns on every node, by host. Nodes that have just died, which Ray still listed, are workers no more."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         asked = [
             self.ray.remote(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))(function).remote(*given)
             for node in self._nodes
         ]
-        return [
-            (node.host, result_of(found) if isinstance(found := self._fetch(ref), Raised) else found)
-            for node, ref in zip(self._nodes, asked, strict=True)
-        ]
+        found = [self._fetch(ref) for ref in asked]
+        alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
+        told = [(node, one) for node, one in zip(self._nodes, found, strict=True) if node.name in alive or not isinstance(one, Raised)]
+        told = told or [*zip(self._nodes, found, strict=True)]
+        self._nodes = [node for node, _ in told]
+        return [(node.host, result_of(one) if isinstance(one, Raised) else one) for node, one in told]
 
     def _fetch(self, reference: Any) -> Outcome:
         """A task's outcome. A UserError if its worker or node was lost too often."""
