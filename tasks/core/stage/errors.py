@@ -186,25 +186,26 @@ def disk_words(text: str) -> tuple[str, str]:
 
 def memory_fault(error: BaseException | None) -> str:
     """A full GPU memory as one line for the user; empty for any other error. Detected by PyTorch's message."""
-    if error is None:
-        return ""
-    found = OUT_OF_MEMORY.search(str(error))
-    if not found:
-        return memory_fault(error.__cause__ or error.__context__)
-    return (
-        f"{found[0]}: lower batch_tokens of this stage (params.yaml) or graph_tokens (runtime.yaml), or stop other processes on the GPU; "
+    found = _said(OUT_OF_MEMORY, error)
+    return found and (
+        f"{found}: lower batch_tokens of this stage (params.yaml) or graph_tokens (runtime.yaml), or stop other processes on the GPU; "
         "a training resumes from its last checkpoint"
     )
 
 
 def gpu_fault(error: BaseException | None) -> str:
     """A failing GPU as one line for the user; empty for any other error. Detected by the driver's message."""
-    if error is None:
-        return ""
-    found = GPU_FAULT.search(str(error))
-    if not found:
-        return gpu_fault(error.__cause__ or error.__context__)
-    return f"{found[0]}: see nvidia-smi, and run again or on another GPU; a training resumes from its last checkpoint"
+    found = _said(GPU_FAULT, error)
+    return found and f"{found}: see nvidia-smi, and run again or on another GPU; a training resumes from its last checkpoint"
+
+
+def _said(words: re.Pattern[str], error: BaseException | None) -> str:
+    """What `words` match in an error or its causes; empty if nothing."""
+    while error is not None:
+        if found := words.search(str(error)):
+            return found[0]
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def redacted(text: str) -> str:
