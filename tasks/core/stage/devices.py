@@ -1,6 +1,5 @@
 """Where and in which arithmetic tensors are computed: the only place that chooses device, threads, and dtype."""
 
-import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from torch import nn
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.params import Params, read_yaml, validate
+from tasks.core.stage.processes import limit_malloc
 
 Precision = Literal["bf16", "fp32"]
 RUNTIME_FILE = Path("runtime.yaml")
@@ -123,9 +123,7 @@ def keep_memory() -> bool:
 
     By default it returns memory to the system after nearly every layer; fresh pages take 7 to 10 % of the time of encoding on a CPU.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    trim_threshold, mmap_threshold = -1, -3  # malloc.h
-    return mallopt is not None and bool(mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_threshold, 2**25))
+    return limit_malloc(mapped=2**25, kept=2**31 - 1)
 
 
 def hardware(device: torch.device) -> str:

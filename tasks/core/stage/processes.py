@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tasks.core.stage.entry import PR_SET_PDEATHSIG
-from tasks.core.stage.errors import Invalid, UserError
+from tasks.core.stage.errors import Invalid, WorkersLost
 from tasks.core.stage.params import read_yaml
 from tasks.core.stage.scratch import seal, sealed
 
@@ -47,7 +47,7 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
     """`function` of each piece of `work`, in order, computed by `processes` processes; up to `alone` pieces start none.
 
     `function`, pieces, and results pass between processes, so `function` must be at module level (or a partial of such a function).
-    UserError if a process is killed.
+    WorkersLost if a process is killed.
     """
     rest = iter(work)
     first = list(islice(rest, alone + 1)) if processes > 1 else []
@@ -67,7 +67,7 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool:
-            raise UserError(
+            raise WorkersLost(
                 f"a worker was killed by the system, most likely for lack of memory; close other programs, or use fewer than {processes} "
                 "cores (taskset -c 0 retemper run), and run again"
             ) from None
@@ -81,9 +81,13 @@ def return_memory() -> None:
     By default it reuses freed blocks of up to 32 MiB in parts, which leaves gaps that no later block fits: a process that passes on what
     others computed grows with it. Fresh pages take time, so what computes by itself keeps the default, or `devices.keep_memory`.
     """
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None:
-        mallopt(M_MMAP_THRESHOLD, RETURNED)
-        mallopt(M_TRIM_THRESHOLD, 4 * RETURNED)  # that much of smaller ones is kept
+    limit_malloc(mapped=RETURNED, kept=4 * RETURNED)
+
+
+def limit_malloc(mapped: int, kept: int) -> bool:
+    """Have this process's malloc map allocations of `mapped` bytes or more, and keep up to `kept` free ones of others. Only glibc can."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    return mallopt is not None and bool(mallopt(M_TRIM_THRESHOLD, kept) and mallopt(M_MMAP_THRESHOLD, mapped))
 
 
 def resumable(function: Callable[[Work, Path], None], work: Iterable[Work], folder: Path, processes: int) -> Iterator[Path]:

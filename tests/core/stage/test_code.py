@@ -127,7 +127,7 @@ def test_a_stage_and_its_child_processes_import_the_frozen_copy(project: Path) -
         "import subprocess, sys\n"
         "inner = 'from tasks.core.b import value; print(value)'\n"
         "print(subprocess.run([sys.executable, '-c', inner], capture_output=True, text=True).stdout)\n"
-        "from tasks.core.b import value\nprint(value)\n"
+        "import os\nfrom tasks.core.b import value\nprint(value, os.environ['ARROW_DEFAULT_MEMORY_POOL'])\n"
     )
     (project / "tasks/one/__main__.py").write_text(script)
     (code / "tasks/one/__main__.py").write_text(script)
@@ -139,4 +139,4 @@ def test_a_stage_and_its_child_processes_import_the_frozen_copy(project: Path) -
         text=True,
         check=True,
     )
-    assert done.stdout.split() == ["1", "1"]
+    assert done.stdout.split() == ["1", "1", "system"]

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, WorkersLost
 from tasks.core.stage.processes import cores, in_order, resumable
 
 FILES = list(map(Path, ["/", "/usr", "/usr/lib", "/no/such/file", "/usr/bin", "/tmp"]))
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_results_come_in_the_order_of_the_work(processes: int) -> None:
+def test_results_come_in_the_order_of_the_work(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that others compute for returns memory; one that computes keeps it."""
+    returned: list[bool] = []
+    monkeypatch.setattr("tasks.core.stage.processes.return_memory", lambda: returned.append(True))
     assert list(in_order(os.path.exists, iter(FILES), processes)) == [path.exists() for path in FILES]
+    assert len(returned) == processes - 1
 
 
 def test_one_piece_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +33,7 @@ def test_a_workers_error_is_raised_in_the_caller() -> None:
 
 
 def test_a_killed_worker_is_a_one_line_error() -> None:
-    with pytest.raises(UserError, match=r"a worker was killed by the system, most likely for lack of memory; .* run again") as refusal:
+    with pytest.raises(WorkersLost, match=r"a worker was killed by the system, most likely for lack of memory; .* run again") as refusal:
         list(in_order(signal.raise_signal, [signal.SIGKILL] * 9, 2))
     assert "\n" not in str(refusal.value)
 

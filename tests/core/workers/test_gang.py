@@ -2,7 +2,9 @@
 
 import os
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from flows.explaining.runs import OF_MACHINE
 from tasks.core.stage.devices import Runtime
 from tasks.core.stage.errors import GpuFailed, MemoryFull, UserError, WorkersLost, user_error
 from tasks.core.workers import each, gang, together
+from tasks.core.workers.cluster import Cluster, Node, Session
 from tasks.core.workers.gang import Gang, PeerLost, exchange
 from tasks.core.workers.together import Outcome, take_part, until_whole, verdict
 
@@ -98,6 +101,34 @@ def test_lost_workers_say_nothing_of_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(WorkersLost, match=r"training: worker 1 of 2 was lost \(x\), and restarts: 0 of runtime.yaml are used up") as raised:
         until_whole(lambda: "worker 1 of 2 was lost (x)", Runtime(restarts=0), 2, scratch=tmp_path, outs=[], what="training")
     assert raised.value.problem.kind in OF_MACHINE
+
+
+def test_a_node_that_has_just_died_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray lists it as alive for some seconds, and a task there is lost."""
+    lost = type("RayError", (Exception,), {})
+    monkeypatch.setitem(sys.modules, "ray.exceptions", SimpleNamespace(RayError=lost, RayTaskError=type("RayTaskError", (lost,), {})))
+    strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda name, **_: name)
+    monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
+    alive = {"one": True, "two": False}
+
+    def get(node: str) -> str:
+        if not alive[node]:
+            raise lost("the node died")
+        return f"said by {node}"
+
+    ray: Any = SimpleNamespace(
+        remote=lambda scheduling_strategy: lambda _: SimpleNamespace(remote=lambda: scheduling_strategy),
+        get=get,
+        nodes=lambda: [{"NodeID": name, "Alive": there} for name, there in alive.items()],
+    )
+    nodes = [Node("one", "first", 2), Node("two", "second", 3)]
+    cluster = Cluster(ray, Runtime(workers="all", threads=1, device="cpu"), nodes, Session("", "", "", ""))
+    assert cluster.count == 5
+    assert cluster._everywhere(str, {}) == [("first", "said by one")]
+    assert cluster.count == 2
+    alive["one"] = False
+    with pytest.raises(WorkersLost, match="the node died"):
+        cluster._everywhere(str, {})
 
 
 def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
