@@ -63,6 +63,9 @@ def test_a_failing_gpu_is_one_line_and_a_wrong_index_is_a_bug(words: str) -> Non
     known = user_error(torch.AcceleratorError(f"CUDA error: {words}\nCUDA kernel errors might be asynchronously reported"))
     assert isinstance(known, GpuFailed)
     assert str(known).startswith(f"CUDA error: {words}: see nvidia-smi")
+    wrapped = PeerLost("an exchange failed")
+    wrapped.__cause__ = torch.AcceleratorError(f"CUDA error: {words}")
+    assert isinstance(user_error(wrapped), GpuFailed), "libraries wrap it"
     assert user_error(torch.AcceleratorError("CUDA error: device-side assert triggered")) is None
 
 
