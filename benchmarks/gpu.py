@@ -220,9 +220,13 @@ def adoring(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, rows: int, nam
     kept, steps = kept_tokens(Runtime(), clock.device, tower, tower.transformer.config), iter(range(10**9))
     with tempfile.TemporaryDirectory() as scratch:
         step = make_step(tower, queries, data, corpus, params, lambda _: False, Path(scratch), kept, clock.device, dtype)
+        drawn = step.draw(0)
 
         def whole() -> None:
-            step(next(steps))
+            nonlocal drawn
+            number = next(steps)
+            step.backward(number, drawn)
+            drawn = step.draw(number + 1)
             finish(tower, optimizer)
 
         took = clock.median(whole, f"adore {rows} {name}")

@@ -28,7 +28,7 @@ from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.gradient_cache import Side, cached_backward
-from tasks.core.training.loop import Schedule, fit
+from tasks.core.training.loop import Schedule, Steps, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.unpadded import best_training_tokens
 
@@ -74,7 +74,7 @@ def main() -> None:
                 fit(
                     tower,
                     optimizer,
-                    lambda step: backward(first + step),
+                    Steps.undrawn(lambda step: backward(first + step)),
                     Schedule(steps, 0.0, 1.0),
                     Path(scratch),
                     Path(scratch),

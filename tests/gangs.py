@@ -20,7 +20,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures, read
-from tasks.core.training.loop import Schedule, fit
+from tasks.core.training.loop import Schedule, Steps, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.workers import gang as gang_module
 from tasks.core.workers.gang import Gang
@@ -133,7 +133,7 @@ def small_training(
             weight.grad = first + second
         return {"loss": total}
 
-    fit(module, optimizer, backward, Schedule(STEPS, 0.2, 1.0), scratch, curves, 0.0, "small", gang=gang)
+    fit(module, optimizer, Steps.undrawn(backward), Schedule(STEPS, 0.2, 1.0), scratch, curves, 0.0, "small", gang=gang)
     weights = {name: p.detach() for name, p in module.named_parameters()}
     if gang is not None:
         save_file(weights, scratch / f"weights-{gang.rank}.safetensors")

@@ -27,6 +27,7 @@ from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures, Metrics
 from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.training.loop import Steps
 from tasks.core.training.unpadded import best_training_tokens
 
 if TYPE_CHECKING:
@@ -34,6 +35,17 @@ if TYPE_CHECKING:
 
 UNRANKED = ("refreshed", "random", "given")
 ROWS = 2**16  # whose vectors are held at a time
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A step's queries [B], and of each its positives, the documents that are no negatives, and the grades of those."""
+
+    queries: Ints
+    positives: list[Ints]
+    known: list[Ints]
+    labels: list[Floats]
+    grades: Ints  # [B, K] of the positives, 0 where there are fewer
 
 
 @dataclass(frozen=True)
@@ -114,8 +126,8 @@ def make_step(
     device: torch.device,
     dtype: torch.dtype,
     gang: "Gang | None" = None,
-) -> Callable[[int], Figures]:
-    """The function that leaves the gradients of step n in the tower (and in the centroids, if they are trained).
+) -> Steps[Drawn]:
+    """The steps that leave their gradients in the tower (and in the centroids, if they are trained).
 
     `plotted` says which steps' metrics are kept: at those, lists are measured, and compared with a full search if they are not retrieved.
     In a `gang`, a rank encodes its share of the queries, and leaves its share of the gradients.
@@ -155,13 +167,17 @@ def make_step(
         assert data.negatives is not None, "given negatives were not read"
         return [data.negatives.of(query) for query in batch.tolist()]
 
-    def backward(step: int) -> Figures:
+    def draw(step: int) -> Drawn:
         batch = batch_of(data, params, step)
         positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
         labels = [data.known.scores_of(query) for query in batch.tolist()]
         most = max(map(len, positives))
         grades_BK = np.stack([np.pad(data.positives.scores_of(query), (0, most))[:most] for query in batch.tolist()]).astype(np.int64)
-        fresh = negatives(step, batch) if kind in UNRANKED else []
+        return Drawn(batch, positives, known, labels, grades_BK)
+
+    def backward(step: int, drawn: Drawn) -> Figures:
+        batch, positives, known, labels = drawn.queries, drawn.positives, drawn.known, drawn.labels
+        fresh = negatives(step, batch) if kind in UNRANKED else []  # by the current tower
 
         def loss(queries_BD: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
             best_rows = corpus.best_rows(queries_BD)
@@ -175,9 +191,9 @@ def make_step(
             metrics: Metrics = {}
             if found is not None and plotted(step):
                 metrics = measured(found, corpus.owners, positives) | {"overlap": overlap(lists, found, corpus.owners, known)}
-            return list_loss(queries_BD, lists, corpus, grades_BK, params), metrics
+            return list_loss(queries_BD, lists, corpus, drawn.grades, params), metrics
 
         key = params.seed, 3, step
         return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, key, gang)
 
-    return backward
+    return Steps(draw, backward)

@@ -150,7 +150,7 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
     if corpus.depth < params.depth:
         print(f"{what}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
     steps = steps_of(setting.data, params)
-    backward = make_step(
+    each = make_step(
         tower,
         setting.queries,
         setting.data,
@@ -164,7 +164,7 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
         setting.gang,
     )
     schedule, seconds = Schedule(steps, params.warmup, params.clip), setting.runtime.checkpoint_seconds
-    fit(module, optimizer, backward, schedule, scratch, curves, seconds, what, clipped=tower, gang=setting.gang)
+    fit(module, optimizer, each, schedule, scratch, curves, seconds, what, clipped=tower, gang=setting.gang)
     if isinstance(documents, Centroids):
         documents.write_back()
     return tower.eval(), steps

@@ -6,8 +6,8 @@ pass, encoding the chunk again if its graph was not kept. The MLM loss needs onl
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokens import cut_by_budget
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import backward_to, joined
+from tasks.core.training.loop import Steps
 from tasks.core.training.unpadded import Unpadded
 from tasks.pretrain.batches import Batch, draw_batch
 from tasks.pretrain.decoder import streams
@@ -275,13 +276,10 @@ class Step:
             return {"loss": loss, **metrics, **geometry(shown, params)}
 
 
-def make_step(
-    module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work
-) -> Callable[[int], Figures]:
-    """The function that leaves the gradients of step n in the module."""
+def make_step(module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work) -> Steps[Batch]:
+    """The steps that leave their gradients in the module."""
 
-    def backward(step: int) -> Figures:
-        batch = draw_batch(chunks, rows, vocabulary, params, step)
+    def backward(step: int, batch: Batch) -> Figures:
         return Step(module, batch, params, work, (params.seed, DROPOUT, step)).backward()
 
-    return backward
+    return Steps(partial(draw_batch, chunks, rows, vocabulary, params), backward)

@@ -54,9 +54,9 @@ def pretrain(
     steps = steps_of(rows, params)
     what = f"pretrain {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
     work = Work(device, dtype, kept_tokens(runtime, device, module, transformer.config), chunks.tokens.pad, gang)
-    backward = make_step(module, chunks, rows, vocabulary, params, work)
+    each = make_step(module, chunks, rows, vocabulary, params, work)
     schedule = Schedule(steps, params.warmup, params.clip)
-    fit(module, optimizer, backward, schedule, scratch, outs.curves, runtime.checkpoint_seconds, what, gang=gang)
+    fit(module, optimizer, each, schedule, scratch, outs.curves, runtime.checkpoint_seconds, what, gang=gang)
     if gang is not None and not gang.first:
         return
     write_json(outs.curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": new})

@@ -12,6 +12,8 @@ from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, r
 from tasks.core.tables.parquet import count_rows
 from tasks.reranker.params import Reranker
 
+Group = tuple[int, list[int]]  # a query, and its documents, the positive first
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -36,7 +38,7 @@ def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], scratch:
     return Groups(both, positives, hard)
 
 
-def draw_groups(groups: Groups, params: Reranker, step: int) -> list[tuple[int, list[int]]]:
+def draw_groups(groups: Groups, params: Reranker, step: int) -> list[Group]:
     """The step's queries, each with its documents, the positive first; fewer negatives than requested are repeated."""
     total, size = len(groups.queries), min(params.batch_queries, len(groups.queries))
     rng = np.random.default_rng(draw_seed(params.seed, 2, step))

@@ -52,10 +52,10 @@ def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
             texts = corpus_texts(args.corpus, work.text, scratch / "texts.bin", lasting=True)
         queries = [query for _, query in query_texts(args.corpus, "train")]
         optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)
-        backward = make_step(encoder, queries, texts, groups, params, dtype, gang)
+        each = make_step(encoder, queries, texts, groups, params, dtype, gang)
         what = f"reranker {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
         schedule = Schedule(params.steps, params.warmup, params.clip)
-        fit(model, optimizer, backward, schedule, scratch, work.curves, work.runtime.checkpoint_seconds, what, gang=gang)
+        fit(model, optimizer, each, schedule, scratch, work.curves, work.runtime.checkpoint_seconds, what, gang=gang)
     if gang is not None and not gang.first:
         return
     write_json(work.curves / "round.json", {"steps": params.steps})

@@ -94,9 +94,9 @@ def train_round(
         if params.guide == "init":
             guide = make_guide(Frozen.of(load_towers(args.init), queries, documents, device, dtype), params.guide_margin)
         kept = kept_tokens(runtime, device, module, towers.document.transformer.config)
-        backward = make_step(towers, queries, documents, data, params, kept, device, dtype, before, guide, gang)
+        each = make_step(towers, queries, documents, data, params, kept, device, dtype, before, guide, gang)
         checkpoints = runtime.checkpoint_seconds
-        steps = fit(module, optimizer, backward, schedule, scratch, outs.curves, checkpoints, what, validation=validation, gang=gang)
+        steps = fit(module, optimizer, each, schedule, scratch, outs.curves, checkpoints, what, validation=validation, gang=gang)
         order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
     if gang is not None and not gang.first:
         return

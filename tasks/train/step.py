@@ -14,6 +14,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import Side, cached_backward
+from tasks.core.training.loop import Steps
 from tasks.core.training.unpadded import best_training_tokens
 from tasks.train.batches import Batch, TrainingSet, draw_batch
 from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
@@ -21,6 +22,9 @@ from tasks.train.params import Round
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
+
+
+Rows = npt.NDArray[np.int64]  # [U, P]: the rows of each of a batch's documents, -1 where it has fewer
 
 
 def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor:
@@ -112,27 +116,30 @@ def make_step(
     behind: int = 0,
     guide: Callable[[Batch], Batch] | None = None,
     gang: "Gang | None" = None,
-) -> Callable[[int], Figures]:
-    """The function that leaves the gradients of step n in the towers; `behind` steps of earlier rounds come before it.
+) -> Steps[tuple[Batch, Rows]]:
+    """The steps that leave their gradients in the towers; `behind` steps of earlier rounds come before them.
 
     `guide` takes likely positives from a batch's negatives (tasks.train.guide). In a `gang`, a rank's share of the gradients.
     """
 
     batch_tokens = params.batch_tokens or best_training_tokens([towers.query, towers.document], device, dtype, gang)
 
-    def backward(own: int) -> Figures:
-        step = behind + own
-        batch = draw_batch(data, params, step)
-        masked = guide(batch) if guide else batch
+    def draw(own: int) -> tuple[Batch, Rows]:
+        batch = draw_batch(data, params, behind + own)
         rows_UP = documents.rows_of(batch.documents)
         if params.passage_step > 1:
-            rows_UP = every_nth(rows_UP, params.passage_step, np.random.default_rng(draw_seed(params.seed, 6, step)))
+            rows_UP = every_nth(rows_UP, params.passage_step, np.random.default_rng(draw_seed(params.seed, 6, behind + own)))
+        return batch, rows_UP
+
+    def backward(own: int, drawn: tuple[Batch, Rows]) -> Figures:
+        batch, rows_UP = drawn
+        masked = guide(batch) if guide else batch
         held_UP = rows_UP >= 0
         sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, Figures]:
             return batch_loss(best_passage(queries_BD @ documents_RD.T, sent(held_UP, device)), masked, params)
 
-        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, step), gang)
+        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, behind + own), gang)
 
-    return backward
+    return Steps(draw, backward)

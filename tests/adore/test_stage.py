@@ -37,6 +37,8 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.training.figures import Figures
+from tasks.core.training.loop import Steps
 from tasks.core.training.replay import KNOWN
 
 QUERIES, DOCUMENTS, DEPTH, STEPS = 24, 170, 12, 9
@@ -199,15 +201,15 @@ def test_killed_and_resumed_equals_undisturbed(
     remove_finished()
     real = work.make_step
 
-    def mortal(*arguments: Any) -> Callable[[int], dict[str, float]]:
+    def mortal(*arguments: Any) -> Steps[int]:
         backward = real(*arguments)
 
-        def step(number: int) -> dict[str, float]:
+        def step(number: int) -> Figures:
             if number == 6:
                 raise Killed
             return backward(number)
 
-        return step
+        return Steps.undrawn(step)
 
     with monkeypatch.context() as patch:
         patch.setattr(work, "make_step", mortal)

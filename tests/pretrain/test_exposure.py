@@ -7,6 +7,7 @@ import pytest
 from tasks.core.stage.params import load
 from tasks.core.text.chunks import Chunks
 from tasks.core.training.exposure import TEXT
+from tasks.core.training.loop import Steps
 from tasks.pretrain import exposure
 from tasks.pretrain import work as entry
 from tasks.pretrain.params import Pretrain
@@ -31,7 +32,7 @@ def test_replay_equals_an_instrumented_run(small: Any, monkeypatch: pytest.Monke
             read.append(set())
             return backward(number)
 
-        return each
+        return Steps.undrawn(each)
 
     monkeypatch.setattr(Chunks, "row", watched)
     monkeypatch.setattr(entry, "make_step", watched_step)

@@ -10,6 +10,7 @@ from tasks.core.stage.params import load
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY
+from tasks.core.training.loop import Steps
 from tasks.reranker import exposure, step
 from tasks.reranker import work as entry
 from tasks.reranker.params import Reranker
@@ -35,7 +36,7 @@ def test_replay_equals_an_instrumented_run(small: Any, tmp_path: Path, monkeypat
             pairs.append([])
             return dict(backward(number))
 
-        return each
+        return Steps.undrawn(each)
 
     monkeypatch.setattr(entry, "make_step", watched)
     done = small.stage("reranker@small", *small.elsewhere("reranker@small", "again"))

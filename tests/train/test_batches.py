@@ -257,7 +257,7 @@ def test_a_document_scores_as_its_best_passage_and_only_that_one_learns(seed: in
     for q in range(3):
         for u, document in enumerate(documents):
             own = [place for place, row in enumerate(held) if owners[row] == document]
-            best = max(own, key=lambda place: float(scores[q, place]))
+            best = max(own, key=lambda place: float(scores[q, place].detach()))
             assert found[q, u] == scores[q, best]
             assert [float(scores.grad[q, place]) for place in own] == [float(weights[q, u]) if place == best else 0.0 for place in own]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from dvclive import Live
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 POINTS = 500  # points per curve at most
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
+Drawn = TypeVar("Drawn", bound=object)  # never None
 CHECKPOINT_SHARE = 20  # times the duration of a checkpoint passes between two, so that a large model spends most time training
 
 
@@ -48,6 +49,25 @@ class Schedule:
     clip: float
     first: int = 0
     total: int | None = None
+
+
+@dataclass(frozen=True)
+class Steps(Generic[Drawn]):
+    """A training's steps. `draw(n)` reads and samples what step n needs, a function of n alone; `backward(n, drawn)` leaves the step's
+    gradients in the parameters and returns the metrics to plot, including `loss`.
+    """
+
+    draw: Callable[[int], Drawn]
+    backward: Callable[[int, Drawn], Figures]
+
+    @staticmethod
+    def undrawn(backward: Callable[[int], Figures]) -> "Steps[int]":
+        """Steps of which nothing is drawn ahead."""
+        return Steps(int, lambda step, _: backward(step))
+
+    def __call__(self, step: int) -> Figures:
+        """Both, for one step."""
+        return self.backward(step, self.draw(step))
 
 
 @dataclass(frozen=True)
@@ -83,7 +103,7 @@ class Validation:
 def fit(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    backward: Callable[[int], Figures],
+    steps: Steps[Drawn],
     schedule: Schedule,
     scratch: Path,
     curves: Path,
@@ -95,12 +115,11 @@ def fit(
 ) -> int:
     """Train `module` in place for `schedule.steps` steps; returns how many its weights have had, fewer only under `validation`.
 
-    `backward(step)` leaves the gradients of step `step` in the parameters and returns the metrics to plot, including
-    `loss`. `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part
-    of `module` whose gradient is clipped, if not all of it. UserError for a loss or a
-    gradient that is not finite: the last checkpoint is kept.
+    A step is drawn while a GPU still computes the one before: after its work was sent there, and before its figures are read.
+    `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part of `module` whose gradient
+    is clipped, if not all of it. UserError for a loss or a gradient that is not finite: the last checkpoint is kept.
 
-    In a `gang`, `backward` leaves a rank's share of the gradients, which are summed here; every rank steps alike, and only the first
+    In a `gang`, `steps` leaves a rank's share of the gradients, which are summed here; every rank steps alike, and only the first
     reads the checkpoint, validates, and writes.
     """
     first = gang is None or gang.first
@@ -110,6 +129,7 @@ def fit(
     progress = Progress(what, schedule.steps, "steps")
     progress.skip(start)
     saved, taken = time.monotonic(), 0.0
+    drawn = steps.draw(start) if start < schedule.steps else None
     dropout = CheapDropout() if next(module.parameters()).device.type == "cpu" else nullcontext()
     with live_curves(curves) if first else nullcontext() as live:
         for point in history:
@@ -126,11 +146,13 @@ def fit(
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor(schedule.first + step)
             optimizer.zero_grad(set_to_none=True)
+            assert drawn is not None
             with dropout:
-                figures = backward(step)
+                figures = steps.backward(step, drawn)
             if gang is not None:
                 gang.sum_gradients(module.parameters())
             gradient_norm = nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip)
+            drawn = steps.draw(step + 1) if step + 1 < schedule.steps else None
             metrics = read({**figures, "gradient_norm": gradient_norm})
             norm = metrics["gradient_norm"]
             if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):

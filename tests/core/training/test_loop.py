@@ -1,6 +1,5 @@
 """The loop: exact resume, bad numbers, clipping, curves."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,20 @@ from torch import nn
 from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
-from tasks.core.training.loop import CHECKPOINT, Schedule, checkpoint_step, fit, load_state, read_state, save_state, state_tensors
+from tasks.core.training import loop
+from tasks.core.training.figures import read
+from tasks.core.training.loop import (
+    CHECKPOINT,
+    Schedule,
+    Steps,
+    checkpoint_step,
+    fit,
+    load_state,
+    read_state,
+    save_checkpoint,
+    save_state,
+    state_tensors,
+)
 from tasks.core.training.optimizers import make_optimizer
 
 STEPS = 12
@@ -26,7 +38,7 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 1))
 
 
-def work(module: nn.Sequential, dies_at: int | None = None, bad_at: int | None = None) -> Callable[[int], dict[str, float]]:
+def work(module: nn.Sequential, dies_at: int | None = None, bad_at: int | None = None) -> Steps[int]:
     def backward(step: int) -> dict[str, float]:
         if step == dies_at:
             raise Killed
@@ -35,7 +47,7 @@ def work(module: nn.Sequential, dies_at: int | None = None, bad_at: int | None =
         loss.backward()
         return {"loss": float(loss.detach())}
 
-    return backward
+    return Steps.undrawn(backward)
 
 
 def train(folder: Path, optimizer: str = "adamw", seconds: float = 0.0, clip: float = 1.0, **trouble: int) -> nn.Sequential:
@@ -119,6 +131,38 @@ def test_gradients_are_clipped_before_the_step(tmp_path: Path) -> None:
     assert float(moved) == pytest.approx(1e-3, rel=1e-3)
 
 
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_step_is_drawn_while_a_gpu_computes_the_one_before(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its work was sent, and before its figures are read, which waits for it; nothing is drawn that is not trained on."""
+    module, events = model(), list[str]()
+    optimizer = make_optimizer("adamw", module, 0.05, 0.01)
+
+    def draw(step: int) -> str:
+        events.append(f"draw {step}")
+        return f"batch {step}"
+
+    def backward(step: int, drawn: str) -> dict[str, float]:
+        assert drawn == f"batch {step}"
+        events.append(f"work {step}")
+        return work(module)(step)
+
+    def watched(figures: dict[str, float]) -> dict[str, float]:
+        events.append("read")
+        return read(figures)
+
+    if first:
+        work(module)(0)
+        optimizer.step()
+        save_checkpoint(tmp_path / CHECKPOINT, first, [], module, optimizer)
+    monkeypatch.setattr(loop, "read", watched)
+    (tmp_path / "curves").mkdir()
+    fit(module, optimizer, Steps(draw, backward), Schedule(4, 0.0, 1.0), tmp_path, tmp_path / "curves", 1e9, "test")
+    expected = [f"draw {first}"]
+    for step in range(first, 4):
+        expected += [f"work {step}", *([f"draw {step + 1}"] if step < 3 else []), "read"]
+    assert events == expected
+
+
 def test_curves_hold_every_step(tmp_path: Path) -> None:
     train(tmp_path)
     lines = (tmp_path / "curves" / "plots" / "metrics" / "train" / "loss.tsv").read_text().splitlines()
@@ -155,7 +199,7 @@ def test_continued_chain_equals_one_long_training(tmp_path: Path, optimizer: str
         fit(
             module,
             chosen,
-            lambda step, one=one, before=before: one(before + step),
+            Steps.undrawn(lambda step, one=one, before=before: one(before + step)),
             Schedule(steps, 0.2, 1.0, before, STEPS),
             folder,
             folder / "curves",
