@@ -11,6 +11,7 @@ from tasks.core.stage.devices import best_batch_tokens, place
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 from tasks.train.batches import Floats
+from tasks.train.lora import merge
 from tasks.train.step import best_passage
 
 
@@ -26,8 +27,9 @@ class Frozen:
 
     @classmethod
     def of(cls, towers: Towers, queries: Tokens, documents: Tokens, device: torch.device, dtype: torch.dtype) -> "Frozen":
-        """A copy of `towers` as they are now."""
+        """A copy of `towers` as they are now, their adapters merged as those of the round's result will be."""
         copied = copy.deepcopy(towers)  # shared towers stay shared
+        merge(copied)
         for tower in (copied.query, copied.document):
             place(tower, device, dtype).eval()
         return cls(copied, queries, documents, device, dtype)

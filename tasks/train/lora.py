@@ -60,9 +60,13 @@ def adapted_layers(transformer: nn.Module, targets: Sequence[str] | None, where:
 
 
 def merge(towers: Towers) -> None:
-    """Replace `towers`' adapted layers, in place, by plain ones of weights W + alpha / rank B A; all other weights stay as they are."""
+    """Replace `towers`' adapted layers, in place, by plain ones of weights W + alpha / rank B A; all other weights stay as they are.
+
+    Nothing is done where there are none.
+    """
     for tower in _each(towers):
-        tower.transformer = tower.transformer.merge_and_unload()
+        if hasattr(tower.transformer, "merge_and_unload"):
+            tower.transformer = tower.transformer.merge_and_unload()
 
 
 def _each(towers: Towers) -> Iterator[Encoder]:

@@ -34,7 +34,7 @@ rounds:
   warmup: {init: base, negatives: bm25, train_queries: 24, split_seed: 1, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512}
   watched: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-4, batch_tokens: 512, validate_every: 5, validation_queries: 8}
   adapted: {init: base, negatives: bm25, steps: 40, batch_queries: 8, lr: 1e-3, batch_tokens: 512, lora: {rank: 4, dropout: 0.1}}
-  judged: {init: base, negatives: bm25, steps: 4, lr: 1e-2, lora: {targets: [query]}, validate_every: 2, validation_queries: 8}
+  judged: {init: base, negatives: bm25, steps: 12, lr: 1e-2, lora: {targets: [query]}, validate_every: 2, validation_queries: 8}
   halved: {init: base, negatives: bm25, steps: 4, batch_queries: 8, lr: 1e-2, lora: {targets: [query]}, start_share: 0.5}
   unhalved: {init: base, negatives: bm25, steps: 4, batch_queries: 8, lr: 1e-2, lora: {targets: [query]}}
   star: {init: base, negatives: bm25, steps: 3, batch_queries: 8, loss: ranknet, alpha: 0.1, optimizer: lamb, lr: 1e-4, hard_negatives: 2}
@@ -249,8 +249,11 @@ def test_adapters_under_validation_and_with_a_share_of_the_start(project: Path, 
         run_here(project, "train", *train_arguments(name, "negatives", f"adapters/{name}"))
     queries = {f"encoder.layer.{n}.attention.self.query.weight" for n in (0, 1)}
     assert moved(project, "adapters/halved") == moved(project, "adapters/unhalved") == queries
+    lines = (project / "adapters/judged/curves/plots/metrics/validation/nDCG@10.tsv").read_text().splitlines()[1:]
+    values = {int(step): float(value) for step, value in (line.split("\t") for line in lines)}
+    assert list(values) == [0, 2, 4, 6, 8, 10, 12] and len(set(values.values())) > 1, "what is measured has its adapters"
     steps = json.loads((project / "adapters/judged/state/state.json").read_text())["steps"]
-    assert moved(project, "adapters/judged") == (queries if steps else set())
+    assert values[steps] == max(values.values()) and moved(project, "adapters/judged") == (queries if steps else set())
     folders = ("base", "adapters/halved/encoder", "adapters/unhalved/encoder")
     base, half, whole = (load_file(project / folder / "model.safetensors") for folder in folders)
     for key in queries:

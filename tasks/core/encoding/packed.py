@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.encoding import openvino_int8
@@ -47,7 +48,7 @@ class Packed:
     @classmethod
     def of(cls, encoder: Encoder, device: torch.device, layers: Layers | None = None) -> "Packed | None":
         """The packed form of `encoder`, with its own layers or `layers`; None for another architecture, pooling, device or dtype, in
-        training, or where prompts are not pooled.
+        training, with adapted layers, or where prompts are not pooled.
         """
         transformer = encoder.transformer
         config = transformer.config
@@ -55,6 +56,8 @@ class Packed:
         pooled = encoder.shape.pooling in ("cls", "mean") and encoder.shape.pools_prompt
         if first is None or not known or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
+        if any(type(linear) is not nn.Linear for layer in transformer.encoder.layer for linear in _linear_layers(layer)):
+            return None  # an adapted one multiplies with more than its weight
         layers = layers or _own_layers(transformer, device)
         return None if layers is None else cls(encoder, first, layers)
 
@@ -218,6 +221,11 @@ def _dense_layers(layer: Any) -> tuple[Any, Any, Any]:
     return layer.attention.output.dense, layer.intermediate.dense, layer.output.dense
 
 
+def _linear_layers(layer: Any) -> tuple[Any, ...]:
+    own = layer.attention.self
+    return own.query, own.key, own.value, *_dense_layers(layer)
+
+
 def _norm(norm: Any, x_TH: torch.Tensor) -> torch.Tensor:
     """Layer normalization in float32."""
     return F.layer_norm(x_TH, norm.normalized_shape, norm.weight.float(), norm.bias.float(), norm.eps)
@@ -237,8 +245,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tenso
 
 def _query_key_value(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Weight [3H, H] and bias [3H] of the three products of a layer's attention."""
-    own = layer.attention.self
-    three = (own.query, own.key, own.value)
+    three = _linear_layers(layer)[:3]
     return torch.cat([each.weight for each in three]), torch.cat([each.bias for each in three])
 
 
