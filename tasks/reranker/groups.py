@@ -1,41 +1,79 @@
 """The batch of a step: queries, each with a positive and some negatives. Every draw is a function of (seed, epoch) or (seed, step)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.batching import joined
 from tasks.core.tables.ids import Ints
-from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs
-from tasks.core.tables.parquet import count_rows
+from tasks.core.tables.judgments import DocumentLists, SameTexts, lists_of, ranked_lists, relevant_pairs, with_same_texts
+from tasks.core.tables.parquet import count_rows, read_batches
+from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.reranker.params import Reranker
 
+ROWS = 2**17  # whose texts are looked up at a time
 Group = tuple[int, list[int]]  # a query, and its documents, the positive first
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Ordinals of the queries that have both positives and negatives, and the lists of those."""
+    """Ordinals of the queries that have both positives and negatives, and the lists of those.
+
+    `known` are the documents that are no negatives, whatever the table says: positives, and all that have the same text as one.
+    """
 
     queries: Ints
     positives: DocumentLists
     negatives: DocumentLists
+    known: DocumentLists
+
+    def negatives_of(self, query: int) -> Ints:
+        """The negatives of a query, best first."""
+        listed = self.negatives.of(query)
+        return listed[~np.isin(listed, self.known.of(query))]
 
 
 def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], scratch: Path) -> Groups:
     """Positives and negatives of the training queries; UserError if no query has both."""
     queries, documents = corpus / "queries" / "train.parquet", corpus / "documents.parquet"
-    positives = lists_of(*relevant_pairs(corpus / "qrels" / "train.parquet", queries, documents), count_rows(queries))
+    q, d = relevant_pairs(corpus / "qrels" / "train.parquet", queries, documents)
+    positives = lists_of(q, d, count_rows(queries))
+    known = lists_of(*with_same_texts(q, d, same_fields(queries, QUERIES, q), same_fields(documents, DOCUMENTS, d)), count_rows(queries))
     hard = ranked_lists(negatives, queries, documents, window, scratch)
-    both = np.flatnonzero((positives.counts > 0) & (hard.counts > 0))
+    listed = Groups(np.flatnonzero((positives.counts > 0) & (hard.counts > 0)), positives, hard, known)
+    more = known.counts > positives.counts  # for the others, the table leaves out what is known
+    both = np.array([query for query in listed.queries.tolist() if not more[query] or len(listed.negatives_of(query))], dtype=np.int64)
     if not len(both):
         raise UserError(
             f"{negatives}: no training query has both a positive and a negative at ranks {window[0]} to {window[1]}; change window "
             "or negatives"
         )
-    return Groups(both, positives, hard)
+    return replace(listed, queries=both)
+
+
+def same_fields(path: Path, schema: pa.Schema, of: Ints) -> SameTexts:
+    """The documents (or queries) whose field `text` is that of one of `of`, whatever their titles; the file is read twice, in parts."""
+    of, texts, start = np.unique(of), list[pa.Array](), 0
+    for batch in read_batches(path, schema, ["text"]):
+        own = of[np.searchsorted(of, start) : np.searchsorted(of, start + len(batch))] - start
+        texts.append(batch["text"].cast(pa.large_string()).take(pa.array(own)))
+        start += len(batch)
+    wanted = pa.chunked_array(texts, pa.large_string()).unique()
+    members, groups, start = list[Ints](), list[Ints](), 0
+    for table in joined(read_batches(path, schema, ["text"]), ROWS):
+        group = pc.index_in(table["text"].cast(pa.large_string()), value_set=wanted).fill_null(-1).to_numpy().astype(np.int64)
+        places = np.flatnonzero(group >= 0)
+        members.append(places + start)
+        groups.append(group[places])
+        start += len(table)
+    member = np.concatenate([of[:0], *members])
+    _, first, place = np.unique(np.concatenate([of[:0], *groups]), return_index=True, return_inverse=True)
+    return SameTexts(member, member[first[place]])
 
 
 def draw_groups(groups: Groups, params: Reranker, step: int) -> list[Group]:
@@ -44,7 +82,7 @@ def draw_groups(groups: Groups, params: Reranker, step: int) -> list[Group]:
     rng = np.random.default_rng(draw_seed(params.seed, 2, step))
     drawn = []
     for query in groups.queries[batch_places(total, size, params.seed, step)].tolist():
-        positives, negatives = groups.positives.of(query), groups.negatives.of(query)
+        positives, negatives = groups.positives.of(query), groups.negatives_of(query)
         hard = rng.choice(negatives, size=params.hard_negatives, replace=len(negatives) < params.hard_negatives)
         drawn.append((query, [int(rng.choice(positives)), *hard.tolist()]))
     return drawn

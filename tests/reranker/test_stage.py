@@ -31,7 +31,8 @@ from tests.gangs import as_ranks
 GROUPS = Groups(
     np.array([0, 2]),
     DocumentLists(np.array([0, 1, 1, 3]), np.array([3, 4, 5])),
-    DocumentLists(np.array([0, 3, 3, 4]), np.array([0, 1, 2, 6])),
+    DocumentLists(np.array([0, 4, 4, 5]), np.array([0, 1, 7, 2, 6])),
+    DocumentLists(np.array([0, 2, 2, 4]), np.array([3, 7, 4, 5])),  # 7 has the text of 3
 )
 
 

@@ -1,0 +1,51 @@
+"""What a step may draw: no document with the text of a positive is a negative, whatever its id and title."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.bm25.negatives import without_positives
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED
+from tasks.reranker import groups
+from tasks.reranker.groups import draw_groups, read_groups, same_fields
+from tasks.reranker.params import Reranker
+
+DOCS = [("p", "", "one text"), ("copy", "a title", "one text"), ("other", "", "another"), ("s", "", "a third"), ("third", "", "a third")]
+ASKED = {"q": "a question", "again": "a question", "lone": "nothing but a copy"}  # the first two are the same
+JUDGED = [("q", "p"), ("lone", "s")]
+LISTED = [("q", ("p", "copy", "other")), ("again", ("copy", "other")), ("lone", ("third",))]
+
+
+def corpus(folder: Path) -> Path:
+    (folder / "queries").mkdir()
+    (folder / "qrels").mkdir()
+    write_table(folder / "documents.parquet", DOCUMENTS, [pa.table([*map(list, zip(*DOCS, strict=True))], schema=DOCUMENTS)])
+    columns = [list(ASKED), list(ASKED.values()), [[] for _ in ASKED]]
+    write_table(folder / "queries/train.parquet", QUERIES, [pa.table(columns, schema=QUERIES)])
+    qrels = pa.table([*map(list, zip(*JUDGED, strict=True)), pa.array([1] * len(JUDGED), pa.int32())], schema=QRELS)
+    write_table(folder / "qrels/train.parquet", QRELS, [qrels])
+    rows = [(query, doc, rank, 1.0) for query, docs in LISTED for rank, doc in enumerate(docs, 1)]
+    candidates = pa.Table.from_pylist([dict(zip(RANKED.names, row, strict=True)) for row in rows], RANKED)
+    write_table(folder / "negatives.parquet", RANKED, without_positives([candidates], qrels))
+    return folder
+
+
+def test_a_copy_of_a_positive_is_no_negative(tmp_path: Path) -> None:
+    found = read_groups(corpus(tmp_path), tmp_path / "negatives.parquet", (1, 200), tmp_path)
+    assert found.queries.tolist() == [0], "one has no judgment of its own, of one every listed document is a copy"
+    assert found.negatives_of(0).tolist() == [2]
+    params = Reranker.model_validate({"source": "x", "negatives": "bm25", "steps": 1, "hard_negatives": 2, "batch_queries": 4})
+    assert {tuple(docs) for step in range(20) for _, docs in draw_groups(found, params, step)} == {(0, 2, 2)}
+
+
+def test_documents_of_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Across parts of the file: all with the text of a given one, and the first of each."""
+    path = corpus(tmp_path) / "documents.parquet"
+    for rows in (1, 2, groups.ROWS):
+        monkeypatch.setattr(groups, "ROWS", rows)
+        same = same_fields(path, DOCUMENTS, np.array([3, 1, 1]))
+        assert same.members.tolist() == [0, 1, 3, 4] and same.first.tolist() == [0, 0, 3, 3]
+    assert same_fields(path, DOCUMENTS, np.array([], dtype=np.int64)).members.tolist() == []
