@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.metrics.measures import cutoff, needs_texts, parse
 from tasks.core.stage.params import Params, TrainingTokens
 
 
@@ -147,3 +148,12 @@ class Study(QuerySide):
     serve_depth: int = Field(
         100, ge=1, description="documents retrieved per query for the measures; also k of recall@k against exact search"
     )
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if texts := needs_texts(parse(self.measures, 1)):
+            raise ValueError(f"measures {texts[0]}: reads texts, which a study does not; remove it")
+        for name in self.measures:
+            if cutoff(name) > self.serve_depth:
+                raise ValueError(f"measures {name}: expected a cutoff of serve_depth ({self.serve_depth}) at most; raise serve_depth")
+        return self

@@ -9,16 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ir_measures
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 
 from tasks.adore.documents import Documents, Exact
 from tasks.adore.params import Study
 from tasks.adore.work import FLAT, Setting, built_index, compressed_documents, train_tower
 from tasks.core.encoding.encode import Vectors, encode
+from tasks.core.metrics.measures import means, parse, per_query
+from tasks.core.metrics.qrels import load_qrels
+from tasks.core.metrics.selection import least_grade
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.faiss_build import recall
 from tasks.core.retrieval.faiss_search import open_index, search_index
@@ -27,8 +28,7 @@ from tasks.core.retrieval.ranked import ranked_tables
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
-from tasks.core.tables.parquet import read_table
-from tasks.core.tables.schemas import QRELS
+from tasks.core.stage.params import read_parameters
 from tasks.core.text.tokens import Tokens, open_tokens
 
 UNTRAINED = "none"
@@ -45,9 +45,13 @@ class Recipe:
 
 def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries: Path, qrels: Path, name: str) -> dict[str, Any]:
     """The content of table.json; curves of the trainings go to `out`, indexes and checkpoints to `scratch`."""
-    measures = [_measure(measure, name) for measure in params.measures]
     splits = {split: open_tokens(queries / split) for split in params.splits}
-    judged = {split: _read_qrels(qrels / f"{split}.parquet", name) for split in splits}
+    least = {split: least_grade(split, read_parameters()) for split in splits}
+    measures = {split: parse(params.measures, grade) for split, grade in least.items()}
+    judged = {split: load_qrels(qrels / f"{split}.parquet", split, grade) for split, grade in least.items()}
+    for split in splits:
+        if not judged[split]:
+            raise UserError(f"params.yaml: study.{name}.splits: {qrels / split}.parquet has no relevant document; name another split")
     paths = {factory: scratch / f"{number}.faiss" for number, factory in enumerate(params.factories)}
     key = f"study.{name}.factories"
     for factory, path in paths.items():  # all of them first: a mistake in the last is reported before the first training
@@ -79,9 +83,9 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
             k = min(params.serve_depth, index.ntotal)
             size[f"recall@{k} {split}"] = round(_recall(index, exact, before, k), 6)
             for trained, encoded in vectors[split].items():
-                run = _run(index, encoded, tokens, setting, params.serve_depth)
-                values = ir_measures.calc_aggregate(measures, judged[split], run)
-                cells.append({"split": split, "trained": trained, "served": factory} | {str(m): round(values[m], 6) for m in measures})
+                values = per_query(measures[split], judged[split], _run(index, encoded, tokens, setting, params.serve_depth))
+                found = {measure: round(value, 6) for measure, value in means(params.measures, values).items()}
+                cells.append({"split": split, "trained": trained, "served": factory} | found)
         indexes.append(size)
     return {"round": params.round, "measures": list(params.measures), "indexes": indexes, "cells": cells}
 
@@ -111,24 +115,6 @@ def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
 
 
-def _measure(name: str, study: str) -> Any:
-    try:
-        return ir_measures.parse_measure(name)
-    except (NameError, ValueError, SyntaxError):
-        raise UserError(f"params.yaml: study.{study}.measures: found {name!r}, expected ir_measures notation, such as RR@10") from None
-
-
-def _read_qrels(path: Path, study: str) -> dict[str, dict[str, int]]:
-    judged: dict[str, dict[str, int]] = {}
-    if path.exists():
-        for row in read_table(path, QRELS).to_pylist():
-            judged.setdefault(row["query"], {})[row["doc"]] = row["grade"]
-    judged = {query: grades for query, grades in judged.items() if max(grades.values()) > 0}
-    if not judged:
-        raise UserError(f"params.yaml: study.{study}.splits: {path} has no relevant document; name another split")
-    return judged
-
-
 def _encode(tower: Encoder, tokens: Tokens, params: Study, device: torch.device) -> Vectors:
     return encode(tower, tokens, np.arange(len(tokens)), params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype), device)
 
@@ -139,16 +125,12 @@ def _recall(index: Any, exact: Exact, queries_QD: Vectors, k: int) -> float:
     return recall(search_index(index, queries_QD, k)[1], scores, rows, k)
 
 
-def _run(index: Any, queries_QD: Vectors, tokens: Tokens, setting: Setting, depth: int) -> dict[str, dict[str, float]]:
+def _run(index: Any, queries_QD: Vectors, tokens: Tokens, setting: Setting, depth: int) -> dict[str, list[str]]:
+    """The documents of every query, best first."""
     owners: npt.NDArray[np.int32] = setting.embeddings.owners()
     scores, rows = best_passages(partial(search_index, index), queries_QD, owners, depth)
-    run: dict[str, dict[str, float]] = {}
+    run: dict[str, list[str]] = {}
     for table in ranked_tables(scores, rows, tokens.ids(), setting.embeddings.ids(), owners, depth):
-        _add(table, run)
+        for query, doc in zip(table["query"].to_pylist(), table["doc"].to_pylist(), strict=True):
+            run.setdefault(query, []).append(doc)
     return run
-
-
-def _add(table: pa.Table, run: dict[str, dict[str, float]]) -> None:
-    """Ranks as scores, so trec_eval's order of ties does not matter."""
-    for query, doc, rank in zip(table["query"].to_pylist(), table["doc"].to_pylist(), table["rank"].to_pylist(), strict=True):
-        run.setdefault(query, {})[doc] = -float(rank)

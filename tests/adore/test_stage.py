@@ -63,7 +63,7 @@ ENTRIES = {
     "greedy": 'negatives: none, index: "IVF500,Flat"',
     "deep": "negatives: none, depth: 1000, steps: 1",
 }
-STUDY = f'{{{COMMON}, factories: [Flat, "PQ2"], serve_depth: 20}}'
+STUDY = f'{{{COMMON}, factories: [Flat, "PQ2"], serve_depth: 20, measures: [RR@10, R@20]}}'
 
 
 INDEXES: dict[str, Any] = {}  # 256 centroids take a while to find
