@@ -39,9 +39,9 @@ def queries(path: Path) -> Iterator[tuple[str, str]]:
         yield from zip(batch["id"].to_pylist(), batch["text"].to_pylist(), strict=True)
 
 
-def document_ids(path: Path) -> pa.ChunkedArray:
-    """The ids of all documents, in the order of the file."""
-    return read_table(path, DOCUMENTS, ["id"])["id"]
+def document_ids(path: Path) -> Iterator[pa.Array]:
+    """The ids of all documents, in the order of the file, a part at a time."""
+    return (batch["id"] for batch in read_batches(path, DOCUMENTS, ["id"]))
 
 
 def main() -> None:

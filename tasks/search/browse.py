@@ -4,12 +4,12 @@ It listens on this machine only, and answers no request that names another host 
 shows elsewhere can neither read the corpus nor write a judgment.
 """
 
-import csv
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,12 +24,12 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json, write_text
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
-from tasks.core.text.analysis import WORD
+from tasks.core.text.analysis import words
 from tasks.search.__main__ import open_systems, system_arguments, texts_of
 from tasks.search.lists import LexicalSystem, Systems
 
 HOST = "127.0.0.1"
-SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 MOST = 100  # documents of an answer
 TYPED = "browse-"  # begins the ids of queries that are typed in the page
 
@@ -76,11 +76,11 @@ class Judgments:
         self.grades: dict[tuple[str, str], int] = {}
         self._typed: dict[str, str] = {}
         if self._qrels.exists():  # a session before this one
-            with self._qrels.open(encoding="utf-8", newline="") as handle:
-                for row in csv.DictReader(handle, delimiter="\t"):
-                    self.grades[row["query-id"], row["corpus-id"]] = int(row["score"])
+            with self._qrels.open(encoding="utf-8", newline="\n") as handle:
+                for query, doc, grade in (line.rstrip("\n").split("\t") for line in islice(handle, 1, None)):
+                    self.grades[query, doc] = int(grade)
         if self._queries.exists():
-            records = map(json.loads, self._queries.read_text(encoding="utf-8").splitlines())
+            records = map(json.loads, self._queries.read_text(encoding="utf-8").rstrip("\n").split("\n"))
             self._typed = {record["_id"]: record["text"] for record in records}
 
     def add(self, judgment: Judgment) -> str:
@@ -144,7 +144,7 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, terms: Ca
         for doc, score in zip(found.documents, found.scores, strict=True):
             title, body = texts[doc]
             hit = {"id": doc, "score": float(score), "title": title, "text": body, "grade": known.get(doc)}
-            hits.append(hit | {"matched": sorted({word for word in WORD.findall(body) if wanted.intersection(terms(word))})})
+            hits.append(hit | {"matched": sorted({word for word in words(body) if wanted.intersection(terms(word))})})
         return {"hits": hits, "relevant": sum(grade > 0 for grade in known.values())}
 
     @app.post("/api/judge")

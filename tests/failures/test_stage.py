@@ -70,7 +70,7 @@ def _results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("index", "postings"):
         Path(folder).mkdir()
     terms = analyzer(params.stemmer, params.stopwords)
-    save(Path("index"), build(TEXTS.values(), terms, params, Path("postings")), pa.chunked_array([list(TEXTS)]), params)
+    save(Path("index"), build(TEXTS.values(), terms, params, Path("postings")), [pa.array(list(TEXTS))], params)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, **failures: Any) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def test_a_fusion_combines_the_lists_of_its_systems(
     """Min-max by hand, from what the parts print: all documents for the model; for BM25, those that share a word with the query."""
     terms, texts = analyzer("english", "english"), [text for _, text in tiny_corpus.documents.values()]
     postings = build(texts, terms, BM25(), tmp_path)
-    save(project / "bm25", postings, pa.chunked_array([list(tiny_corpus.documents)]), BM25())
+    save(project / "bm25", postings, [pa.array(list(tiny_corpus.documents))], BM25())
     text = " ".join(word for words in texts[:4] for word in words.split()[2:5])
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=60"))
     dense = printed_scores(capsys.readouterr().out)

@@ -32,8 +32,8 @@ def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25,
     return index
 
 
-def save(folder: Path, index: bm25s.BM25, ids: pa.ChunkedArray, params: BM25) -> None:
-    """Write the index, the document ids in row order and the analysis that queries need, into `folder` (no pickle)."""
+def save(folder: Path, index: bm25s.BM25, ids: Iterable[pa.Array], params: BM25) -> None:
+    """Write the index, the document ids in row order, a part at a time, and the analysis that queries need, into `folder` (no pickle)."""
     index.save(folder, show_progress=False)
-    write_table(folder / "ids.parquet", IDS, [pa.table([chunk], schema=IDS) for chunk in ids.chunks])
+    write_table(folder / "ids.parquet", IDS, (pa.table([part], schema=IDS) for part in ids))
     write_json(folder / "analysis.json", {"stemmer": params.stemmer, "stopwords": params.stopwords})

@@ -32,7 +32,7 @@ def test_index_files_equal_those_of_bm25s(seed: int, block: int, tmp_path: Path,
     by_bm25s(texts, params, tmp_path / "bm25s")
     monkeypatch.setattr(postings, "BLOCK", block)
     with TemporaryDirectory(dir=tmp_path) as scratch:
-        save(tmp_path / "ours", build(iter(texts), str.split, params, Path(scratch)), pa.chunked_array([map(str, range(150))]), params)
+        save(tmp_path / "ours", build(iter(texts), str.split, params, Path(scratch)), [pa.array(map(str, range(150)))], params)
     names = sorted(file.name for file in (tmp_path / "bm25s").iterdir())
     assert len(names) == 5
     for name in names:

@@ -163,7 +163,7 @@ def test_stopwords_must_match_the_stemmers_language() -> None:
 def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> None:
     texts = ["one fish two fish", "", "red fish blue fish", "two"]
     terms = analyzer("english", "english")
-    ids = pa.chunked_array([["a", "b"], ["c", "d"]])
+    ids = [pa.array(["a", "b"]), pa.array(["c", "d"])]
     for name in ("first", "second"):
         with TemporaryDirectory() as scratch:
             save(tmp_path / name, build(iter(texts), terms, BM25(), Path(scratch)), ids, BM25())
