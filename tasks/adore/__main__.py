@@ -13,6 +13,7 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json, write_text
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.text.same_texts import near_duplicates
 from tasks.core.training.ranks import Ranks, alone, open_ranks
 
 
@@ -47,6 +48,7 @@ def scratch_of(given: Namespace, params: Adore | Study, key: str, ranks: Ranks) 
         given.round,
         given.embeddings,
         given.tokens / "queries" / "train",
+        *near_duplicates(given.tokens / "documents"),
         given.corpus / "qrels" / "train.parquet",
         *([given.negatives / "train.parquet"] if isinstance(params, Adore) and params.lists == "given" else []),
         *([given.round_state] if by_state else []),

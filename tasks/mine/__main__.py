@@ -16,7 +16,7 @@ from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.judgments import relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.same_texts import same_texts
+from tasks.core.text.same_texts import near_duplicates, same_texts
 from tasks.core.text.tokens import open_tokens
 from tasks.core.workers.each import machine, open_workers, worker_files
 from tasks.mine.guard import guarded, ranked_positives, thresholds
@@ -60,6 +60,7 @@ def main() -> None:
                 args.encoder,
                 ids.path,
                 args.documents / "owners.npy",
+                *near_duplicates(args.documents),
                 args.queries,
                 args.qrels,
             )

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.core.lexical.params import BM25
 from tasks.core.sources.downloads import encoder_folder
-from tasks.core.stage.devices import choose_device, compute_dtype, read_runtime
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, read_json, write_json
@@ -122,7 +122,9 @@ def main() -> None:
     corpus, documents = arguments.corpus, arguments.corpus / "documents.parquet"
     source = dev_from(params, corpus)
     made = make(documents, params, text, writer(params, documents))
-    settings = [tokenize.model_dump(), text.model_dump(), params.precision, code_digest("pseudo")]
+    device = choose_device(read_runtime())
+    arithmetic = str(compute_dtype(device, params.precision)), hardware(device)
+    settings = [tokenize.model_dump(), text.model_dump(), *arithmetic, code_digest("pseudo")]
     scratch = scratch_folder("pseudo", work_digest(*settings, documents, arguments.encoder, arguments.tokenizer))
     depth = params.agree_depth
     lexical = agreeing(made, by_bm25(made, documents, bm25, text, depth=depth, scratch=scratch))
@@ -135,6 +137,7 @@ def main() -> None:
         tokenize=tokenize,
         depth=depth,
         precision=params.precision,
+        device=device,
         scratch=scratch,
     )
     dense = agreeing(made, found)

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
 from tasks.core.encoding.encode import encode
 from tasks.core.lexical.build import build, save
@@ -21,13 +22,13 @@ from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import encode_queries
 from tasks.core.retrieval.ranked import ranked_tables
-from tasks.core.stage.devices import Precision, best_batch_tokens, choose_device, compute_dtype, place, read_runtime
+from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
 from tasks.core.stage.files import folder_digest, new_file
 from tasks.core.stage.progress import Progress, track
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.batching import cut
 from tasks.core.tables.ids import StoredIds
-from tasks.core.tables.parquet import count_rows, read_batches, read_table
+from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.document import Text, document_text
@@ -59,10 +60,11 @@ def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, 
             path.mkdir()
         texts = (one for _, some in _documents(documents, text) for one in some)
         analysed = track(texts, "pseudo: documents analysed", count_rows(documents))
-        save(built, build(analysed, terms, bm25, postings), read_table(documents, DOCUMENTS, ["id"])["id"], bm25)
-        index, ids, _ = load(built)
+        ids = (batch["id"] for batch in read_batches(documents, DOCUMENTS, ["id"]))
+        save(built, build(analysed, terms, bm25, postings), ids, bm25)
+        index, stored, _ = load(built)
         asked = ((one.id, known(terms(one.text), index.vocab_dict)) for one in track(made, "pseudo: queries searched by BM25", len(made)))
-        yield from ranked(asked, index, ids, depth)
+        yield from ranked(asked, index, stored, depth)
 
 
 def by_encoder(
@@ -75,11 +77,11 @@ def by_encoder(
     tokenize: Tokenize,
     depth: int,
     precision: Precision,
+    device: torch.device,
     scratch: Path,
 ) -> Iterator[pa.Table]:
     """The `depth` best documents of every query by exact search with `encoder`, ties by id; `scratch` keeps finished blocks of vectors."""
     loaded, digest = load_tokenizer(tokenizer), folder_digest(tokenizer)
-    device = choose_device(read_runtime())
     with TemporaryDirectory(dir=scratch, prefix=".tokens") as folder:
         place_of = Path(folder)
         texts = [([one.id for one in made], [one.text for one in made])]

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import tasks
@@ -15,6 +15,7 @@ from tasks.core.stage.files import file_digest, folder_digest, write_text
 
 ROOT = Path(".retemper")
 FINISHED = "finished"
+LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu")
 KEPT = 4  # unfinished works kept per kind; the oldest are removed first
 
 
@@ -34,7 +35,15 @@ def work_digest(*parts: object) -> str:
 
 def code_digest(stage: str) -> str:
     """Digest of a stage's code (as in data/code.json) and of the libraries that compute; work begun with others is not resumed."""
-    return work_digest([version("torch"), version("transformers")], Reader(Path(tasks.__file__).parents[1], MEMORY).stage_digest(stage))
+    return work_digest([_version(name) for name in LIBRARIES], Reader(Path(tasks.__file__).parents[1], MEMORY).stage_digest(stage))
+
+
+def _version(library: str) -> str:
+    """Empty where it is not installed."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""
 
 
 def scratch_folder(kind: str, digest: str) -> Path:

@@ -26,11 +26,11 @@ def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
     """All owners with the tokens of one of `of`. same.npy in the folder, if tokenize wrote it (tokenize.near_duplicates), also has
     those with nearly the same.
     """
-    owners, near = count_rows(tokens.folder / "ids.parquet"), tokens.folder / SAME
+    owners, near = count_rows(tokens.folder / "ids.parquet"), near_duplicates(tokens.folder)
     of = np.unique(of)
     if not len(of):
         return SameTexts(of, of)
-    groups = _read_groups(near, owners) if near.exists() else None
+    groups = _read_groups(near[0], owners) if near else None
 
     def keys_of(some: Ints) -> Hashes:
         return _hashes_of(tokens, some) if groups is None else groups[some]
@@ -45,6 +45,11 @@ def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
         keys.append(part[found])
     member = np.concatenate(members)
     return SameTexts(member, member[_first_of(np.concatenate(keys))])
+
+
+def near_duplicates(folder: Path) -> list[Path]:
+    """What `same_texts` reads of a folder of tokens beside the tokens themselves."""
+    return [path for path in (folder / SAME,) if path.exists()]
 
 
 def first_of_same(tokens: Tokens) -> Ints:
