@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
@@ -91,6 +93,23 @@ def test_every_passage_has_the_prefix(tiny_encoder: Path, tmp_path: Path) -> Non
     write_tokens(tmp_path / "o", [(["a"], [text])], tokenizer, "", 8, "passage: ", 1, 9, 1)
     (overlapping,) = rows_of(tmp_path / "o")
     assert overlapping == [[cls, *prefix, *words[n : n + room], sep] for n in range(0, len(words) - 1, room - 1)]
+
+
+def test_the_space_behind_a_prefix_belongs_to_the_next_token(tmp_path: Path) -> None:
+    """In a byte-level vocabulary: later passages have the same prompt as the first, without a space of its own."""
+    text, prefix = "one two three four five six seven", "passage: "
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<s>", "<pad>", "</s>"], show_progress=False)
+    bpe.train_from_iterator([f"{prefix}{text}"] * 9, trainer)
+    bpe.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    start, *words, end = tokenizer(prefix + text)["input_ids"]
+    prompt, room = len(words) - 7, 2
+    assert tokenizer.convert_ids_to_tokens(words[prompt:]) == [f"Ġ{word}" for word in text.split()]
+    write_tokens(tmp_path / "t", [(["a"], [text])], tokenizer, "", 2 + prompt + room, prefix, 1, 9)
+    (found,) = rows_of(tmp_path / "t")
+    assert found == [[start, *words[:prompt], *words[first : first + room], end] for first in range(prompt, len(words), room)]
 
 
 def test_prefix_that_leaves_no_room_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:

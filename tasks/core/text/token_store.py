@@ -51,7 +51,8 @@ class Passages:
         body = [n for n, special in enumerate(framed["special_tokens_mask"]) if not special]
         lead, self.trail = framed["input_ids"][: body[0]], framed["input_ids"][body[-1] + 1 :]
         self.first, self.tokenizer, self.overlap = lead, tokenizer, cut.overlap
-        self.next = [*lead, *(tokenizer(cut.prefix, add_special_tokens=False)["input_ids"] if cut.passages > 1 else [])]
+        prompt = cut.prefix.rstrip(" ")  # but in WordPiece, a space is a part of the token that follows
+        self.next = [*lead, *(tokenizer(prompt, add_special_tokens=False)["input_ids"] if cut.passages > 1 else [])]
         self.room, self.room_next = (cut.max_length - len(head) - len(self.trail) for head in (self.first, self.next))
         if cut.passages > 1 and self.room_next < 1:
             raise UserError(
