@@ -1,5 +1,6 @@
 """Queries by what they are like: what they ask, ranges of numbers, and the source's own columns."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from tasks.core.tables.schemas import COLUMNS
 WORD = re.compile(r"\w+")
 ASKING = {"who": "who", "whom": "who", "whose": "who"} | {word: word for word in ("what", "when", "where", "which", "why", "how")}
 AUXILIARY = re.compile(r"(is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|shall|should|may|might|must)$")
+NO_VALUE = "(none)"
 MOST_VALUES = 12  # of a column that is grouped by its values
 
 
@@ -41,26 +43,34 @@ def by_range(values: Sequence[float], bins: int) -> Dimension:
     numbers = np.asarray(values, dtype=np.float64)
     edges = np.unique(np.quantile(numbers, np.arange(1, bins + 1) / bins, method="inverted_cdf"))
     places = np.searchsorted(edges, numbers)
-    names = []
-    for place in range(len(edges)):
-        inside = numbers[places == place]
-        low, high = _short(inside.min()), _short(inside.max())
-        names.append(low if low == high else f"{low} to {high}")
+    ends = [(inside.min(), inside.max()) for inside in (numbers[places == place] for place in range(len(edges)))]
+    names = next(names for digits in range(3, 18) if len(set(names := [_span(*end, digits) for end in ends])) == len(ends))
     return Dimension([names[place] for place in places], names)
 
 
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) else f"{value:.3g}"
+def _span(low: float, high: float, digits: int) -> str:
+    one, other = (f"{value:.0f}" if value == int(value) else f"{value:.{digits}g}" for value in (low, high))
+    return one if one == other else f"{one} to {other}"
 
 
 def by_column(values: Sequence[str], bins: int) -> Dimension | None:
-    """A user's column, "" where a query has no value: by value, or by range if there are many and all are numbers; else None."""
+    """A user's column, "" where a query has no value: by value, or by range if there are many and all are numbers; else None.
+
+    An infinite number, or one that is none (NaN, as pandas writes a missing one), is no value.
+    """
     if len(set(values)) <= MOST_VALUES:
-        return by_value([value or "(none)" for value in values])
+        return by_value([value or NO_VALUE for value in values])
     try:
-        return by_range([float(value) for value in values], bins)
+        numbers = [float(value or "nan") for value in values]
     except ValueError:
         return None
+    known = [number for number in numbers if math.isfinite(number)]
+    if not known:
+        return None
+    labels, order = by_range(known, bins)
+    named = iter(labels)
+    missing = [NO_VALUE] * (len(known) < len(numbers))
+    return Dimension([next(named) if math.isfinite(number) else NO_VALUE for number in numbers], [*order, *missing])
 
 
 def read_columns(path: Path) -> dict[str, dict[str, str]]:
