@@ -187,6 +187,11 @@ def main() -> None:
         raise UserError(f"{given.corpus}: found no relevant document in dev or test, expected at least one to analyse")
     relevant = data.relevant(split)
     judged = np.flatnonzero(relevant.counts)
+    if min(len(judged), len(data.embeddings)) < 2:
+        raise UserError(
+            f"{given.corpus}: found {len(judged)} judged queries of {split} and {len(data.embeddings)} documents, expected two at least of "
+            "each to analyse"
+        )
     names = data.queries(split).ids().take(judged).to_pylist()
     vectors = data.vectors(split, judged)
     documents = [relevant.of(int(query)) for query in judged]

@@ -19,6 +19,16 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.pretrain.words import Bools, Vocabulary
 
+SETTINGS = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "layer_norm_eps",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "initializer_range",
+)  # of the layer, by BERT's names
+
 
 def visible(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Bools:
     """Eq. 7 as a mask [L, L]: which places position i sees. Special tokens are seen, the first (the text's vector) from everywhere;
@@ -77,12 +87,17 @@ def streams(transformer: Any, ids_BL: torch.Tensor, text_BH: torch.Tensor) -> tu
     return asking_BLH, torch.cat([text_BH.unsqueeze(1).to(embedded_BLH.dtype), embedded_BLH[:, 1:]], dim=1)
 
 
+def refuse_unlike_bert(transformer: Any) -> None:
+    """UserError for a model without a table of positions, or without a setting of the layer that the decoder is."""
+    config, embeddings = transformer.config, getattr(transformer, "embeddings", None)
+    missing = ["table of positions"] if getattr(embeddings, "position_embeddings", None) is None else []
+    missing += [name for name in SETTINGS if not hasattr(config, name)]
+    if missing:
+        raise UserError(f"objective retromae: a {config.model_type} model has no {missing[0]}; expected one like BERT or RoBERTa")
+
+
 def positions(transformer: Any, length: int) -> torch.Tensor:
-    """Numbers of the first `length` positions: from 0, or (RoBERTa) behind the padding's id. UserError without such embeddings."""
-    embeddings = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
-    if embeddings is None:
-        raise UserError(
-            f"objective retromae: a {transformer.config.model_type} model has no table of positions; expected one like BERT or RoBERTa"
-        )
+    """Numbers of the first `length` positions: from 0, or (RoBERTa) behind the padding's id."""
+    embeddings = transformer.embeddings.position_embeddings
     first = 0 if embeddings.padding_idx is None else embeddings.padding_idx + 1
     return torch.arange(first, first + length)

@@ -21,7 +21,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokenizer import longest_text
-from tasks.pretrain.decoder import Decoder, positions
+from tasks.pretrain.decoder import Decoder, refuse_unlike_bert
 from tasks.pretrain.params import Pretrain, Scratch
 
 WEIGHTS, HEAD, DECODER = 11, 12, 13  # streams of draws
@@ -128,7 +128,7 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
         raise UserError(f"pretrain: found an encoder of several poolings ({pooling}), expected one; set pooling: cls or mean in its entry")
     decoder = None
     if params.objective == "retromae":
-        positions(encoder.transformer, 1)
+        refuse_unlike_bert(encoder.transformer)
         decoder = Decoder(encoder.transformer.config)
         decoder.draw(torch.Generator().manual_seed(draw_seed(params.seed, DECODER)))
     return Pretrainer(encoder, head, make_projector(kind, encoder.hidden, params.seed), pooling, decoder)

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel
 
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.pretrain.decoder import Decoder, positions, streams, visible
+from tasks.pretrain.decoder import Decoder, positions, refuse_unlike_bert, streams, visible
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.words import Vocabulary, read_vocabulary
 
@@ -74,12 +74,17 @@ def test_positions_begin_behind_the_padding_of_roberta() -> None:
     assert positions(AutoModel.from_config(config), 3).tolist() == [0, 1, 2]
 
 
-def test_an_encoder_without_a_table_of_positions_is_refused() -> None:
-    config = AutoConfig.for_model(
-        "modernbert", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20, pad_token_id=0
-    )
-    with pytest.raises(UserError, match="objective retromae: a modernbert model has no table of positions"):
-        positions(AutoModel.from_config(config), 3)
+@pytest.mark.parametrize(
+    ("kind", "missing", "sizes"),
+    [
+        ("modernbert", "table of positions", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}),
+        ("distilbert", "intermediate_size", {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8}),
+    ],
+)
+def test_an_encoder_unlike_bert_is_refused(kind: str, missing: str, sizes: dict[str, int]) -> None:
+    transformer = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=20, **sizes))
+    with pytest.raises(UserError, match=f"objective retromae: a {kind} model has no {missing}; expected one like BERT or RoBERTa"):
+        refuse_unlike_bert(transformer)
 
 
 def test_without_masks_there_is_nothing_to_learn() -> None:
