@@ -13,6 +13,7 @@ from tasks.core.tables.parquet import open_parquet, read_table
 
 IDS = pa.schema([("id", pa.string())])
 ID_BATCH = 2**13, 2**17  # ids read at a time: as many as are looked for, but no fewer and no more than these
+MOST_BYTES = 2**31 - 1
 Ints = npt.NDArray[np.int64]
 
 
@@ -25,8 +26,9 @@ def spread(starts: Ints | int, sizes: Ints) -> Ints:
 
 
 def read_ids(path: Path) -> pa.Array:
-    """The `id` column of a Parquet file of ids, as one array."""
-    return read_table(path, IDS)["id"].combine_chunks()
+    """The `id` column of a Parquet file of ids, as one array: of large strings if they have more bytes than an array of strings can."""
+    ids = read_table(path, IDS)["id"]
+    return (ids.cast(pa.large_string()) if ids.nbytes > MOST_BYTES else ids).combine_chunks()
 
 
 def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
