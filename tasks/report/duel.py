@@ -46,13 +46,14 @@ def steps(queries: Sequence[str], first: Floats, second: Floats, names: tuple[st
             "end": end,
             "y": round(float(first[query] - second[query]), 6),
             "query": queries[query],
-            names[0]: f"{first[query]:.4f}",
-            names[1]: f"{second[query]:.4f}",
+            "first": f"{first[query]:.4f}",
+            "second": f"{second[query]:.4f}",
         }
         for place, end in zip(drawn, [*drawn[1:], len(order)], strict=True)
         for query in [int(order[place])]
     ]
-    return area(rows, "queries, the largest gain first", f"{names[0]} minus {names[1]}")
+    told = {"query": "query", "first": names[0], "second": names[1]}
+    return area(rows, "queries, the largest gain first", f"{names[0]} minus {names[1]}", told)
 
 
 def shares(won: int, tied: int, lost: int) -> Markup:

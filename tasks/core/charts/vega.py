@@ -93,11 +93,12 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
     keys = list(dict.fromkeys(key for row in rows for key in row.notes or {}))
     form = "+.4f" if zero else ".4f"
     values = [
-        {"name": row.name, "value": row.value, "low": row.low, "high": row.high, "kind": row.kind, **(row.notes or {})}
+        {"name": row.name, "value": row.value, "low": row.low, "high": row.high, "kind": row.kind}
+        | {f"note {keys.index(key)}": value for key, value in (row.notes or {}).items()}  # a key may be a system's name: "low", say
         | {"text": format(row.value, form), "unit": "-" if row.low is None else f"{row.low:{form}} to {row.high:{form}}"}
         for row in rows
     ]
-    told = [tip("name", ""), tip("text", axis), tip("unit", unit), *(tip(key, key) for key in keys)]
+    told = [tip("name", ""), tip("text", axis), tip("unit", unit), *(tip(f"note {number}", key) for number, key in enumerate(keys))]
     x = {"type": "quantitative", "scale": {"zero": zero}, "title": axis}
     colour = {"field": "kind", "type": "nominal", "legend": None, "scale": {"domain": list(KINDS), "range": list(KINDS.values())}}
     marks: list[Spec] = [{"mark": {"type": "rule", "strokeDash": [2, 3]}, "data": {"values": [{}]}, "encoding": {"x": {"datum": 0}}}]
@@ -211,9 +212,8 @@ def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -
     }
 
 
-def area(values: Sequence[Mapping[str, Any]], x: str, y: str) -> Spec:
-    """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0; every other field is told under the pointer."""
-    told = [key for key in values[0] if key not in ("x", "y", "end")]
+def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str, str]) -> Spec:
+    """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0; `told` under the pointer: fields and titles."""
     across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}}
     colour = {"condition": {"test": "datum.y > 0", "value": "var(--won)"}, "value": "var(--lost)"}
     return {
@@ -228,7 +228,7 @@ def area(values: Sequence[Mapping[str, Any]], x: str, y: str) -> Spec:
             "y2": {"datum": 0},
             "fill": colour,
             "stroke": colour,  # closes the gaps between neighbors
-            "tooltip": [tip(key, key) for key in told],
+            "tooltip": [tip(field, title) for field, title in told.items()],
         },
     }
 

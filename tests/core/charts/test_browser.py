@@ -39,7 +39,12 @@ FIGURES = {
     "times": spans([Span("train", 0, 90, "train", "ran", 0), Span("encode", 90, 200, "encode", "ran", 60)]),
     "bars": bars([("random", "top", 0.5), ("bm25", "top", 0.25), ("bm25", "all", 1.0)], "norm", ["top", "all"]),
     "one bar": bars([("random", "top", 0.5)], "norm", ["top"]),
-    "area": area([{"x": 0, "end": 1, "y": 0.5, "query": "q.1"}, {"x": 1, "end": 2, "y": -0.5, "query": "q2"}], "queries", "difference"),
+    "area": area(
+        [{"x": 0, "end": 1, "y": 0.5, "query": "q.1"}, {"x": 1, "end": 2, "y": -0.5, "query": "q2"}],
+        "queries",
+        "difference",
+        {"query": "query"},
+    ),
     "map": scatter([{"kind": "query", "id": "q", "x": 0.0, "y": 0.0}, {"kind": "bm25", "id": "d", "x": 1.0, "y": 2.0}], ["query", "bm25"]),
     "graph": arcs([Node(f"stage {n}", [f"stage {above}" for above in range(n)], n == 0, {"time": f"{n} s"}) for n in range(12)]),
 }
