@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flows.intake.records import INTEGER, WEIGHT, Files, beir_lines, files_of, lines
+from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
 from tasks.core.sources.datasets import FOLDER_KINDS, local_path
+from tasks.core.sources.grades import is_heading
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 
@@ -110,4 +111,4 @@ def _judged(path: Path, number: int, line: str) -> str | None:
         raise UserError(
             f"{path}:{number}: found {len(fields)} columns, expected query-id, corpus-id and score, separated by tabs; fix that line"
         )
-    return None if number == 1 and not INTEGER.fullmatch(fields[2].strip()) else f"{fields[0]}\t{fields[1]}"
+    return None if number == 1 and is_heading(fields[2]) else f"{fields[0]}\t{fields[1]}"

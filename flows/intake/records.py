@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.core.sources.datasets import SPLIT_NAMES
+from tasks.core.sources.grades import is_grade, is_heading
 from tasks.core.stage.errors import UserError
 
 NAMES = ("corpus", "queries")
 LARGEST_CELL = 1 << 28  # characters
-INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 WHITE = re.compile(r"\s")
 SHOWN = 60  # characters of a wrong line that a message quotes
 # Names that a CSV column may have, the same as prepare's (tests/flows/intake/test_records.py compares them).
@@ -136,7 +136,7 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
     wanted = 3
     for number, line in lines(path, wrong):
         at, cells = f"{path}:{number}", line.split("\t")
-        if number == 1 and len(cells) in (3, 4) and not INTEGER.fullmatch(cells[2].strip()):
+        if number == 1 and len(cells) in (3, 4) and is_heading(cells[2]):
             wanted = 4 if cells[3:] == [WEIGHT] else 3
             continue
         if len(cells) != wanted:
@@ -223,7 +223,7 @@ def _judged(at: str, cells: Sequence[str], wrong: Wrong) -> Judged | None:
     query, doc, grade, *rest = cells
     if not query or not doc:
         wrong(f"{at}: found query-id {_shown(query)} and corpus-id {_shown(doc)}, expected two ids")
-    elif not INTEGER.fullmatch(grade.strip()):
+    elif not is_grade(grade):
         wrong(f"{at}: found grade {_shown(grade)}, expected an integer (0 not relevant, 1 or more relevant)")
     elif (weight := weight_of(rest[0]) if rest else 1.0) is None:
         wrong(f"{at}: found weight {_shown(rest[0])}, expected a number above 0")

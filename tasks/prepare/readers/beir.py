@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.sources.datasets import beir_layout
+from tasks.core.sources.grades import is_heading
 from tasks.core.stage.errors import UserError
-from tasks.prepare.readers.lines import INTEGER, Lines, blocks, grade, read_columns, read_lines, read_objects
+from tasks.prepare.readers.lines import Lines, blocks, grade, read_columns, read_lines, read_objects
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
 
 WEIGHT = "weight"
@@ -51,13 +52,13 @@ def queries(file: Path) -> Iterator[Query]:
 
 
 def qrels(file: Path) -> Iterator[Qrel]:
-    """Lines of query, document and grade; the first is a header unless its grade is a number. A fourth column, weight, is an extension."""
+    """Lines of query, document and grade; the first is a header unless its third cell is a number. A fourth column, weight, is our own."""
     names: tuple[str, ...] = ("query-id", "corpus-id", "score")
     header = next(read_lines(file), None)
     if header and header[1].split("\t")[3:] == [WEIGHT]:
         names = (*names, WEIGHT)
     for at, (query, doc, cell, *rest) in read_columns(file, names):
-        if at.line > 1 or INTEGER.fullmatch(cell.strip()):
+        if at.line > 1 or not is_heading(cell):
             yield Qrel(at, query, doc, grade(at, cell), *(_weight(at, found) for found in rest))
 
 

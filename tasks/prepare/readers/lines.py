@@ -3,18 +3,17 @@
 import gzip
 import io
 import json
-import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from tasks.core.sources.grades import is_grade
 from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At
 
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
-INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 SHOWN = 60  # characters of a wrong line that a message quotes
 BLOCK = 1 << 22  # bytes of lines that one process reads at a time
 
@@ -106,7 +105,7 @@ def read_columns(source: Path | Lines, names: tuple[str, ...]) -> Iterator[tuple
 
 def grade(at: At, cell: str) -> int:
     """A relevance grade: an integer; above 0 is relevant."""
-    if not INTEGER.fullmatch(cell.strip()):
+    if not is_grade(cell):
         raise UserError(f"{at}: found grade {cell!r}, expected an integer (0 not relevant, 1 or more relevant); fix that line")
     return int(cell)
 
