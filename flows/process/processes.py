@@ -1,5 +1,6 @@
 """Runs commands in process groups of their own, which never outlive us."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from flows.process import tether
 from tasks.core.stage.code import MALLOC
+from tasks.core.stage.errors import USER_ERROR
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
 GRACE_SECONDS = 0.5
@@ -34,6 +37,20 @@ def environment(**extra: str) -> dict[str, str]:
         **MALLOC,
     }
     return {**os.environ, **ours, **extra}
+
+
+def ask(module: str, question: Mapping[str, Any]) -> Any:
+    """What `python -m module` of the project's own code answers on one JSON object: the last line that it prints. SystemExit where it
+    refuses; it has said why.
+    """
+    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
+    command = [sys.executable, "-m", module]
+    done = subprocess.run(command, input=json.dumps(question), stdout=subprocess.PIPE, env=env, text=True, check=False)
+    if done.returncode == USER_ERROR:
+        raise SystemExit(USER_ERROR)
+    if done.returncode:
+        raise RuntimeError(f"{module} ended with status {done.returncode}; its output is above")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 class Processes:

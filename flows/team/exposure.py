@@ -5,10 +5,7 @@ by digest, so the working tree may be of another state.
 """
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -17,13 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flows.process.display import text_table
-from flows.process.processes import environment
+from flows.process.processes import ask
 from flows.repository.git import git
 from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, of_graph, parameters, read_lock
 from flows.storage.cache import cache_folder, listing, object_path
 from flows.team.lineage import GRAPH, ancestors, folder_digest
 from tasks.core.stage.code import PACKAGE, Reader
-from tasks.core.stage.errors import USER_ERROR, UserError
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import CODE
 
 HERE = "working tree"
@@ -125,7 +122,7 @@ def expose(records: Sequence[str], locks: Mapping[str, Lock], cache: Path | None
         corpora = list(place_corpora(locks.values(), objects, root))
         scratch = root / "scratch"
         scratch.mkdir()
-        told = _ask({"records": records, "corpora": list(map(str, corpora)), "scratch": str(scratch), "trainings": asked})
+        told = ask("tasks.exposure", {"records": records, "corpora": list(map(str, corpora)), "scratch": str(scratch), "trainings": asked})
     if strange := [record for record, what in told["records"].items() if not what] if corpora else []:
         raise UserError(f"{', '.join(strange)}: no document or query has this id, in {' or '.join(locks)}; ids are those of the source")
     parts = [
@@ -314,14 +311,3 @@ def _scratch() -> Path:
     folder = Path(".retemper").absolute()
     folder.mkdir(exist_ok=True)
     return folder
-
-
-def _ask(question: Mapping[str, Any]) -> Any:
-    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
-    command = [sys.executable, "-m", "tasks.exposure"]
-    done = subprocess.run(command, input=json.dumps(question), stdout=subprocess.PIPE, env=env, text=True, check=False)
-    if done.returncode == USER_ERROR:
-        raise SystemExit(USER_ERROR)  # it has said why
-    if done.returncode:
-        raise RuntimeError(f"tasks.exposure ended with status {done.returncode}; its output is above")
-    return json.loads(done.stdout.splitlines()[-1])

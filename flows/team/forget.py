@@ -4,12 +4,8 @@ The list of hashes comes first, so that a run that was killed is finished by `re
 because they say what else holds a record.
 """
 
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -20,7 +16,7 @@ from typing import Any
 
 from flows.process import locks
 from flows.process.display import text_table
-from flows.process.processes import environment
+from flows.process.processes import ask
 from flows.repository.git import git
 from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
 from flows.repository.project import repository
@@ -193,11 +189,8 @@ def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
     """Run tasks.prepare.withdraw."""
-    asked = json.dumps({"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry})
-    env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
-    command = [sys.executable, "-m", "tasks.prepare.withdraw"]
-    done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, env=env, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    asked = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry}
+    return ask("tasks.prepare.withdraw", asked)
 
 
 def held_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> Iterator[Path]:

@@ -12,12 +12,14 @@ import csv
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from tasks.core.sources.forgotten import mark
 from tasks.core.stage.entry import stage
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
 from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
@@ -60,14 +62,17 @@ def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
-    """Every line (or row) of a file as it is, and whether it is to be taken out."""
-    with _open(path) as handle:
-        if kind == "beir" and name != "qrels":
-            yield from ((raw, _json_taken(raw, name, marks)) for raw in handle)
-        elif kind == "beir":
-            yield from ((raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
-        else:
-            yield from _rows(handle, name, path, marks)
+    """Every line (or row) of a file as it is, and whether it is to be taken out. UserError where it cannot be decompressed."""
+    try:
+        with _open(path) as handle:
+            if kind == "beir" and name != "qrels":
+                yield from ((raw, _json_taken(raw, name, marks)) for raw in handle)
+            elif kind == "beir":
+                yield from ((raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
+            else:
+                yield from _rows(handle, name, path, marks)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: corrupt gzip ({error}), so what it holds is unknown; replace or remove it, then run again") from None
 
 
 def _json_taken(raw: bytes, name: str, marks: Collection[str]) -> Taken:
