@@ -13,13 +13,13 @@ import uvicorn
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.search.server.app import Settings, create_app
+from tasks.search.server.connections import Bounded, allowed
 from tasks.search.server.log import Log
 from tasks.search.server.measures import Measures
 from tasks.search.server.served import Current
 
 KEY = "RETEMPER_API_KEY"
 GRACE_SECONDS = 10  # for requests in progress, from the signal that ends the server
-CONNECTIONS = 4096  # more are refused
 
 
 def arguments() -> ArgumentParser:
@@ -47,7 +47,8 @@ def main() -> None:
         server_header=False,
         ws="none",
         lifespan="on",
-        limit_concurrency=CONNECTIONS,
+        http=Bounded,
+        limit_concurrency=allowed(),
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,5 +1,6 @@
 """What a request may be: bounded in every direction, and only of those who may ask."""
 
+import asyncio
 import hmac
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ QUERY = 2000  # characters of a query
 MOST_K = 100  # documents of an answer
 MOST_QUERIES = 64  # of a request
 BODY = 256 * 1024  # bytes of a request's body
+BODY_SECONDS = 10.0  # for a request's body to come
 BATCH = 16  # queries searched together
 QUEUE = 256  # queries that wait; more are refused
 
@@ -44,14 +46,20 @@ def checked(query: str) -> str:
 
 
 async def body(request: Request, form: type[Body]) -> Body:
-    """The JSON body of a request; HTTPException 415 if it does not say so, 413 if it is too large, 422 if it is something else."""
+    """The JSON body of a request; HTTPException 415 if it does not say so, 413 if it is too large, 408 if it takes too long, 422 if it
+    is something else.
+    """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "expected content-type: application/json")  # which another site's page cannot send unasked
     held = bytearray()
-    async for part in request.stream():
-        held += part
-        if len(held) > BODY:
-            raise HTTPException(413, f"the body has more than {BODY:,} bytes")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                held += part
+                if len(held) > BODY:
+                    raise HTTPException(413, f"the body has more than {BODY:,} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"the body took more than {BODY_SECONDS:g} seconds", {"Connection": "close"}) from None
     try:
         return form.model_validate_json(bytes(held))
     except ValidationError as error:

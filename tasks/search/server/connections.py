@@ -1,0 +1,52 @@
+"""Open connections, bounded in number and in time: one that asks for nothing must not keep those out who ask."""
+
+import asyncio
+import resource
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST = 4096  # open at a time; more are closed at once
+WAIT_SECONDS = 10.0  # for a request's head
+RESERVE = 256  # open files for all but connections
+
+
+def allowed() -> int:
+    """How many connections may be open: MOST, or as many as the system's limit of open files leaves room for; the limit is raised."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST + RESERVE if hard == resource.RLIM_INFINITY else min(hard, MOST + RESERVE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(1, wanted - RESERVE)
+
+
+class Bounded(H11Protocol):
+    """A connection that is closed where the head of a request takes too long, or where there are too many."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
+            transport.close()
+        else:
+            self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:  # a request's head is here
+            self._stop_waiting()
+        elif self._late is None:  # part of the next one's
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._late = self.loop.call_later(WAIT_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None

@@ -1,0 +1,102 @@
+"""Connections that ask for nothing, or too slowly, or are too many."""
+
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+
+from tasks.search.server import connections, limits
+from tasks.search.server.connections import Bounded, allowed
+
+LATE = 0.2  # seconds, in place of those of a real server
+PATIENCE = 30  # seconds until a test fails
+HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
+BODY = b'{"query": "x"}'
+
+
+@contextmanager
+def serving(most: int) -> Iterator[Callable[[], socket.socket]]:
+    app = FastAPI()
+
+    @app.post("/")
+    async def search(request: Request) -> Any:
+        return await limits.body(request, limits.Search)
+
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", http=Bounded, limit_concurrency=most))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        with ExitStack() as opened:
+            place = server.servers[0].sockets[0].getsockname()
+            yield lambda: opened.enter_context(socket.create_connection(place, PATIENCE))
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the server closes; without an end, the test fails by its time-out."""
+    return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "WAIT_SECONDS", LATE)
+    monkeypatch.setattr(limits, "BODY_SECONDS", LATE)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST / HT", HEAD[:-2]], ids=["nothing", "part of a line", "part of a head"])
+def test_a_connection_without_a_request_is_closed(sent: bytes) -> None:
+    with serving(10) as connect:
+        connection = connect()
+        connection.sendall(sent)
+        assert answer(connection) == b""
+
+
+def test_a_body_that_does_not_come_is_answered_and_closed() -> None:
+    with serving(10) as connect:
+        connection = connect()
+        connection.sendall(HEAD + BODY[:5])
+        told = answer(connection)
+        assert told.startswith(b"HTTP/1.1 408 ") and b"took more than 0.2 seconds" in told
+
+
+def test_the_head_of_a_second_request_is_waited_for_as_long() -> None:
+    with serving(10) as connect:
+        connection = connect()
+        connection.sendall(HEAD + BODY)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(HEAD[:30])
+        assert b"HTTP/1.1 200 " not in answer(connection)
+
+
+def test_more_than_the_most_are_closed_and_those_within_it_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "WAIT_SECONDS", PATIENCE)
+    with serving(3) as connect:
+        first, idle, third = connect(), connect(), connect()
+        first.sendall(HEAD + BODY)
+        assert first.recv(4096).startswith(b"HTTP/1.1 503 "), "uvicorn's own limit counts those that wait, too"
+        assert answer(connect()) == b""
+        idle.close()
+        third.close()
+
+
+def test_open_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit, raised = (1024, 2048), list[tuple[int, int]]()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limit)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: raised.append(both))
+    assert allowed() == 2048 - connections.RESERVE and raised == [(2048, 2048)]
+    limit = (1024, resource.RLIM_INFINITY)
+    assert allowed() == connections.MOST and raised[1:] == [(connections.MOST + connections.RESERVE, resource.RLIM_INFINITY)]
+    limit = (10_000, 20_000)
+    assert allowed() == connections.MOST and len(raised) == 2
