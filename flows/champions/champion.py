@@ -25,7 +25,7 @@ from flows.results import generations
 from flows.storage.cache import copy_cached
 from flows.team.sync import DVC
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
+from tasks.core.stage.files import from_record, read_json
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def read_champions(project: Path) -> list[Champion]:
             continue
         commit, _, body = rest.partition("\0")
         try:
-            found.append(Champion(**json.loads(body) | {"number": int(number), "commit": commit}))
+            found.append(from_record(Champion, json.loads(body) | {"number": int(number), "commit": commit}))
         except (ValueError, TypeError):
             raise UserError(
                 f"tag champion/{number}: found no record of a champion in its message; delete it: git tag -d champion/{number}"

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from flows.champions import champion, tree
 from flows.champions.champion import Champion
 from flows.process.display import Display
+from tasks.core.stage.files import append_line, from_record
 
 AT_WORK = Path(".retemper/at_work.json")  # the retraining in progress; if the next one finds it, that one was killed
 HISTORY = Path(".retemper/retrainings.jsonl")
@@ -43,7 +43,7 @@ def read_history(project: Path) -> list[Ended]:
     """Every retraining known here, in the order in which they ended: those of the branch, then those of this folder."""
     local: list[dict[str, Any]] = []
     if (project / HISTORY).exists():
-        for line in (project / HISTORY).read_text(encoding="utf-8").splitlines():
+        for line in (project / HISTORY).read_text(encoding="utf-8").split("\n"):
             with contextlib.suppress(ValueError):  # a line that a full disk truncated
                 local.append(json.loads(line))
     branch: dict[str, Ended] = {}
@@ -51,7 +51,7 @@ def read_history(project: Path) -> list[Ended]:
         for commit in tree.records(project, tree.BRANCH):
             if entry := recorded(project, commit):
                 branch[entry.id] = entry
-    here = [_as_on_branch(Ended(**entry), branch.get(entry["id"])) for entry in local]
+    here = [_as_on_branch(from_record(Ended, entry), branch.get(entry["id"])) for entry in local]
     known = {entry.id for entry in here}
     return [*(entry for entry in branch.values() if entry.id not in known), *here]
 
@@ -66,7 +66,7 @@ def _as_on_branch(entry: Ended, shared: Ended | None) -> Ended:
 def recorded(project: Path, commit: str) -> Ended | None:
     """How the retraining that made `commit` of the branch ended; None where the commit holds no record."""
     entry = json.loads(champion.show(project, commit, tree.RECORD) or "{}")
-    return Ended(**(entry | {"commit": commit})) if entry else None
+    return from_record(Ended, entry | {"commit": commit}) if entry else None
 
 
 def read_events(project: Path) -> list[Ended]:
@@ -88,7 +88,7 @@ def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
 def remember_killed(project: Path) -> None:
     """A run that left its note was killed: remember that, unless it got as far as its last act, the record."""
     try:
-        found = Ended(**json.loads((project / AT_WORK).read_text(encoding="utf-8")))
+        found = from_record(Ended, json.loads((project / AT_WORK).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return
     except (ValueError, TypeError):
@@ -107,10 +107,7 @@ def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
         again = bool(known) and ended.result == "unchanged" and (known[-1].result, known[-1].reason) == ("unchanged", ended.reason)
         if not again and (ended.id not in {entry.id for entry in known} or ended.commit):
             slim = {**asdict(ended), "metrics": None, "comparison": None, "intake": None}
-            with (project / HISTORY).open("a", encoding="utf-8") as handle:
-                handle.write(json.dumps(slim, ensure_ascii=False) + "\n")
-                handle.flush()
-                os.fsync(handle.fileno())
+            append_line(project / HISTORY, json.dumps(slim, ensure_ascii=False), lasting=True)
         (project / AT_WORK).unlink(missing_ok=True)
     except OSError as error:
         warn(f"{HISTORY}: {error.strerror}; this retraining is missing there: {ended.line}")

@@ -18,6 +18,7 @@ from flows.results.sizes import Size, current_size, outs, work
 from flows.storage import links, makings
 from flows.storage.cache import cache_folder
 from tasks.core.stage.errors import DiskError, UserError
+from tasks.core.stage.files import from_record
 from tasks.core.stage.params import FROZEN, read_parameters
 
 PREPARE = "prepare"
@@ -82,7 +83,7 @@ def _forecast(stage: str, record: Mapping[str, Any] | None, *, size: Size | None
 
 def _size(found: Mapping[str, Any] | None) -> Size | None:
     try:
-        return Size(**found) if found else None
+        return from_record(Size, found) if found else None
     except TypeError:  # of another version
         return None
 

@@ -18,6 +18,7 @@ from flows.repository.lock import Lock, entry_digest, parameters, read_lock
 from flows.results.sizes import current_size
 from flows.storage import makings
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import append_line
 from tasks.core.stage.params import FROZEN, read_parameters
 
 LOG = Path(".retemper/times.jsonl")
@@ -93,10 +94,7 @@ class Clock:
     def write(self, line: Mapping[str, Any]) -> None:
         try:
             with self._guard:
-                self._log.parent.mkdir(parents=True, exist_ok=True)
-                with self._log.open("ab+") as handle:
-                    torn = handle.seek(0, os.SEEK_END) > 0 and handle.seek(-1, os.SEEK_END) >= 0 and handle.read(1) != b"\n"
-                    handle.write(f"{chr(10) if torn else ''}{json.dumps(line)}\n".encode())
+                append_line(self._log, json.dumps(line), lasting=False)
         except OSError:
             return
 

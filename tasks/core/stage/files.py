@@ -4,12 +4,15 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tasks.core.stage.errors import UserError
+
+Record = TypeVar("Record")
 
 
 def partial(path: Path) -> Path:
@@ -61,6 +64,24 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write `value` as indented JSON with a final newline; NaN is refused (ValueError)."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def append_line(path: Path, line: str, *, lasting: bool) -> None:
+    """Append a line (UTF-8); after one that a kill or a full disk has cut off, begin a new one. `lasting`: flushed to disk on return."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as handle:
+        end = handle.seek(0, os.SEEK_END)
+        torn = end > 0 and handle.seek(end - 1) >= 0 and handle.read(1) != b"\n"
+        handle.write(f"{chr(10) if torn else ''}{line}\n".encode())
+        if lasting:
+            handle.flush()
+            os.fsync(handle.fileno())
+
+
+def from_record(kind: type[Record], values: Mapping[str, Any]) -> Record:
+    """A dataclass from what was read of it; what a newer version has added is left out. TypeError where a field is missing."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if name in names})
 
 
 def read_json(path: Path) -> Any:
