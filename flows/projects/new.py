@@ -27,7 +27,7 @@ from flows.projects.layout import code_source, lay_out, write_readme
 from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
-from flows.repository.project import dvc_errors, repository
+from flows.repository.project import dvc_errors, refuse_separator, repository
 from flows.results.sizes import size_of
 from flows.storage import links
 from flows.team import remotes
@@ -64,7 +64,8 @@ class Wanted:
 
 
 def refuse_place(folder: Path) -> None:
-    """UserError where no project can be made: something is there, or the folder above it is not."""
+    """UserError where no project can be made: something is there, the folder above it is not, or its name will not do."""
+    refuse_separator(folder.absolute())
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder}: found a file, expected a new folder; name another")
     if folder.is_dir() and any(folder.iterdir()):

@@ -61,6 +61,7 @@ def dvc_errors() -> Iterator[None]:
 def project_folder(merging: bool = False) -> None:
     """UserError where the current folder is not a project, cannot be written, or (unless `merging`) has merge conflicts."""
     here = Path.cwd()
+    refuse_separator(here)
     for name in ("dvc.yaml", "params.yaml", ".dvc"):
         if not Path(name).exists():
             raise UserError(f"{here}: no {name} here; run retemper in the project's folder")
@@ -77,6 +78,12 @@ def project_folder(merging: bool = False) -> None:
         raise UserError(f"{here}: no permission to write here; run as its owner, or copy the project")
     if sys.platform == "win32":
         raise UserError("Windows: process groups are needed; run in WSL")
+
+
+def refuse_separator(folder: Path) -> None:
+    """UserError where `folder` cannot be on PYTHONPATH, by which its own code is imported."""
+    if os.pathsep in str(folder):
+        raise UserError(f"{folder}: found {os.pathsep!r} in the folder's name, which separates folders in PYTHONPATH; rename it")
 
 
 def refuse_conflict(path: Path) -> None:

@@ -167,7 +167,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not node.orelse
 
 
 def _canonical(value: object, words: bool = True) -> str:
@@ -212,7 +212,7 @@ def _goes_to_a_file(call: ast.Call) -> bool:
 def freeze_code(project: Path, kept: int = KEPT) -> Path:
     """A frozen copy of `project`/tasks in `project`/.retemper/code, named by its content; returns the folder to import `tasks` from.
 
-    An existing copy is reused. All but the last `kept` copies are removed.
+    An existing copy is reused. All but it and the last others, `kept` in all, are removed.
     """
     sources = {path.relative_to(project).as_posix(): path.read_bytes() for path in _sources(project / PACKAGE)}
     total = hashlib.sha256()
@@ -234,8 +234,8 @@ def freeze_code(project: Path, kept: int = KEPT) -> Path:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     os.utime(folder)
-    copies = sorted((path for path in store.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in copies[kept:]:
+    others = [path for path in store.iterdir() if path.is_dir() and path != folder]  # which may be newer: clocks are set back
+    for old in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[kept - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
 

@@ -102,10 +102,15 @@ def _stamp(path: Path) -> object:
 def execute_frozen() -> None:
     """If plain `dvc repro` runs this stage from the working tree, restart it, by one exec, from a frozen copy of the code.
 
-    UserError if data/code.json has the digest of other code.
+    UserError if data/code.json has the digest of other code, or if what was started from a frozen copy has imported other code.
     """
     stage = own_stage()
-    if SNAPSHOT in os.environ or STAGE not in os.environ or not stage or not Path(PACKAGE).is_dir():
+    if frozen := os.environ.get(SNAPSHOT):
+        imported = Path(str(sys.modules[PACKAGE].__file__))
+        if not imported.resolve().is_relative_to(Path(frozen).resolve()):
+            raise UserError(f"{frozen}: expected this stage's frozen code, but {imported} was imported; run again")
+        return
+    if STAGE not in os.environ or not stage or not Path(PACKAGE).is_dir():
         return
     code = freeze_code(Path())
     if read_json(CODE).get(stage) != Reader(code).stage_digest(stage):
