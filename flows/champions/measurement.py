@@ -1,6 +1,5 @@
 """The champion, measured on the new data by the ordinary run of a second tree. The current folder is the retrainings' worktree."""
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -70,7 +69,7 @@ def evaluate_champion(project: Path, now: Champion, corpus: str, *, processes: P
         if now.fusion:
             present["fuse"] = {one: {**own["fuse"][one], **setting} for one, setting in now.fusion.items() if one != BM25}
             present["bm25"] = own.get("bm25") or {}
-    edit.apply([f"{key}={json.dumps(value)}" for key, value in present.items()], tree / "params.yaml", lambda _: None)
+    edit.apply([edit.setting(key, value) for key, value in present.items()], tree / "params.yaml", lambda _: None)
     equip(tree)
     (tree / ".retemper").mkdir(exist_ok=True)
     Path(".retemper/shards").mkdir(exist_ok=True)

@@ -310,12 +310,8 @@ def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _yaml(value: Any) -> str:
-    """A value in one line: JSON is YAML, and quotes what a colon would break; a plain word is left bare."""
-    return (
-        value
-        if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and not _is_special(value)
-        else json.dumps(value, default=str)
-    )
+    """A value in one line: quoted, where a colon would break it; a plain word is left bare."""
+    return value if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and not _is_special(value) else edit.literal(value)
 
 
 def _is_special(word: str) -> bool:

@@ -1,6 +1,8 @@
 """`--set section.key=value`: a permanent edit of params.yaml that keeps its comments and order. `migrations` edits by the same rules."""
 
 import io
+import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from ruamel.yaml.tokens import CommentToken
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.params import read_yaml
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.stage.safe_yaml import Refused, parse_yaml
 
+PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")  # JSON's escapes of a character beyond U+FFFF
 Place = tuple[Any, Any]  # a mapping or sequence, and the key at which a comment hangs
 
 
@@ -36,6 +39,21 @@ def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any
     check(parse_yaml(text) or {})
     write_text(path, text.replace("\n", "\r\n" if "\r\n" in before else "\n"))
     return before
+
+
+def setting(key: str, value: Any) -> str:
+    """An assignment of any value."""
+    return f"{key}={literal(value)}"
+
+
+def literal(value: Any) -> str:
+    """A value in one line of ASCII that YAML reads: JSON, but for characters beyond U+FFFF, which YAML and TOML escape as one."""
+    return PAIR.sub(_joined, json.dumps(value, default=str))
+
+
+def _joined(pair: re.Match[str]) -> str:
+    character = json.loads(f'"{pair[0]}"')
+    return f"\\U{ord(character):08X}"
 
 
 def load(text: str) -> CommentedMap:
@@ -148,6 +166,8 @@ def _parse(written: str, assignment: str) -> Any:
     try:
         parse_yaml(written)  # as readers do; the round-trip loader keeps a tag such as !x
         value = writer().load(written)
+    except Refused as error:
+        raise UserError(f"--set {assignment}: {error.problem}") from None
     except (YAMLError, ValueError):  # ValueError: 2024-13-45, !!int x
         raise UserError(f"--set {assignment}: the value is not YAML; {remedy}") from None
     trimmed = type(value) is str and value != written and not written.startswith("!")

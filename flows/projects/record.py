@@ -3,12 +3,12 @@
 A version is pyproject's number and a commit: between two releases the number alone identifies nothing.
 """
 
-import json
 import tomllib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from flows.parameters.edit import literal
 from flows.repository.git import git
 from tasks.core.stage.errors import UserError, redacted
 
@@ -28,7 +28,7 @@ class Record:
 
     @property
     def text(self) -> str:
-        return HEADING + "".join(f"{key} = {json.dumps(value)}\n" for key, value in vars(self).items())
+        return HEADING + "".join(f"{key} = {literal(value)}\n" for key, value in vars(self).items())
 
 
 @dataclass(frozen=True)

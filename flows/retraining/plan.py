@@ -81,7 +81,7 @@ def make(project: Path, settings: Retrain, champions: Sequence[Champion], *, run
         sources = _fetch(project, now, start.parts, known=news.known)
         made, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
         where = f"{FILE}: retrain (params.yaml of this retraining)"
-        edit.apply([f"{key}={json.dumps(value)}" for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
+        edit.apply([edit.setting(key, value) for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
         counts = {key: value for key, value in asdict(news).items() if key != "known"}
         number, of_recipe = champion.original(champions, now).number, recipe(sections, source)
         how |= {"start": number, "news": counts, "origins": origins, "recipe": of_recipe}

@@ -1,4 +1,4 @@
-"""Refuse malicious YAML 1.2 before memory grows: aliases within aliases, and excessive nesting.
+"""Refuse malicious YAML 1.2 before memory grows: aliases within aliases, and excessive nesting. And half characters, before they are kept.
 
 A few hundred bytes of aliases (`b: &b [*a, *a]; c: &c [*b, *b] ...`) expand to billions of values for any code that walks them, and
 merge keys (`<<`) expand even while they are read. Each level of nesting takes stack, and libyaml (ruamel.yaml's and DVC's fast reader)
@@ -11,17 +11,18 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import FileMark, MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 MOST_LEVELS = 100  # a parameter file has four
 MOST_VALUES = 100_000  # that aliases may add; a parameter file has a few hundred in all
 INDENT = re.compile(r"^[ \t]*", re.MULTILINE)
 OPENERS = re.compile(rf"(?:[\[{{]\s*){{{MOST_LEVELS + 1},}}")  # in a row: ruamel.yaml needs 5 s to scan 1,000 of them
+HALVES = re.compile("[\ud800-\udfff]")  # of JSON's escapes for a character beyond U+FFFF: YAML does not join them, and no file holds one
 INDICATORS = re.compile(r"[-?:][ \t]")
 
 
 class Refused(MarkedYAMLError):
-    """Nested too deeply, or aliases expand to too much. `problem` says which, in one line."""
+    """Nested too deeply, aliases that expand to too much, or half a character. `problem` says which, in one line."""
 
 
 class LimitedComposer(Composer):
@@ -35,9 +36,13 @@ class LimitedComposer(Composer):
             mark = self.parser.peek_event().start_mark
             raise Refused(problem=f"nested deeper than {MOST_LEVELS} levels", problem_mark=mark)
         try:
-            return super().compose_node(parent, index)
+            node = super().compose_node(parent, index)
         finally:
             self.level -= 1
+        if isinstance(node, ScalarNode) and (half := HALVES.search(node.value)):
+            told = f"found \\u{ord(half[0]):04x}, half of a character as JSON escapes it; write the character itself"
+            raise Refused(problem=told, problem_mark=node.start_mark)
+        return node
 
     def compose_document(self) -> Any:
         root = super().compose_document()
