@@ -19,7 +19,7 @@ from flows.process.processes import Processes, environment
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
 from tasks.core.stage.code import PACKAGE
-from tasks.core.stage.errors import Problem
+from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.params import read_yaml
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
@@ -124,15 +124,23 @@ def equip(tree: Path, project: Path = Path(), *, own_cache: bool = False) -> Non
 
 
 def link_sources(tree: Path) -> None:
-    """Let the relative sources of params.yaml in `tree` be found from there, by links to what they name here."""
-    for _, named in source_keys(read_yaml(tree / "params.yaml")):
+    """Let the relative sources of params.yaml in `tree` be found from there, by links to what they name here.
+
+    UserError for one so far up that it means something else there: links are made below .retemper only.
+    """
+    for key, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)
-        if not place.is_absolute() and place.exists():
-            there = Path(os.path.normpath(tree / place))
-            if not there.exists():
-                there.parent.mkdir(parents=True, exist_ok=True)
-                there.unlink(missing_ok=True)
-                there.symlink_to(place.resolve())
+        if place.is_absolute() or not place.exists():
+            continue
+        there = Path(os.path.normpath(tree.absolute() / place))
+        if there.exists() and (there.is_relative_to(tree.absolute()) or there.resolve() == place.resolve()):
+            continue
+        ours = there.is_relative_to(SCRATCH.absolute()) and (there.is_symlink() or not there.exists())
+        if not ours:
+            raise UserError(f"params.yaml: {key}: {named} is another place seen from {tree}, where this runs; name it by an absolute path")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        there.unlink(missing_ok=True)
+        there.symlink_to(place.resolve())
 
 
 def code_files(root: Path) -> list[str]:
