@@ -16,11 +16,12 @@ from flows.parameters import edit
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.sources import SOURCE
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json, write_json, write_text
+from tasks.core.stage.files import file_digest, read_json, write_json, write_text
 from tasks.core.stage.params import read_yaml
 
 FOLDER = Path("docs/recipes")
 MEMORY = Path(".retemper/recipe.json")
+TRIAL = Path(".retemper/trial.json")  # what a dry run has edited, and what it was before
 NONE = "none"
 ZERO_SHOT = "zero_shot"
 
@@ -114,27 +115,28 @@ def _places(text: str) -> dict[str, tuple[int, int]]:
 def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bool) -> Iterator[Callable[[], None]]:
     """Apply `--recipe` and then `--set`; the caller holds the folder's lock. Yields what undoes them, data/source.json too.
 
-    Undone on an error, and where it is not `lasting`. What someone has saved in params.yaml in the meantime stays.
+    Undone on an error, and where it is not `lasting`: if this process is killed, when the next one comes here. What someone has saved
+    in params.yaml in the meantime stays.
     """
-    files = {path: path.read_bytes() if path.exists() else None for path in (SOURCE, MEMORY)}
+    if TRIAL.exists():
+        _undo(read_json(TRIAL))
+    files = {str(path): path.read_text(encoding="utf-8") if path.exists() else None for path in (SOURCE, MEMORY)}
     before: str | None = None
-    ours: bytes | None = None
+    ours: str | None = None
 
     def undo() -> None:
-        if before is not None and PARAMS.exists() and PARAMS.read_bytes() == ours:
-            write_text(PARAMS, before)
-        for path, content in files.items():
-            if (path.read_bytes() if path.exists() else None) != content:
-                write_text(path, content.decode("utf-8")) if content is not None else path.unlink()
+        _undo({"params": before, "edited": ours, "files": files})
 
     kept = False
     try:
         if recipe is not None:
             before = apply(recipe)
-            ours = PARAMS.read_bytes()
+            ours = file_digest(PARAMS)
         text = edit.apply(assignments, PARAMS, check)
         before = text if before is None else before
-        ours = PARAMS.read_bytes() if before is not None else None
+        ours = file_digest(PARAMS) if before is not None else None
+        if not lasting:
+            write_json(TRIAL, {"params": before, "edited": ours, "files": files})
         if recipe is not None and text is None:
             check(read_yaml(PARAMS))
         yield undo
@@ -142,3 +144,14 @@ def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bo
     finally:
         if not kept:
             undo()
+
+
+def _undo(trial: Mapping[str, Any]) -> None:
+    """Put files back as they were before an edit; params.yaml only if it still is what the edit made of it."""
+    if trial["params"] is not None and PARAMS.exists() and file_digest(PARAMS) == trial["edited"]:
+        write_text(PARAMS, trial["params"])
+    for name, content in trial["files"].items():
+        path = Path(name)
+        if (path.read_text(encoding="utf-8") if path.exists() else None) != content:
+            write_text(path, content) if content is not None else path.unlink()
+    TRIAL.unlink(missing_ok=True)
