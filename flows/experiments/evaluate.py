@@ -1,7 +1,6 @@
 """`retemper evaluate`: any model on any dataset, by an ordinary run in a second tree of the project, over the shared cache."""
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from flows.parameters import edit
 from flows.parameters.checks import NAME, RESERVED, check_file
 from flows.parameters.sources import list_dataset, list_encoder, write_source
 from flows.pipeline import server
+from flows.process import locks
 from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
@@ -136,8 +136,14 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
 def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display) -> Iterator[Path]:
     """The project's folder in a second tree, after an ordinary run there has brought the stages of `plan` up to date. Raises RunFailed.
 
-    Folder `kept` lends what earlier runs finished, and keeps dvc.lock for the next. The tree ends with the block.
+    Folder `kept` lends what earlier runs finished, and keeps dvc.lock for the next; one run at a time uses it. The tree ends with the
+    block.
     """
+    with locks.in_turn(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
+        yield from _second_run(plan, kept, processes, display)
+
+
+def _second_run(plan: Plan, kept: Path, processes: Processes, display: Display) -> Iterator[Path]:
     commit = commit_of("HEAD")
     tree = passing_tree("evaluate")
     try:
@@ -191,7 +197,8 @@ def kept_for(data: str) -> Path:
     folder = KEPT / hashlib.sha256(" ".join(resolved(data)).encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
-    for old in sorted(KEPT.iterdir(), key=lambda place: place.stat().st_mtime, reverse=True)[DATASETS:]:
+    others = [place for place in KEPT.iterdir() if place != folder]  # which may be newer: clocks are set back
+    for old in sorted(others, key=lambda place: place.stat().st_mtime, reverse=True)[DATASETS - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
@@ -286,7 +293,7 @@ def edits_of(
     if settings.drop:
         values |= {"prepare.unknown_documents": "drop", "prepare.empty_texts": "drop"}
     tokens, notes = texts_of(encoders, sections, settings)
-    return [f"{key}={json.dumps(value)}" for key, value in (values | tokens).items()], notes
+    return [edit.setting(key, value) for key, value in (values | tokens).items()], notes
 
 
 def untrained(encoders: Mapping[str, str]) -> dict[str, Any]:

@@ -37,11 +37,15 @@ def only_run(path: Path = RUN_LOCK) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(path: Path) -> Iterator[None]:
-    """Hold the lock `path`, once whoever holds it has let go. The kernel releases it when we die."""
+def in_turn(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock `path`, once whoever holds it has let go; `waiting` is called if someone does. The kernel releases it when we die."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
