@@ -6,7 +6,6 @@ is a new one that was shown to be no worse; nothing in between is visible.
 """
 
 import contextlib
-import json
 import sys
 import time
 import traceback
@@ -65,14 +64,15 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
 
     `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
-    display, exports = Display(), read_export(project)
+    display, exports = Display(), None
     with locks.only_run(project / LOCK):
-        history.remember_killed(project)
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
         processes = Processes()
         try:
             with stopping_on_signals(processes):
+                history.remember_killed(project)
                 write_json(project / history.AT_WORK, asdict(begun))
+                exports = read_export(project)
                 ended = _decided(project, follow, begun, check=check, processes=processes, display=display)
         except KeyboardInterrupt:
             history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
@@ -91,7 +91,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         history.remember(project, ended, display.warn)
         if ended.commit is None:  # otherwise it has been pushed
             _say(machines.push(project), display)
-        if ended.commit:
+        if ended.commit and exports:
             outcome = {key: getattr(ended, key) for key in ("result", "reason", "champion", "candidate")} | {"retraining": ended.id}
             with contextlib.chdir(retraining_tree.folder_of(project)):
                 export_run(project, exports, display.warn, commit=ended.commit, outcome=outcome)
@@ -283,7 +283,7 @@ def _take_in(rule: settings.Intake, project: Path, display: Display, *, processe
             folder = project / Path(name).expanduser()
             place = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name
         if place != name:
-            edits.append(f"{key}={json.dumps(place)}")
+            edits.append(edit.setting(key, place))
     edit.apply(edits, Path("params.yaml"), lambda _: None)
     for batch in taken.batches:
         display.line(printable(batch.line))
