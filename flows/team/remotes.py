@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from flows.repository.lock import worktrees
 from flows.repository.project import repository
+from flows.storage import makings
 from flows.storage.cache import objects
 from flows.storage.dvc import PUSHED
 from flows.storage.remote import write_mark
@@ -130,7 +131,7 @@ def share(folder: Path) -> str:
         with repo.config.edit("local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
     register(folder, Path.cwd())
-    done = f"{moved} objects moved there from {before}" if ours or same else f"{before} stays as it is, since others may use it"
+    done = f"{moved} files moved there from {before}" if ours or same else f"{before} stays as it is, since others may use it"
     return f"cache: {folder} ({done}); set in {LOCAL_CONFIG} for this clone"
 
 
@@ -175,9 +176,10 @@ def registered(folder: Path) -> list[Path]:
 
 
 def _move_cache(source: Path, target: Path) -> int:
-    """Copy what `target` lacks, then remove `source`; returns the number of objects moved."""
+    """Copy what `target` lacks, with the records of how it was made, then remove `source`; returns the number of files moved."""
     count = 0
-    for file in [*objects(source / "files" / "md5"), *(path for path in (source / "runs").rglob("*") if path.is_file())]:
+    records = (path for folder in ("runs", makings.FOLDER) for path in (source / folder).rglob("*") if path.is_file())
+    for file in [*objects(source / "files" / "md5"), *records]:
         copy = target / file.relative_to(source)
         count += 1
         if not copy.exists():

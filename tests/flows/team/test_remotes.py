@@ -220,7 +220,7 @@ def test_only_the_clones_own_cache_is_moved(here: Path, tmp_path: Path) -> None:
     assert "stays as it is" in remotes.share(tmp_path / "new"), "a link to what others may use"
     assert kept.read_text() == "of everybody"
     remotes.share(theirs)
-    assert "0 objects moved" in remotes.share(tmp_path / "link"), "one folder by two names"
+    assert "0 files moved" in remotes.share(tmp_path / "link"), "one folder by two names"
     assert kept.read_text() == "of everybody"
     assert "stays as it is" in remotes.share(tmp_path / "new")
     assert kept.read_text() == "of everybody"
