@@ -22,7 +22,7 @@ from flows.process.processes import Processes
 from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json, write_json
+from tasks.core.stage.files import from_record, read_json, write_json
 from tasks.core.stage.params import read_yaml
 
 ACCEPTED, QUARANTINE = Path(".retemper/accepted"), Path(".retemper/quarantine")
@@ -92,11 +92,10 @@ def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, pro
     inbox is unavailable or `source` cannot be merged.
     """
     spec = absolute(source, project)
-    if intake.inbox is None:
-        return Taken(spec)
-    inbox = replace(_inbox(intake, source, project), say=say, processes=processes or Processes())
-    found = inbox.look()
-    if not found:
+    inbox = None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, processes=processes or Processes())
+    found = inbox.look() if inbox else []
+    if not inbox or not found:
+        INTAKE.unlink(missing_ok=True)
         return Taken(spec)
     if intake.mode == "append":
         inbox.mergeable()
@@ -226,7 +225,7 @@ class Inbox:
         if path.name.startswith("."):
             return True
         times = [file.stat().st_mtime for file in path.rglob("*") if file.is_file()]
-        return not times or time.time() - max(times) < self.intake.settle_seconds
+        return not times or abs(time.time() - max(times)) < self.intake.settle_seconds  # far in the future: an archive's time
 
     def stamp(self, path: Path) -> str:
         """Names, sizes and times of a batch's files, and the source: the same as long as it is the same batch."""
@@ -381,4 +380,4 @@ def _read(file: Path) -> Batch:
     lists = ("wrong", "odd", "lines")
     found: dict[str, Any] = read_json(file)
     values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in found.items()}
-    return Batch(**values)
+    return from_record(Batch, values)
