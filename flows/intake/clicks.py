@@ -12,6 +12,7 @@ import csv
 import gzip
 import json
 import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -214,7 +215,10 @@ def _ranks(record: Mapping[str, Any], shown: Sequence[str]) -> set[int]:
 def _list(value: object) -> list[str]:
     """A list of ids or ranks: of JSON, or in one cell."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        value = json.loads(value)
+        try:
+            value = json.loads(value)
+        except RecursionError:
+            raise ValueError("found a list that is nested too deeply, expected ids") from None
     if value is None or isinstance(value, str):
         return (value or "").split()
     items = value if isinstance(value, list) else [value]
@@ -235,7 +239,7 @@ def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
                     raise UserError(f"{path}:1: no column {', '.join(missing)}, expected query, shown, and clicked or position")
                 for row in rows:
                     yield f"{path}:{rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
-        except (UnicodeDecodeError, csv.Error, OSError, EOFError) as error:
+        except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8, gzip if its name ends in .gz") from None
         return
     for number, line in lines(path, log.skip):
