@@ -34,6 +34,7 @@ LOCK = Path(".retemper/serve.lock")
 FLOW = "retemper-retraining"
 STOP_SECONDS = 1.8  # from the signal to the exit, at the latest
 MARK = "retemper-folder:"  # tag of a deployment, with the digest of its folder
+LONGEST = 366 * 24 * 3600  # seconds of an interval
 AGAIN_SECONDS = 5.0  # between two starts of a runner that ended unexpectedly
 
 
@@ -230,8 +231,8 @@ def refuse_others(name: str, ours: str, pool: bool = False) -> None:
 
 def check(schedule: Schedule) -> None:
     """UserError where a schedule is invalid."""
-    if schedule.interval is not None and schedule.interval < 1:
-        raise UserError(f"--interval {schedule.interval}: expected at least 1 second")
+    if schedule.interval is not None and not 1 <= schedule.interval <= LONGEST:
+        raise UserError(f"--interval {schedule.interval}: expected 1 second at least, and {LONGEST:,} (a year) at most")
     set_environment()
     from prefect.client.schemas.schedules import CronSchedule
 
@@ -244,11 +245,16 @@ def check(schedule: Schedule) -> None:
 
 
 def local_timezone() -> str:
-    """The machine's time zone by name (Prefect's own default is UTC)."""
-    if name := os.environ.get("TZ", "").removeprefix(":"):
+    """The machine's time zone by name (Prefect's own default is UTC): TZ, or what /etc/localtime is a link to, or /etc/timezone."""
+    name = os.environ.get("TZ", "").removeprefix(":")
+    if name and not name.startswith("/"):
         return name
-    parts = Path("/etc/localtime").resolve().parts
-    return "/".join(parts[parts.index("zoneinfo") + 1 :]) if "zoneinfo" in parts else "UTC"
+    parts = Path(name or "/etc/localtime").resolve().parts
+    if "zoneinfo" in parts:
+        return "/".join(parts[parts.index("zoneinfo") + 1 :])
+    with suppress(OSError):  # in a container, /etc/localtime is often a file
+        return Path("/etc/timezone").read_text(encoding="utf-8").strip() or "UTC"
+    return "UTC"
 
 
 def followed(project: Path) -> str:

@@ -30,7 +30,8 @@ def test_refusals(retraining: Any) -> None:
     for arguments, line in (
         (("--cron", "every day"), '--cron "every day": expected a cron expression'),
         (("--cron", "* * * * *", "--timezone", "Mars/Base"), "--timezone Mars/Base: expected a name such as"),
-        (("--interval", "0"), "--interval 0: expected at least 1 second"),
+        (("--interval", "0"), "--interval 0: expected 1 second at least"),
+        (("--interval", "100000000000000"), "and 31,622,400 (a year) at most"),
         (("--interval", "60", "--pool", "gpus"), "--pool: expected a Prefect server"),
     ):
         errors = retraining.call("schedule", *arguments, status=2)[1]
