@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ LOG = Path(".retemper/queries.jsonl")
 POLL_SECONDS = 1.0  # between two looks at the champion
 GRACE_SECONDS = 15  # from a signal until the server is killed; it gives its requests 10
 KEY = "RETEMPER_API_KEY"
+NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")  # of a host, or an address
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")  # names of this machine, always answered to
 
 
@@ -47,6 +49,9 @@ class Settings:
 
 def serve(settings: Settings) -> int:
     """Answer queries until a signal ends it; returns the exit status. UserError for what is missing, corrupt or taken."""
+    for name in settings.hosts:
+        if not NAME.fullmatch(name):
+            raise UserError(f"--allow-host {name}: expected a name without a port, such as search.example.org, or *.example.org")
     with bound(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
         local = host in ("127.0.0.1", "::1")
