@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.core.tables.trec import read_run
+
 TOP = 10
 UNLIKE = math.inf  # of another shape, or with other keys
 
@@ -77,8 +79,8 @@ def _flat(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def _runs(old: Path, new: Path) -> float:
-    lists = [[line.split() for line in path.read_text(encoding="utf-8").splitlines()] for path in (old, new)]
-    return _swapped(*([(query, doc, int(rank)) for query, _, doc, rank, *_ in rows] for rows in lists))
+    lists = ([(query, doc, 1) for query, docs in read_run(path, TOP) for doc in docs] for path in (old, new))
+    return _swapped(*lists)
 
 
 def _tables(old: Path, new: Path) -> float | None:
