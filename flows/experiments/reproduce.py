@@ -18,7 +18,7 @@ from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
-from flows.repository.worktree import RUN, equip, link_sources, make_worktree, passing_tree, remove_worktree, run_in
+from flows.repository.worktree import RUN, equip, in_room, link_sources, make_worktree, passing_tree, remove_worktree, run_in
 from flows.results import environments, timing
 from flows.storage.cache import cache_folder, listing, object_path
 from flows.team.lineage import ancestors
@@ -52,7 +52,8 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
         raise UserError(f"revision {revision}: its commit has no {LOCK}, so there is nothing to compare with; commit it after a run")
     if into and into.exists() and any(into.iterdir() if into.is_dir() else [into]):
         raise UserError(f"{into}: already exists; name a new folder, or an empty one")
-    tree = into.absolute() if into else passing_tree("reproduce")
+    room = None if into else passing_tree("reproduce")
+    tree = in_room(room) if room else Path(into or "").absolute()
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
@@ -60,7 +61,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             python = python_of(project, processes, display.line) if how.environment == "revision" else run[0]
             cache = None if recompute else cache_folder()
             equip(project, own_cache=recompute)
-            link_sources(project)
+            link_sources(project, room)
             if recompute:
                 _forget_remote(project)
                 (project / LOCK).unlink()  # its later entries were made here
@@ -80,8 +81,8 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             notes = list(explain(wanted, made, rows, project))
             rows = [*closer(rows, wanted, elsewhere(wanted, made, project), caches=caches, tolerance=how.tolerance)]
     finally:
-        if not into:
-            remove_worktree(tree)
+        if room:
+            remove_worktree(room)
     display.line(f"\n{text_table(['out', 'digest', 'result'], rows)}")
     equal, unequal = (sum(row[2].startswith(word) for row in rows) for word in ("equal", "different"))
     close = len(rows) - equal - unequal

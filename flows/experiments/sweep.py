@@ -23,7 +23,19 @@ from flows.process.display import Display
 from flows.process.problems import tell
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
-from flows.repository.worktree import RUN, Changes, carry_changes, code_files, equip, link_sources, make_worktree, read_changes, run_in
+from flows.repository.worktree import (
+    RUN,
+    Changes,
+    carry_changes,
+    code_files,
+    equip,
+    in_room,
+    link_sources,
+    make_worktree,
+    read_changes,
+    remove_worktree,
+    run_in,
+)
 from flows.storage.dvc import TURNS
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import Problem, UserError
@@ -91,6 +103,8 @@ def sweep(
                 table.check_layout(layout, given.sections, targets, f"{file}: point {point.name}")
         named = {point: f"{point.name}-{given.digest[:6]}" for point, given in computed.items()}
         shutil.rmtree(FOLDER / "turns", ignore_errors=True)
+        for old in FOLDER.glob("tree-*"):  # of earlier versions
+            remove_worktree(old)
         waiting = [point for point in points if named[point] not in known]
         display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
         slots: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -273,11 +287,12 @@ def _run_point(
     """Bring worktree `slot` to the user's state with the point's parameters, run there, and store; returns why that failed, if it did."""
     if processes.stopped:
         raise Stopped
-    tree = make_worktree(FOLDER / f"tree-{slot}", baseline)
+    room = FOLDER / f"slot-{slot}"
+    tree = make_worktree(in_room(room, f"tree-{slot}"), baseline)
     carry_changes(changes, tree)
     edit.apply(point.assignments, tree / "params.yaml", lambda _: None)
     equip(tree)
-    link_sources(tree)
+    link_sources(tree, room)
     inputs_ = name.rpartition("-")[2]
     devices = find_devices()
     own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(set(devices)) > 1 else {}

@@ -24,7 +24,7 @@ from flows.pipeline import run, server
 from flows.process.problems import tell
 from flows.process.processes import Processes, Stopped
 from flows.repository.lock import LOCK, Lock, of_graph, read_lock
-from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree, remove_worktree, run_in
+from flows.repository.worktree import SOURCE, equip, in_room, link_sources, make_worktree, remove_worktree, run_in
 from flows.results import timing
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
@@ -105,11 +105,11 @@ class Bench:
         """
         if found := self.known(one, yardstick):
             return found
-        tree = self._folder / "tree"
+        room = self._folder / "tree"
         if is_direct(one, yardstick):
-            place = self._run(tree, one, evaluation(one), label=label)
+            place = self._run(room, one, evaluation(one), label=label)
         else:
-            place = self._run(tree, one, training(one), label=label)
+            place = self._run(room, one, training(one), label=label)
             other = self._on(yardstick, one, place)
             place = self._run(self._folder / "measure", other, evaluation(other), label=label)
         metrics = read_json(place / METRICS / f"{one.model}.json")
@@ -128,7 +128,7 @@ class Bench:
         """
         found: dict[str, str] = {}
         for commit in dict.fromkeys(one.commit for one in configurations.values()):
-            tree = make_worktree(self._folder / "tree", commit)
+            tree = make_worktree(in_room(self._folder / "tree"), commit)
             asked = self._folder.absolute() / "asked"
             shutil.rmtree(asked, ignore_errors=True)
             asked.mkdir(parents=True)
@@ -164,15 +164,15 @@ class Bench:
         digest = hashlib.sha256(json.dumps([self._measure, made], sort_keys=True, default=str).encode()).hexdigest()
         return self._folder / "values" / f"{digest[:32]}.json"
 
-    def _run(self, tree: Path, one: Configuration, target: str, *, label: str) -> Path:
-        """Bring `target` up to date in `tree`; returns the project's folder in it."""
+    def _run(self, room: Path, one: Configuration, target: str, *, label: str) -> Path:
+        """Bring `target` up to date in a tree in its `room`; returns the project's folder in it."""
         if self._processes.stopped:
             raise Stopped
-        place = make_worktree(tree, one.commit)
+        place = make_worktree(in_room(room), one.commit)
         write_text(place / "params.yaml", json.dumps(one.sections, indent=1, ensure_ascii=False) + "\n")  # JSON is YAML
         write_json(place / SOURCE, one.source)
         equip(place)
-        link_sources(place)
+        link_sources(place, room)
         env = {
             "PYTHONPATH": os.pathsep.join(filter(None, [FLOWS, os.environ.get("PYTHONPATH", "")])),
             "PYTHONSAFEPATH": "1",  # the flow is ours, not the tree's

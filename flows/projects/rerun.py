@@ -86,13 +86,13 @@ def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Proce
     return told, {name: (tree / name).read_text(encoding="utf-8") for name in own if name in told}
 
 
-def stages_again(tree: Path, project: Path, processes: Processes) -> list[str]:
-    """What a run in `tree`, an upgraded copy of `project`, would execute; lines for the user, also where that cannot be said yet."""
+def stages_again(tree: Path, room: Path, project: Path, *, processes: Processes) -> list[str]:
+    """What a run in `tree`, an upgraded copy of `project` in its `room`, would execute: lines, also where that cannot be said yet."""
     for name in (LOCK, SOURCES):
         if (project / name).is_file():
             (tree / name).parent.mkdir(exist_ok=True)
             shutil.copy2(project / name, tree / name)
-    link_sources(tree)
+    link_sources(tree, room)
     lines: list[str] = []
     status, problems = run_in(tree, (*RUN, "--dry-run", "--json"), processes, show=lines.append)
     try:

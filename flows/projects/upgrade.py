@@ -17,7 +17,7 @@ from flows.projects import news, rerun, trees
 from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_source, parse_record, recorded_name, version_of
 from flows.repository.git import git
 from flows.repository.lock import commit_of, read_blob
-from flows.repository.worktree import passing_tree, remove_worktree
+from flows.repository.worktree import in_room, passing_tree, remove_worktree
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import write_text
 
@@ -56,9 +56,9 @@ def upgrade(wish: Wish, tell: Tell) -> int:
     with stopping_on_signals(processes, display.farewell), locks.only_run():
         _refuse_changes()
         place = passing_tree("upgrade")
-        clone = place / "clone"  # relative sources of its params.yaml lead to links in `place`
+        clone = in_room(place)
         try:
-            done = _try(wish, clone, processes=processes, tell=tell)
+            done = _try(wish, clone, place, processes=processes, tell=tell)
             if not done.commit and not done.untracked:
                 tell("nothing to do: code and parameters are up to date")
             elif wish.dry:
@@ -77,8 +77,8 @@ def _refuse_changes() -> None:
         raise UserError(f"{', '.join(changed[:3])}{more}: found uncommitted changes, expected none; git commit or git stash them first")
 
 
-def _try(wish: Wish, clone: Path, *, processes: Processes, tell: Tell) -> Upgraded:
-    """Make the upgrade in `clone`, and tell what it brings."""
+def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tell) -> Upgraded:
+    """Make the upgrade in `clone`, in its `room`, and tell what it brings."""
     project, head = Path.cwd(), commit_of("HEAD")
     top, prefix = git("rev-parse", "--show-toplevel"), git("rev-parse", "--show-prefix")
     record = parse_record(read_blob(head, str(RECORD)))
@@ -108,7 +108,7 @@ def _try(wish: Wish, clone: Path, *, processes: Processes, tell: Tell) -> Upgrad
     same = written == git("rev-parse", f"{head}^{{tree}}") or (not moved and not migrated)
     if same and not untracked:
         return Upgraded(old, new, "")
-    for line in rerun.stages_again(tree, project, processes):
+    for line in rerun.stages_again(tree, room, project, processes=processes):
         tell(line)
     message = f"Upgrade Retemper to {new.number} ({new.commit[:7]})\n\nFrom {old.number} ({old.commit[:7]}), by retemper upgrade.\n"
     commit = "" if same else git("commit-tree", written, "-p", head, "-F", "-", folder=clone, text=message, env=_author())

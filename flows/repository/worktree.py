@@ -123,10 +123,16 @@ def equip(tree: Path, project: Path = Path(), *, own_cache: bool = False) -> Non
     _share_settings(project.absolute(), tree, own_cache)
 
 
-def link_sources(tree: Path) -> None:
+def in_room(room: Path, name: str = "tree") -> Path:
+    """Where a tree is in its `room`, a folder of its own: so deep that what is up to three folders above the tree is in the room, too."""
+    return room / "up" / "up" / name
+
+
+def link_sources(tree: Path, room: Path | None = None) -> None:
     """Let the relative sources of params.yaml in `tree` be found from there, by links to what they name here.
 
-    UserError for one so far up that it means something else there: links are made below .retemper only.
+    Links are made in the tree and in its `room`, if it has one (`in_room`), elsewhere only outside this project and where nothing is.
+    UserError for a source that is another one from there.
     """
     for key, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)
@@ -135,10 +141,14 @@ def link_sources(tree: Path) -> None:
         there = Path(os.path.normpath(tree.absolute() / place))
         if there.exists() and (there.is_relative_to(tree.absolute()) or there.resolve() == place.resolve()):
             continue
-        ours = there.is_relative_to(SCRATCH.absolute()) and (there.is_symlink() or not there.exists())
-        if not ours:
+        inside = there.is_relative_to(tree.absolute())
+        ours = room is not None and there.is_relative_to(room.absolute()) and not tree.absolute().is_relative_to(there)
+        free = not there.exists() and not there.is_relative_to(Path.cwd())
+        if not (inside or ours or free):
             raise UserError(f"params.yaml: {key}: {named} is another place seen from {tree}, where this runs; name it by an absolute path")
         there.parent.mkdir(parents=True, exist_ok=True)
+        if ours and there.is_dir() and not there.is_symlink():  # where links of another source were
+            shutil.rmtree(there)
         there.unlink(missing_ok=True)
         there.symlink_to(place.resolve())
 

@@ -118,7 +118,7 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     monkeypatch.chdir(toy.folder)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
         monkeypatch.setenv(name, toy.environment[name])
-    commit, place = git("rev-parse", "HEAD"), Path(".retemper/sweep/tree-0")
+    commit, place = git("rev-parse", "HEAD"), Path(".retemper/sweep/slot-0/up/up/tree-0")
     hook = Path(".git/hooks/post-checkout")  # as `dvc install` makes it; git checkout then ends with its status
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nexit 1\n")
@@ -143,7 +143,7 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
 def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy.folder)
     toy.command(sys.executable, "-m", "dvc", "remote", "add", "-d", "team", "../remote")
-    tree = Path(".retemper/sweep/tree-0")
+    tree = Path(".retemper/sweep/slot-0/up/up/tree-0")
     shutil.copytree(".dvc", tree / ".dvc")
     shutil.copy("params.yaml", tree)
     (tree / "runtime.yaml").write_text("device: cpu\n")  # of a sweep before; here it was removed since
@@ -192,7 +192,7 @@ def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPa
     changed = b"# one\r\n# another, by \xe9\r\n" + text
     Path("step.py").write_bytes(changed)
     commit = lock.commit_of("HEAD")
-    tree = worktree.make_worktree(Path(".retemper/sweep/tree-0"), commit)
+    tree = worktree.make_worktree(Path(".retemper/sweep/slot-0/up/up/tree-0"), commit)
     worktree.carry_changes(worktree.read_changes(commit), tree)
     assert (tree / "step.py").read_bytes() == changed
 
@@ -334,7 +334,7 @@ def test_what_points_share_is_computed_once_where_they_run_side_by_side(served: 
     process = served.start("2", script=SWEEP)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
-    times = [map(json.loads, path.read_text().splitlines()) for path in served.folder.glob(".retemper/sweep/tree-*/times.log")]
+    times = [map(json.loads, path.read_text().splitlines()) for path in served.folder.glob(".retemper/sweep/slot-*/up/up/tree-*/times.log")]
     made = sorted((name, start) for lines in times for name, start, _ in lines)
     assert [name for name, _ in made] == ["data/corpus", "encoders/a", "encoders/a"]
     assert len(times) == 2, "each in a tree of its own"

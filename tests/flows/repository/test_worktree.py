@@ -10,7 +10,17 @@ import pytest
 
 from flows.process.processes import Processes
 from flows.repository.lock import commit_of
-from flows.repository.worktree import carry_changes, make_worktree, passing_tree, read_changes, remove_worktree, run_in
+from flows.repository.worktree import (
+    carry_changes,
+    in_room,
+    link_sources,
+    make_worktree,
+    passing_tree,
+    read_changes,
+    remove_worktree,
+    run_in,
+)
+from tasks.core.stage.errors import UserError
 
 
 def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +55,82 @@ def test_uncommitted_code_comes_along_and_is_executed(toy: Any, monkeypatch: pyt
     status, problems = run_in(tree, [sys.executable, "-c", code], Processes(), show=lines.append, env={"X": "1"})
     assert (status, [problem.message for problem in problems]) == (2, ["a: b"])
     assert lines == [str(tree.absolute()), "fresh code of tasks/fresh.py"]
+
+
+ROOM = Path(".retemper/sweep/slot-0")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree in ROOM, relative to its project, which is the current folder, eight folders below `tmp_path`."""
+    project = tmp_path / "a/b/c/d/e/f/g/project"
+    (project / in_room(ROOM)).mkdir(parents=True)
+    monkeypatch.chdir(project)
+    return in_room(ROOM)
+
+
+def put(tree: Path, source: str) -> Path:
+    """Name a folder, which is made, as the encoder of a tree; its absolute path."""
+    Path(source).mkdir(parents=True)
+    (tree / "params.yaml").write_text(f"encoder: {{source: {source}}}\n")
+    return Path(source).resolve()
+
+
+@pytest.mark.parametrize(("source", "link"), [("../x", "up/up/x"), ("../../x/y", "up/x/y"), ("../../../code", "code")])
+@pytest.mark.parametrize("stale", ["", "gone", ".", "below"], ids=["new", "dangling", "of another", "of one below"])
+def test_a_relative_source_is_linked_in_the_room(tree: Path, source: str, link: str, stale: str) -> None:
+    there, place = put(tree, source), ROOM / link
+    if stale == "below":
+        place.mkdir(parents=True)
+        (place / "z").symlink_to(there)
+    elif stale:
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(Path(stale).absolute())
+    for _ in range(2):
+        link_sources(tree, ROOM)
+        assert place.is_symlink() and place.resolve() == there == (tree / source).resolve()
+    assert there.is_dir()
+
+
+@pytest.mark.parametrize("source", ["../../../../x", "../../../../../code", "../../../../../../x"])
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_source_that_is_another_one_from_a_tree_is_refused(tree: Path, source: str, taken: bool) -> None:
+    """Further up is Retemper's own folder, and the project itself: a sweep would be told with results of other data."""
+    there, other = put(tree, source), tree / source
+    if taken:
+        other.mkdir()
+    before = sorted(Path.cwd().parent.rglob("*"))
+    with pytest.raises(
+        UserError, match=rf"^params.yaml: encoder.source: {source} is another place seen from {tree}, where this runs; name"
+    ):
+        link_sources(tree, ROOM)
+    assert sorted(Path.cwd().parent.rglob("*")) == before
+    if taken:
+        other.rmdir()
+    other.symlink_to(there)
+    link_sources(tree, ROOM)
+    assert other.resolve() == there, "the same place by another name"
+
+
+def test_a_tree_elsewhere_has_links_beside_it_where_nothing_is(tree: Path, tmp_path: Path) -> None:
+    """As that of `retemper reproduce --into`."""
+    elsewhere = tmp_path / "far/away"
+    elsewhere.mkdir(parents=True)
+    there = put(tree, "../x")
+    (elsewhere / "params.yaml").write_text((tree / "params.yaml").read_text())
+    link_sources(elsewhere)
+    assert (tmp_path / "far/x").resolve() == there
+    (tmp_path / "far/x").unlink()
+    (tmp_path / "far/x").mkdir()
+    with pytest.raises(UserError, match="another place seen from"):
+        link_sources(elsewhere)
+
+
+def test_a_source_that_git_has_in_a_tree_is_left_alone(tree: Path) -> None:
+    put(tree, "./encoder")
+    (tree / "encoder").mkdir()
+    link_sources(tree)
+    assert not (tree / "encoder").is_symlink()
+    (tree / "encoder").rmdir()
+    link_sources(tree)
+    assert (tree / "encoder").resolve() == Path("encoder").resolve(), "what git does not have comes by a link"
