@@ -80,7 +80,7 @@ class Judgments:
                 for query, doc, grade in (line.rstrip("\n").split("\t") for line in islice(handle, 1, None)):
                     self.grades[query, doc] = int(grade)
         if self._queries.exists():
-            records = map(json.loads, self._queries.read_text(encoding="utf-8").rstrip("\n").split("\n"))
+            records = (json.loads(line) for line in self._queries.read_text(encoding="utf-8").split("\n") if line)
             self._typed = {record["_id"]: record["text"] for record in records}
 
     def add(self, judgment: Judgment) -> str:

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from tasks.core.stage.errors import UserError
 from tasks.search.__main__ import open_systems
-from tasks.search.browse import TYPED, Corpus, Judgments, arguments, create_app, main
+from tasks.search.browse import TYPED, Corpus, Judgment, Judgments, arguments, create_app, main
 from tasks.search.lists import LexicalSystem
 
 SYSTEMS = ["--model", "tower", "data/encoders/tower", "data/indexes/warmup", "--lexical", "data/bm25"]
@@ -162,3 +162,30 @@ def test_the_page_lists_queries_in_a_browser(small: Any, tmp_path: Path) -> None
     assert 'aria-pressed="true">lost' in page
     assert '<option value="hybrid">hybrid</option>' in page
     assert " lost of " in page
+
+
+def test_a_second_session_reads_what_the_first_has_written(tmp_path: Path) -> None:
+    """Quotes are part of an id, and of what is typed only a line feed ends a line."""
+    first = Judgments(tmp_path, "dev")
+    for query, doc in (('"q', "d1"), ("q", 'd"1"'), ("'q'", '"')):
+        first.add(Judgment(query=query, text="x", doc=doc, grade=2))
+    texts = ["one\u2028two", "three\u0085four\x1c", 'fi"ve\nsix']
+    typed = [first.add(Judgment(text=text, doc="d", grade=1)) for text in texts]
+
+    again = Judgments(tmp_path, "dev")
+    assert again.grades == first.grades and len(again.grades) == 6
+    typed.append(again.add(Judgment(text="seven", doc="d", grade=0)))
+    lines = (tmp_path / "queries.jsonl").read_bytes().decode().removesuffix("\n").split("\n")
+    assert [json.loads(line) for line in lines] == [
+        {"_id": query, "text": text} for query, text in zip(typed, [*texts, "seven"], strict=True)
+    ]
+    assert Judgments(tmp_path, "dev").grades == again.grades
+    (tmp_path / "queries.jsonl").write_text("")  # as retemper forget leaves it
+    assert Judgments(tmp_path, "dev").grades == again.grades
+
+
+def test_no_other_page_shows_this_one_in_a_frame(tmp_path: Path) -> None:
+    nothing: Any = None
+    page = TestClient(create_app(nothing, nothing, Judgments(tmp_path, "dev"), nothing)).get("/")
+    assert page.status_code == 200
+    assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"].split("; ")

@@ -21,9 +21,11 @@ def words(text: str) -> list[str]:
 
 def lowered(text: str, turkish: bool) -> str:
     """A text in lower case, composed (NFC), and without the dot above that Python leaves of a capital one (as in Istanbul)."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
     if turkish:
         text = text.replace("I", "\N{LATIN SMALL LETTER DOTLESS I}")
-    return text.lower() if text.isascii() else unicodedata.normalize("NFC", text).lower().replace("i\N{COMBINING DOT ABOVE}", "i")
+    return text.lower() if text.isascii() else text.lower().replace("i\N{COMBINING DOT ABOVE}", "i")
 
 
 def stop_list(name: str) -> frozenset[str]:
