@@ -43,8 +43,8 @@ def read_history(project: Path) -> list[Ended]:
     """Every retraining known here, in the order in which they ended: those of the branch, then those of this folder."""
     local: list[dict[str, Any]] = []
     if (project / HISTORY).exists():
-        for line in (project / HISTORY).read_text(encoding="utf-8").split("\n"):
-            with contextlib.suppress(ValueError):  # a line that a full disk truncated
+        for line in (project / HISTORY).read_bytes().split(b"\n"):
+            with contextlib.suppress(ValueError):  # a line that a full disk truncated, in a character perhaps
                 local.append(json.loads(line))
     branch: dict[str, Ended] = {}
     if tree.resolve(project, tree.BRANCH):

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,25 @@ def test_the_same_unchanged_again_is_one_line_of_history(tmp_path: Path) -> None
     for number, (result, reason) in enumerate([("unchanged", "as it was"), ("unchanged", "as it was"), ("failed", "x"), ("failed", "x")]):
         history.remember(tmp_path, history.Ended(str(number), result, reason, f"at {number}"), pytest.fail)
     assert [one.id for one in history.read_history(tmp_path)] == ["0", "2", "3"]
+
+
+def test_records_of_newer_versions_and_what_follows_a_torn_line_are_read(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    one, two, three = (
+        history.Ended(name, "failed", reason, "now") for name, reason in zip("123", ("a\u2028b\x85c", "d", "e"), strict=True)
+    )
+    history.remember(tmp_path, one, pytest.fail)
+    (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(two) | {"of_a_newer_version": 1}))
+    history.remember_killed(tmp_path)
+    with (tmp_path / history.HISTORY).open("a") as lines:
+        lines.write(json.dumps(asdict(two) | {"id": "2b", "of_a_newer_version": 1}) + '\n{"id": "to')
+    with (tmp_path / history.HISTORY).open("ab") as raw:
+        raw.write("\u00e9".encode()[:1])
+    history.remember(tmp_path, three, pytest.fail)
+    assert history.read_history(tmp_path) == [one, two, replace(two, id="2b"), three]
+
+
+def test_a_record_of_a_newer_version_on_the_branch_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = history.Ended("1", "promoted", "better", "now", commit="f" * 40)
+    monkeypatch.setattr(champion, "show", lambda *_: json.dumps(asdict(ended) | {"of_a_newer_version": 1}))
+    assert history.recorded(tmp_path, "f" * 40) == ended
