@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.core.stage.errors import UserError
 from tasks.core.tables.trec import read_run
 
 TOP = 10
@@ -24,7 +25,7 @@ def distance(name: str, old: Path, new: Path) -> float | None:
     measure = {".npy": _arrays, ".safetensors": _weights, ".json": _figures, ".trec": _runs, ".parquet": _tables}.get(Path(name).suffix)
     try:
         return None if measure is None else measure(old, new)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, UserError):
         return UNLIKE
 
 

@@ -140,10 +140,10 @@ def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display
     block.
     """
     with locks.in_turn(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
-        yield from _second_run(plan, kept, processes, display)
+        yield from _second_run(plan, kept, processes=processes, display=display)
 
 
-def _second_run(plan: Plan, kept: Path, processes: Processes, display: Display) -> Iterator[Path]:
+def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display) -> Iterator[Path]:
     commit = commit_of("HEAD")
     tree = passing_tree("evaluate")
     try:

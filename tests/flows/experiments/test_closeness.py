@@ -55,14 +55,15 @@ def test_figures_are_apart_by_the_largest_difference(tmp_path: Path) -> None:
     assert distance("page.html", one, one) is None
 
 
-def test_runs_are_apart_by_documents_of_the_first_ten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("space", ["", "\u00a0", "\u2028"], ids=["plain", "no-break space", "line separator"])
+def test_runs_are_apart_by_documents_of_the_first_ten(tmp_path: Path, space: str) -> None:
     def write(name: str, docs: list[str]) -> None:
-        (tmp_path / f"{name}.trec").write_text("".join(f"q1 Q0 {doc} {rank} {-rank} s\n" for rank, doc in enumerate(docs, 1)))
-        table = pa.table({"query": ["q1"] * len(docs), "doc": docs, "rank": range(1, len(docs) + 1)})
+        (tmp_path / f"{name}.trec").write_text("".join(f"q{space}1 Q0 {doc} {rank} {-rank} s\n" for rank, doc in enumerate(docs, 1)))
+        table = pa.table({"query": [f"q{space}1"] * len(docs), "doc": docs, "rank": range(1, len(docs) + 1)})
         pq.write_table(table, tmp_path / f"{name}.parquet")
 
-    write("a", [f"d{n}" for n in range(12)])
-    write("b", ["x", *(f"d{n}" for n in range(11))])
+    write("a", [f"d{space}{n}" for n in range(12)])
+    write("b", ["x", *(f"d{space}{n}" for n in range(11))])
     for kind in ("trec", "parquet"):
         assert distance(f"r.{kind}", tmp_path / f"a.{kind}", tmp_path / f"b.{kind}") == pytest.approx(0.1), "d9 fell to rank 11"
         assert distance(f"r.{kind}", tmp_path / f"a.{kind}", tmp_path / f"a.{kind}") == 0

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from flows.experiments import evaluate
 from flows.experiments.evaluate import Settings, Shown
 from flows.parameters.checks import check
 from flows.process import locks
+from flows.process.processes import Processes
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.stage.params import read_yaml
@@ -265,6 +267,33 @@ def test_what_evaluations_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "again").mkdir()
     evaluate.lend(evaluate.kept_for("beir:./3"), tmp_path / "again")
     assert (tmp_path / "again/.retemper/shards/x.npy").exists(), "the same data, however its folder is spelled"
+
+
+def test_what_is_kept_of_this_data_outlives_folders_of_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were used before the clock was set back."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(evaluate.DATASETS + 1):
+        (evaluate.KEPT / str(number)).mkdir(parents=True)
+        os.utime(evaluate.KEPT / str(number), (2**33 + number, 2**33 + number))
+    ours = evaluate.kept_for("beir:x")
+    assert set(evaluate.KEPT.iterdir()) == {ours, *(evaluate.KEPT / str(number) for number in range(2, evaluate.DATASETS + 1))}
+
+
+def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share scratch files."""
+    first, told = locks.in_turn(tmp_path / "lock"), list[str]()
+    first.__enter__()
+
+    def line(text: str) -> None:
+        told.append(text)
+        first.__exit__(None, None, None)
+
+    monkeypatch.setattr(evaluate, "_second_run", lambda *_, **__: iter([tmp_path]))
+    plan: Any = None
+    display: Any = SimpleNamespace(line=line)
+    with evaluate.second_run(plan, tmp_path, processes=Processes(), display=display) as tree:
+        assert tree == tmp_path
+    assert told == ["another evaluation on this data is in progress; waiting for its end"]
 
 
 def test_an_evaluation_is_an_ordinary_run_beside_the_project(
