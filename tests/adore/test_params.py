@@ -62,3 +62,18 @@ def test_steps(batch_queries: int, epochs: float, steps: int) -> None:
     positives = lists_of(np.arange(6), np.arange(6), 6)
     data = Data(np.arange(6), positives, None, 9, positives)
     assert steps_of(data, validate(Adore, GIVEN | {"batch_queries": batch_queries, "epochs": epochs}, "adore.a")) == steps
+
+
+@pytest.mark.parametrize(
+    ("measures", "words"),
+    [
+        (["RR@10", "R@101"], r"measures R@101: expected a cutoff of serve_depth \(100\) at most; raise serve_depth"),
+        (["Coverage@5"], "measures Coverage@5: reads texts, which a study does not; remove it"),
+        (["RR10"], "'RR10' is not a valid measure"),
+    ],
+)
+def test_a_study_refuses_what_it_cannot_measure(measures: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refused:
+        validate(Study, {"round": "star", "factories": ["Flat"], "measures": measures}, "study.s")
+    assert "\n" not in str(refused.value)
+    assert validate(Study, {"round": "star", "factories": ["Flat"], "measures": ["R@101"], "serve_depth": 101}, "study.s")

@@ -23,6 +23,8 @@ from tasks.adore.documents import Compressed, Exact, Rescored
 from tasks.adore.params import Adore
 from tasks.adore.work import compressed_documents
 from tasks.core.encoding.encode import encode
+from tasks.core.metrics.measures import means, parse, per_query
+from tasks.core.metrics.qrels import load_qrels
 from tasks.core.models.bi_encoder import load_towers, save_towers
 from tasks.core.models.folder import Shape
 from tasks.core.retrieval import faiss_build
@@ -84,7 +86,10 @@ def write_tokens(folder: Path, name: str, rows: list[list[int]], owners: list[in
 
 @pytest.fixture(scope="module")
 def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random documents of one to three passages with the vectors of a real encoder; every query has one to three positives."""
+    """Random documents of one to three passages with the vectors of a real encoder; every query of train has one to three positives.
+
+    On dev, where grade 2 is relevant, half of the queries have no relevant document.
+    """
     folder = tmp_path_factory.mktemp("adore")
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
@@ -99,7 +104,8 @@ def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         asked = []
         for query in range(QUERIES):
             relevant = draw.choice(DOCUMENTS, size=1 + query % 3, replace=False)
-            judged += [(split, f"q{query:03}", f"d{d:03}", 1) for d in relevant]
+            grade = 1 if split == "train" else (2, 1, 2, 0)[query % 4]
+            judged += [(split, f"q{query:03}", f"d{d:03}", grade) for d in relevant]
             asked.append([*rows[owners.index(int(relevant[0]))][:3], *draw.integers(1000, 30000, size=2).tolist()])
         write_tokens(folder / "tokens" / "queries" / split, "q", asked, list(range(QUERIES)))
         columns = [list(column) for column in zip(*[row[1:] for row in judged if row[0] == split], strict=True)]
@@ -115,7 +121,7 @@ def project(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     manifest = Manifest(len(vectors), 128, "float32", [100, len(vectors) - 100], "", "", 8, "")
     write_manifest(folder / "embeddings", manifest, tokens.folder)
     entries = "\n".join(f"  {name}: {{{', '.join([entry, *_unless(entry)])}}}" for name, entry in ENTRIES.items())
-    (folder / "params.yaml").write_text(f"adore:\n{entries}\nstudy: {{s: {STUDY}}}\n")
+    (folder / "params.yaml").write_text(f"adore:\n{entries}\nstudy: {{s: {STUDY}}}\nevaluate: {{relevance: {{dev: 2}}}}\n")
     write_json(folder / "state" / KNOWN, [f"q{query:03}" for query in range(4, 20)])
     (folder / "runtime.yaml").write_text("device: cpu\nthreads: 1\ncheckpoint_seconds: 0\n")
     return folder
@@ -372,13 +378,16 @@ def test_study_tabulates_train_index_by_serve_index(run: Callable[[str, str], Pa
     embeddings = open_embeddings(project / "embeddings")
     vectors, owners = np.concatenate([block for _, block in embeddings.blocks()]), embeddings.owners()
     asked = encode(towers.query, tokens, np.arange(QUERIES), 4096, CPU)
-    import pyarrow.parquet as pq
-
-    judged = [(row["query"], row["doc"]) for row in pq.read_table(project / "corpus" / "qrels" / "dev.parquet").to_pylist()]
+    judged = load_qrels(project / "corpus" / "qrels" / "dev.parquet", "dev", 2)
+    rankings = {}
     total = 0.0
     for number, query in enumerate(asked):
-        ranking = list(dict.fromkeys(owners[np.argsort(-(vectors @ query), kind="stable")].tolist()))[:10]
-        hits = [rank for rank, d in enumerate(ranking, 1) if (f"q{number:03}", f"d{d:03}") in judged]
+        ranking = list(dict.fromkeys(owners[np.argsort(-(vectors @ query), kind="stable")].tolist()))[:20]
+        rankings[f"q{number:03}"] = [f"d{d:03}" for d in ranking]
+        hits = [rank for rank, d in enumerate(ranking[:10], 1) if judged[f"q{number:03}"].get(f"d{d:03}", 0) >= 2]
         total += 1 / hits[0] if hits else 0.0
     assert table["cells"][0]["RR@10"] == pytest.approx(total / QUERIES, abs=1e-6)
+    measures = ["RR@10", "R@20"]
+    wanted = means(measures, per_query(parse(measures, 2), judged, rankings))
+    assert {name: table["cells"][0][name] for name in measures} == pytest.approx(wanted, abs=1e-6), "as evaluate measures"
     assert "RR@10 on dev, trained over (rows) x served (columns)" in (out / "table.md").read_text()

@@ -14,6 +14,8 @@ from flows.parameters.checks import check
 from tasks.analyses.gradients import draw_batches, norms, part_of
 from tasks.core.models.bi_encoder import Towers, load_towers
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import read_table, write_table
+from tasks.core.tables.schemas import QRELS
 from tasks.core.text.tokens import Tokens, open_tokens
 
 
@@ -125,3 +127,15 @@ def test_references_are_checked(full_params: dict[str, Any], entry: dict[str, st
     full_params["analyses"] = {"x": entry}
     with pytest.raises(UserError, match=message):
         check(full_params)
+
+
+def test_one_judged_query_is_refused_in_one_line(small: Any, tmp_path: Path) -> None:
+    """Uniformity is of pairs."""
+    path = small.folder / "data/corpus/qrels/dev.parquet"
+    table = read_table(path, QRELS).slice(0, 1)
+    path.unlink()
+    write_table(path, QRELS, [table])
+    done = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path / "out")))
+    assert (done.status, done.err.count("\n")) == (2, 1), done
+    assert "data/corpus: found 1 judged queries of dev and 60 documents, expected two at least of each to analyse" in done.err
+    assert not (tmp_path / "out").exists()

@@ -21,6 +21,7 @@ from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
+from tasks.core.text.same_texts import SAME
 from tasks.mine import guard
 
 QUERIES, DOCUMENTS, WIDTH = 9, 40, 128
@@ -304,3 +305,23 @@ def test_queries_without_any_negative_between_parts(tiny_encoder: Path, tmp_path
     assert sorted({q for q, *_ in whole}) == ["q1", "q2", "q3", "q8"]
     parts_of_four(monkeypatch)
     assert [row[:3] for row in case.run(monkeypatch, "embeddings", 3, 0, judged)] == [row[:3] for row in whole]
+
+
+def test_other_near_duplicates_are_other_work(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(tmp_path, tiny_encoder)
+    parts_of_four(monkeypatch)
+
+    def refuse(_: str, digest: str) -> Path:
+        raise UserError(digest)
+
+    def digest() -> str:
+        with pytest.raises(UserError) as told:
+            case.run(monkeypatch, "embeddings", 3, 0, [])
+        return str(told.value)
+
+    monkeypatch.setattr("tasks.mine.__main__.scratch_folder", refuse)
+    found = [digest()]
+    for groups in (np.arange(DOCUMENTS), np.arange(DOCUMENTS) // 2):
+        np.save(tmp_path / "documents" / SAME, groups)
+        found += [digest(), digest()]
+    assert found[1] == found[2] and found[3] == found[4] and len(set(found)) == 3

@@ -142,6 +142,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "unknown query": ({"qrels/test.tsv": "q1\td2\t1\nq5\td2\t1\n"}, r"test.tsv:2: query 'q5' is not in the dataset \(1 such"),
     "grade": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t1.5\n"}, r"train.tsv:2: found grade '1.5', expected an integer"),
+    "a wrong grade alone": ({"qrels/train.tsv": "q1\td2\t1.0\n"}, r"train.tsv:1: found grade '1.0', expected an integer"),
     "two columns": (
         {"qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\n"},
         r"train.tsv:2: found 2 columns \('q1\\td2'\), expected 3 separated",
@@ -161,6 +162,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "unknown split": ({"qrels/all.tsv": "q1\td2\t1\n"}, r"all.tsv: found qrels of an unknown split"),
     "split twice": ({"qrels/dev.tsv": "q1\td2\t1\n"}, r"validation.tsv: dev.tsv exists too"),
+    "a header alone": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\n", "qrels/validation.tsv": None}, r"source has no qrels"),
     "headers only": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\n", "qrels/validation.tsv": ""}, r"source has no qrels"),
     "no qrels": ({"qrels/train.tsv": None, "qrels/validation.tsv": None}, r"qrels: found no qrels"),
 }

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import mark
+from tasks.core.stage.errors import UserError
 from tasks.prepare.forgotten import without
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
@@ -97,3 +98,23 @@ def test_a_batch_is_read_in_its_own_form(put: Callable[[dict[str, str | bytes]],
     assert sum(withdraw("batch", mixed, MARKS, dry=False)[0].values()) == 2
     alone = put({"qrels/qrels/train.tsv": judged}) / "qrels"
     assert sum(withdraw("batch", alone, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"
+
+
+@pytest.mark.parametrize(("kind", "end"), [("beir", ".jsonl"), ("csv", ".csv")])
+@pytest.mark.parametrize("harm", ["cut", "cut within its head", "one bit", "no deflate"])
+def test_a_corrupt_gzip_is_named_and_stays_as_it_is(put: Callable[[dict[str, str | bytes]], Path], kind: str, end: str, harm: str) -> None:
+    rows = "id,text\nd1,secret\n" if kind == "csv" else lines({"_id": "d1", "text": "secret"}).decode()
+    packed = gzip.compress(rows.encode())
+    harmed = {
+        "cut": packed[:-9],
+        "cut within its head": packed[:5],
+        "one bit": packed[:-6] + bytes([packed[-6] ^ 1]) + packed[-5:],
+        "no deflate": packed[:10] + b"\xff" + packed[11:],
+    }[harm]
+    folder = put({f"corpus{end}.gz": harmed})
+    for dry in (True, False):
+        with pytest.raises(UserError) as told:
+            withdraw(kind, folder, MARKS, dry=dry)
+        said = str(told.value)
+        assert said.startswith(f"{folder / f'corpus{end}.gz'}: corrupt gzip (") and "\n" not in said
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == {f"corpus{end}.gz": harmed}

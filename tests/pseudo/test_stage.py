@@ -14,6 +14,7 @@ import torch
 from tasks.core.encoding.encode import encode_texts
 from tasks.core.lexical.params import BM25
 from tasks.core.models.bi_encoder import load_towers
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
@@ -191,3 +192,14 @@ def test_a_source_without_dev_cannot_give_dev_and_nothing_found_is_an_error(proj
     done = end_here(project, *arguments("out"))
     assert done.status == 2 and "was found by both judges" in done.err
     assert set(SPLITS) == {path.stem for path in (project / "corpus/queries").glob("*.parquet")}
+
+
+@pytest.mark.parametrize(("name", "value"), [("compute_dtype", torch.bfloat16), ("hardware", "another machine")])
+def test_other_arithmetic_is_other_work(project: Path, end_here: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
+    def refuse(_: str, digest: str) -> Path:
+        raise UserError(digest)
+
+    monkeypatch.setattr("tasks.pseudo.__main__.scratch_folder", refuse)
+    first, again = (end_here(project, *arguments("out")).err for _ in range(2))
+    monkeypatch.setattr(f"tasks.pseudo.__main__.{name}", lambda *_: value)
+    assert first == again != end_here(project, *arguments("out")).err

@@ -28,7 +28,7 @@ def test_every_query_is_a_step(project: Path, monkeypatch: pytest.MonkeyPatch, c
     assert [row["query"] for row in rows] == [query for _, query in wanted]
     assert [row["y"] for row in rows] == pytest.approx([-difference for difference, _ in wanted], abs=1e-6)
     assert [(row["x"], row["end"]) for row in rows] == [(place, place + 1) for place in range(40)]
-    assert rows[0]["alpha"] == f"{values['alpha'][wanted[0][1]]:.4f}"
+    assert rows[0]["first"] == f"{values['alpha'][wanted[0][1]]:.4f}"
     won, lost = sum(difference < 0 for difference, _ in wanted), sum(difference > 0 for difference, _ in wanted)
     assert f"{won} won, {40 - won - lost} tied, {lost} lost" in page
     assert f'class="won" style="flex:{won}"' in page

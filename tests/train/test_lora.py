@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel
 
+from tasks.core.encoding.packed import Packed
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.models.projector import add_projector
 from tasks.core.stage.errors import UserError
@@ -20,6 +21,7 @@ from tasks.core.text.tokens import Tokens
 from tasks.core.training.loop import Schedule, fit, state_tensors
 from tasks.core.training.optimizers import make_optimizer
 from tasks.train.batches import TrainingSet
+from tasks.train.frozen import Frozen
 from tasks.train.lora import adapt, merge
 from tasks.train.params import Lora, Round
 from tasks.train.step import make_step
@@ -132,6 +134,21 @@ def test_merged_weights_are_those_of_the_formula(shared: bool, tiny_encoder: Pat
                 assert torch.equal(weight, start[key]), key
         with torch.no_grad():
             torch.testing.assert_close(tower(*DOCUMENTS.padded(np.arange(PAIRS))), wrapped, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_measured_while_training_is_the_result(tiny_encoder: Path) -> None:
+    """Bit for bit: a copy is merged as the result will be. Layers without padding read plain weights, so they refuse adapted ones."""
+    towers, every = load_towers(tiny_encoder), np.arange(PAIRS)
+    adapt(towers, QUERY_VALUE, 5, WHERE)
+    start = Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(every, every)
+    shaken(towers)
+    assert Packed.of(towers.document.eval(), CPU) is None
+    found = Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(every, every)
+    assert Packed.of(towers.document.eval(), CPU) is None, "the towers go on training as they are"
+    merge(towers)
+    assert Packed.of(towers.document.eval(), CPU) is not None
+    np.testing.assert_array_equal(found, Frozen.of(towers, QUERIES, DOCUMENTS, CPU, torch.float32).scores(every, every))
+    assert np.abs(found - start).max() > 0.1
 
 
 def test_an_untrained_adapter_changes_no_bit(tiny_encoder: Path) -> None:

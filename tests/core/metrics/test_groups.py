@@ -41,3 +41,21 @@ def test_columns() -> None:
     assert by_column([str(n) for n in range(20)], 2) == by_range(list(range(20)), 2)
     assert by_column([f"name {n}" for n in range(20)], 2) is None, "a name for each query groups nothing"
     assert by_value(["x", "y", "y"]).order == ["y", "x"]
+
+
+@pytest.mark.parametrize(("first", "distance"), [(1.7e9 + 0.5, 60.0), (52.5201, 0.0003), (-1e-9, 1e-16), (1.0, 2.0**-52)])
+def test_ranges_of_numbers_with_the_same_short_name_stay_apart(first: float, distance: float) -> None:
+    """Times in seconds, latitudes, and doubles that are next to each other."""
+    values = [first + number * distance for number in range(40)]
+    labels, order = by_range(values, 4)
+    assert len(set(order)) == 4
+    assert labels == [order[place // 10] for place in range(40)]
+
+
+def test_numbers_that_are_missing_or_infinite_are_a_group_of_their_own() -> None:
+    numbers = [float(number) for number in range(20)]
+    labels, order = by_range(numbers, 2)
+    found = by_column(["", *map(str, numbers), "NaN", "Infinity", "-inf", ""], 2)
+    assert found == Dimension(["(none)", *labels, *["(none)"] * 4], [*order, "(none)"])
+    missing = ["", "nan", "NaN", "NAN", "+nan", "-nan", "inf", "Inf", "INF", "+inf", "-inf", "Infinity", "-Infinity"]
+    assert by_column(missing, 2) is None, "nothing to group by"

@@ -1,6 +1,7 @@
 """Code digests: what counts and what does not; frozen copies are complete, reused, and bounded in number."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,7 @@ OTHER = [
     ("a.add_argument('--x')", "a.add_argument('--y')"),
     ("@cache\ndef f(): pass", "def f(): pass"),
     ("raise ValueError('one')", "raise KeyError('one')"),
+    ("if TYPE_CHECKING:\n    import a\nelse:\n    x = 1", "if TYPE_CHECKING:\n    import a\nelse:\n    x = 2"),
 ]
 
 
@@ -117,6 +119,17 @@ def test_a_frozen_copy_is_complete_and_reused_and_old_ones_are_removed(project: 
         (project / "tasks/core/d.py").write_text(f"x = {number}\n")
         last = freeze_code(project, kept=2)
     assert len([*(project / ".retemper/code").iterdir()]) == 2 and last.is_dir() and not first.exists()
+
+
+def test_the_copy_just_made_survives_others_that_a_clock_has_put_in_the_future(project: Path) -> None:
+    for number in range(8):
+        (project / "tasks/core/d.py").write_text(f"x = {number}\n")
+        os.utime(freeze_code(project), (2**31 - 20 + number,) * 2)
+    oldest = min((project / ".retemper/code").iterdir(), key=lambda path: path.stat().st_mtime)
+    (project / "tasks/core/d.py").write_text("x = 8\n")
+    last = freeze_code(project)
+    assert (last / "tasks/core/d.py").read_text() == "x = 8\n"
+    assert len([*last.parent.iterdir()]) == 8 and not oldest.exists()
 
 
 def test_a_stage_and_its_child_processes_import_the_frozen_copy(project: Path) -> None:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import tasks
+from tasks.core.stage.code import SNAPSHOT
+from tasks.core.stage.entry import execute_frozen
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_stamp
 
 
@@ -102,3 +106,13 @@ def test_a_stage_fails_if_its_sources_differ_from_its_dependencies(tmp_path: Pat
         "meanwhile": f"retemper: {source}: changed while prepare ran; its output was discarded, run again\n",
     }
     assert (done.returncode, done.stdout, done.stderr) == (2 if change else 0, "" if problem else "read\n", told[change])
+
+
+def test_code_that_is_not_the_frozen_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A colon in the project's path hides the frozen copy from PYTHONPATH: what is installed would run under its digest."""
+    monkeypatch.setenv(SNAPSHOT, str(Path(tasks.__file__).parents[1]))
+    execute_frozen()
+    monkeypatch.setenv(SNAPSHOT, str(tmp_path))
+    with pytest.raises(UserError) as told:
+        execute_frozen()
+    assert str(told.value) == f"{tmp_path}: expected this stage's frozen code, but {tasks.__file__} was imported; run again"

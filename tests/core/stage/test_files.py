@@ -3,12 +3,13 @@
 import errno
 import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tasks.core.stage.errors import UserError, one_line_errors
-from tasks.core.stage.files import file_digest, folder_digest, new_file, new_folder, read_json, write_json
+from tasks.core.stage.files import append_line, file_digest, folder_digest, from_record, new_file, new_folder, read_json, write_json
 from tasks.core.stage.scratch import KEPT, scratch_folder, work_digest
 
 
@@ -54,6 +55,41 @@ def test_json_round_trips_and_nan_is_refused(tmp_path: Path) -> None:
         read_json(path)
     with pytest.raises(UserError, match=r"none\.json: not found"):
         read_json(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, "größe\n"), ("", "größe\n"), ("first\n", "first\ngröße\n"), ('{"torn": 1', '{"torn": 1\ngröße\n')],
+)
+def test_an_appended_line_is_a_line_of_its_own(
+    before: str | None, after: str, lasting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a new folder, and after a line that a kill has cut off."""
+    path = tmp_path / "folder" / "history.jsonl"
+    if before is not None:
+        path.parent.mkdir()
+        path.write_text(before, encoding="utf-8")
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    append_line(path, "größe", lasting=lasting)
+    assert len(flushed) == lasting
+    assert path.read_bytes() == after.encode()
+    append_line(path, "", lasting=lasting)
+    assert path.read_bytes() == f"{after}\n".encode()
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str
+    runs: int = 1
+
+
+def test_a_record_of_a_newer_version_is_read_without_what_it_adds() -> None:
+    assert from_record(Record, {"name": "a", "runs": 2, "added": [3]}) == Record("a", 2)
+    assert from_record(Record, {"name": "a"}) == Record("a")
+    with pytest.raises(TypeError, match="name"):
+        from_record(Record, {"runs": 2})
 
 
 def test_digests_depend_on_names_and_bytes(tmp_path: Path) -> None:

@@ -93,3 +93,19 @@ def test_counts_alone_never_pass_excessive_depth() -> None:
     for text in ("- " * 220, "{" * 220, "".join(f"{'  ' * n}- a:\n" for n in range(70))):
         with pytest.raises(Exception, match="nested deeper"):
             refuse_bomb(text)
+
+
+@pytest.mark.parametrize("text", [r'"\ud83d\udd0e"', r'{deep: ["a\ud83d"]}', r'{"\udd0e": 1}'])
+def test_half_a_character_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
+    """As JSON escapes a character beyond U+FFFF: no file could hold what YAML makes of it."""
+    with pytest.raises(Refused, match=r"found \\ud[8d][0-9a-f]{2}, half of a character") as refused:
+        parse_yaml(f"a: 1\nb: {text}\n")
+    assert refused.value.problem_mark.line == 1
+    (tmp_path / "params.yaml").write_text(f"a: 1\nb: {text}\n")
+    with pytest.raises(UserError, match=r"params\.yaml:2: .*half of a character") as told:
+        read_yaml(tmp_path / "params.yaml")
+    assert "\n" not in str(told.value)
+
+
+def test_a_whole_character_is_read_however_it_is_written() -> None:
+    assert parse_yaml('a: 🔎\nb: "\\U0001F50E"\n') == {"a": "🔎", "b": "🔎"}

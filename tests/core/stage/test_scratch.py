@@ -1,11 +1,12 @@
 """Unfinished work: kept while it may be needed, and no longer."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from tasks.core.stage import scratch
-from tasks.core.stage.scratch import KEPT, finish, remove_finished, scratch_folder, seal, sealed
+from tasks.core.stage.scratch import KEPT, code_digest, finish, remove_finished, scratch_folder, seal, sealed
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +73,10 @@ def test_a_seal_detects_corruption(harm: str, tmp_path: Path) -> None:
     piece.write_bytes(whole)
     seal(piece)
     assert sealed(piece)
+
+
+@pytest.mark.parametrize("library", ["torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu"])
+def test_work_of_another_version_of_a_library_is_not_gone_on_with(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code_digest("freeze")
+    monkeypatch.setattr(scratch, "version", lambda name: "0.0.1" if name == library else version(name))
+    assert code_digest("freeze") != before

@@ -1,5 +1,6 @@
 """What makes up a served model, by a dvc.lock."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +97,19 @@ def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> No
     assert record_of(tmp_path, commit, "a")["digests"] == {"encoder": "of_a"}
     with pytest.raises(UserError, match=r"has no encoder b, expected one of a$"):
         record_of(tmp_path, commit, "b")
+
+
+def test_a_champion_of_a_newer_version_is_read(tmp_path: Path) -> None:
+    git("init", "--quiet", folder=tmp_path)
+    git("commit", "--quiet", "--allow-empty", "-m", "a", folder=tmp_path)
+    now = champion.Champion(1, "a", "first", "now", commit=git("rev-parse", "HEAD", folder=tmp_path))
+    record = {"model": "a", "cause": "first", "when": "now", "of_a_newer_version": 1}
+    git("tag", "--annotate", "champion/1", "-m", f"champion/1: a\n\n{json.dumps(record)}", folder=tmp_path)
+    assert champion.read_champions(tmp_path) == [now]
+    del record["cause"]
+    git("tag", "--force", "--annotate", "champion/1", "-m", f"champion/1: a\n\n{json.dumps(record)}", folder=tmp_path)
+    with pytest.raises(UserError, match=r"^tag champion/1: found no record of a champion in its message"):
+        champion.read_champions(tmp_path)
 
 
 @pytest.fixture

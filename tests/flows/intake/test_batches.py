@@ -73,6 +73,16 @@ def test_a_first_row_is_a_header_just_where_prepare_reads_one(tmp_path: Path) ->
         assert [one[1:] for one in after] == [one[1:] for one in before], row
 
 
+def test_a_wrong_grade_in_the_first_row_stays_for_prepare_to_refuse(tmp_path: Path) -> None:
+    folder = beir(tmp_path / "batch", {"d1": "one"}, {"q1": "what"})
+    (folder / "qrels/dev.tsv").write_text("q1\td1\t1.0\nq2\td1\t1\n")
+    unite([folder], tmp_path / "out", tmp_path / "stamp.json")
+    assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines()[1:] == ["q1\td1\t1.0", "q2\td1\t1"]
+    for place in (folder, tmp_path / "out"):
+        with pytest.raises(UserError, match=r"dev.tsv:\d: found grade '1.0', expected an integer"):
+            list(qrels(place / "qrels/dev.tsv"))
+
+
 def test_splits_of_other_names_and_byte_order_marks(tmp_path: Path) -> None:
     folders = [
         beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1}),

@@ -1,5 +1,6 @@
 """Click logs to a batch: a simulation with a known position bias, the estimators against plain loops, what a log may look like."""
 
+import gzip
 import json
 import math
 import random
@@ -151,6 +152,7 @@ def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> Non
         '{"query": "half \\ud800", "shown": ["a"], "clicked": ["a"]}',
         '{"query": "x", "shown": ["a", "\\udfff"], "clicked": ["a"]}',
         "[]",
+        json.dumps({"query": "x", "shown": "[" * 200_000}),
         '{"query": "cut',
     ]
     file.write_text("\n".join([json.dumps(LINES[0]), *wrong]))
@@ -220,3 +222,11 @@ def test_logs_that_cannot_be_read(tmp_path: Path, file: str, text: str | None, s
         take_in(path, tmp_path / "batch", Rule())
     assert said.replace("FILE", str(path)) in str(refusal.value)
     assert not (tmp_path / "batch").exists()
+
+
+def test_a_corrupt_gzip_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv.gz"
+    whole = gzip.compress(b"query,shown\n" * 9)
+    path.write_bytes(whole[:10] + b"\xff" + whole[11:])
+    with pytest.raises(UserError, match=rf"^{path}: cannot be read \(.*\), expected CSV in UTF-8, gzip if its name ends in .gz$"):
+        read(path)

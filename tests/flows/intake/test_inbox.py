@@ -1,6 +1,8 @@
 """Good and bad batches side by side: what is merged, what is quarantined and why, what a person may overrule."""
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from flows.intake import inbox
 from flows.intake.gate import LEAKS, UNKNOWN
 from flows.intake.inbox import Batch, accept, check_folder, states, take_in
 from flows.intake.settings import Gate, Intake
+from flows.results.origins import INTAKE
 from tasks.core.stage.errors import UserError
 
 RULE = Intake(inbox="inbox")
@@ -160,6 +163,35 @@ def test_a_batch_that_changes_meanwhile_is_left_for_next_time(project: Path, tak
     assert merged(project) == ["d1", "d2", "d3"]
     assert set(take()) == {"1", "2"}
     assert take(Intake(inbox="inbox", settle_seconds=1e6)) == {}
+
+
+def test_files_of_the_future_are_taken_and_those_of_now_are_not(project: Path, take: Any) -> None:
+    """An archive may have been packed where the clock is ahead."""
+    rule = Intake(inbox="inbox", settle_seconds=3600)
+    for name, ahead in (("1", 0), ("2", 7200), ("3", -7200)):
+        file = put(project / "inbox" / name, {f"d{name}0": name}) / "corpus.jsonl"
+        os.utime(file, (time.time() + ahead,) * 2)
+    assert list(take(rule)) == ["2", "3"]
+
+
+def test_news_end_with_the_inbox(project: Path, take: Any) -> None:
+    """Otherwise a report told of batches that are long gone."""
+    for rule in (RULE, Intake()):
+        batch = put(project / "inbox/1", {"d3": "three"})
+        take()
+        assert INTAKE.exists()
+        if rule is RULE:
+            batch.rename(project / "taken away")
+        take(rule)
+        assert not INTAKE.exists()
+
+
+def test_what_a_newer_version_has_recorded_of_a_batch_is_read(project: Path, take: Any) -> None:
+    put(project / "inbox/1", {"d3": "three"})
+    take()
+    file = project / inbox.ACCEPTED / "1.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"by": "hand", "of_a_newer_version": 1}))
+    assert take()["1"].by == "hand"
 
 
 def test_check_keeps_nothing(project: Path) -> None:

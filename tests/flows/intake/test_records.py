@@ -55,6 +55,16 @@ def test_a_wrong_judgment_is_named_and_reading_goes_on(tmp_path: Path, line: str
     assert len(told) == 1 and told[0].startswith(f"{file}:2: {said}")
 
 
+@pytest.mark.parametrize("grade", ["1.0", "-1e3", "nan"])
+def test_a_wrong_grade_in_the_first_line_is_no_header(tmp_path: Path, grade: str) -> None:
+    file = tmp_path / "qrels/dev.tsv"
+    file.parent.mkdir()
+    file.write_text(f"q1\td1\t{grade}\nq2\td2\t1\n")
+    told: list[str] = []
+    assert [one.query for one in judgments(files_of(tmp_path), "dev", told.append)] == ["q2"]
+    assert told == [f"{file}:1: found grade '{grade}', expected an integer (0 not relevant, 1 or more relevant)"]
+
+
 def test_weights_and_wrong_ones(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td2\t1\t-1\nq1\td3\t1\tnan\n")

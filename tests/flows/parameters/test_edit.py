@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from flows.parameters.edit import apply
+from flows.parameters.edit import apply, literal, setting
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.safe_yaml import parse_yaml
 
 TEXT = """\
 # The head.
@@ -166,6 +167,28 @@ def test_values_are_yaml_1_2(file: Path) -> None:
     assert value(file)["a"] == {"float": 1e-05, "word": "no", "list": [1, "x"], "null": None, "spec": "beir:../x", "text": "1"}
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "🔎",
+        "\\🔎",
+        "\\\\🔎\\",
+        "\\ud83d🔎",
+        r"\ud83d\udd0e",
+        "one\u2028two\x85",
+        "é: #",
+        {"🔎": ["\\🔎", {"b": None, "c": 1e-05}]},
+        "1",
+        True,
+    ],
+    ids=ascii,
+)
+def test_any_value_is_written_in_ascii_and_read_back(file: Path, given: Any) -> None:
+    assert literal(given).isascii() and parse_yaml(literal(given)) == given
+    apply([setting("text.separator", given)], file, accept)
+    assert parse_yaml(file.read_text(encoding="utf-8"))["text"]["separator"] == given
+
+
 def test_set_and_set_back_is_byte_for_byte(file: Path) -> None:
     apply(["rounds.star.lr=1e-05"], file, accept)
     apply(["rounds.star.lr=5e-5"], file, accept)
@@ -206,6 +229,7 @@ def test_true_is_not_one(file: Path) -> None:
         ("text.separator= ", "--set text.separator= : YAML reads the value as None; quote it"),
         ("text.separator=#5", "--set text.separator=#5: YAML reads the value as None; quote it"),
         ("dataset.source=beir:run #2", "--set dataset.source=beir:run #2: YAML reads the value as 'beir:run'; quote it"),
+        ('text.separator="\\ud83d\\udd0e"', r'--set text.separator="\ud83d\udd0e": found \ud83d, half of a character as JSON escapes it'),
         ("text.separator=query: ", "--set text.separator=query: : YAML reads the value as a section, {'query': None}; quote it"),
     ],
 )

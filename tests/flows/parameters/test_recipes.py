@@ -11,6 +11,7 @@ import pytest
 from flows.cli.main import main
 from flows.parameters import edit, recipes
 from flows.parameters.checks import check
+from flows.parameters.sources import SOURCE
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml
 
@@ -129,6 +130,34 @@ def test_a_recipe_can_be_undone_later(project: Path) -> None:
     project.write_bytes(saved)
     undo()
     assert project.read_bytes() == before
+
+
+@pytest.mark.parametrize("recipe", [None, "zero_shot"])
+def test_the_edit_of_a_dry_run_that_was_killed_is_undone_by_the_next(project: Path, recipe: str | None) -> None:
+    """Unless someone has saved another params.yaml since."""
+    before = project.read_bytes()
+    with recipes.edited(["bm25.k1=2"], recipe, lasting=False):
+        SOURCE.parent.mkdir()
+        SOURCE.write_text("{}\n")
+        left = {path: path.read_bytes() for path in (project, SOURCE, recipes.TRIAL, recipes.MEMORY) if path.exists()}
+    assert project.read_bytes() == before and not recipes.TRIAL.exists()
+
+    def kill(params: bytes) -> None:
+        for path, content in left.items():
+            path.write_bytes(content)
+        project.write_bytes(params)
+
+    assert left[project] != before
+    kill(left[project])
+    with recipes.edited(["bm25.b=0.7"], lasting=False):
+        assert read_yaml(project)["bm25"]["k1"] != 2
+    assert project.read_bytes() == before
+    assert not any(path.exists() for path in (SOURCE, recipes.TRIAL, recipes.MEMORY))
+    kill(left[project] + b"# mine\n")
+    with recipes.edited([], lasting=True):
+        pass
+    assert project.read_bytes() == left[project] + b"# mine\n"
+    assert not recipes.TRIAL.exists()
 
 
 def test_sections_are_found_in_any_form() -> None:

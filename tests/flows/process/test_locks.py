@@ -25,6 +25,21 @@ def test_a_second_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
         pass
 
 
+def test_who_waits_for_a_turn_is_told_so(tmp_path: Path) -> None:
+    lock, told = tmp_path / ".retemper/lock", list[str]()
+    with locks.in_turn(lock, pytest.fail):
+        pass
+    holder = locks.in_turn(lock)
+    holder.__enter__()
+
+    def waiting() -> None:
+        told.append("another is in progress")
+        holder.__exit__(None, None, None)
+
+    with locks.in_turn(lock, waiting):
+        assert told == ["another is in progress"]
+
+
 @pytest.fixture
 def rwlock(tmp_path: Path) -> Path:
     path = tmp_path / ".dvc" / "tmp" / "rwlock"

@@ -113,6 +113,7 @@ FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": 
     [
         ("full", FLAGS, "full: found a folder with files, expected a new or empty one; name another"),
         ("file", FLAGS, "file: found a file, expected a new folder; name another"),
+        ("mine:2", FLAGS, "mine:2: found ':' in the folder's name, which separates folders in PYTHONPATH; rename it"),
         ("a/b", FLAGS, "a: no such folder, expected one to make the project in; make it first"),
         (
             "mine",

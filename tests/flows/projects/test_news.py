@@ -113,7 +113,7 @@ def test_stages_behind_one_that_runs_may_run() -> None:
 
 
 def test_a_record_is_read_back_and_an_invalid_one_is_refused() -> None:
-    record = Record('a "quoted"\\place', "0.1.0", "ab" * 20)
+    record = Record('a "quoted"\\place\\🔎', "0.1.0", "ab" * 20)
     assert parse_record(record.text) == record
     assert parse_record(None) is None
     for text in ("source = ", 'source = "x"\n', json.dumps({"source": 1})):

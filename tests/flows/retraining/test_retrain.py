@@ -233,6 +233,19 @@ def test_whatever_goes_wrong_is_one_line_of_history(
     assert capsys.readouterr().out.splitlines()[-1].endswith(f"+00:00 {dated.line}"), "for a log"
 
 
+def test_a_wrong_key_in_export_yaml_is_a_failure_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a schedule fails every week, and nobody is told."""
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: told.append((event, text)))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / "export.yaml").write_text("wandbb: {}\n")
+    ended = retrain.retrain(tmp_path)
+    assert ended.result == "failed" and ended.reason.startswith("export.yaml: wandbb: ")
+    assert told == [("failed", f"{tmp_path.name}: retraining failed: {ended.reason}")]
+    assert history.read_history(tmp_path) == [ended]
+    assert not (tmp_path / history.AT_WORK).exists()
+
+
 def test_a_note_of_a_dead_run_becomes_history_and_one_that_is_cut_short_harms_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,26 @@ def test_the_time_zone_and_the_branch(monkeypatch: pytest.MonkeyPatch, retrainin
         schedule.followed(empty)
 
 
+def test_a_time_zone_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", f":{tmp_path}/share/zoneinfo/Europe/Berlin")
+    assert schedule.local_timezone() == "Europe/Berlin"
+    (tmp_path / "localtime").symlink_to(tmp_path / "share/zoneinfo/Asia/Tokyo")
+    monkeypatch.setenv("TZ", f"{tmp_path}/localtime")
+    assert schedule.local_timezone() == "Asia/Tokyo"
+
+
+@pytest.mark.parametrize(("text", "name"), [("Europe/Berlin\n", "Europe/Berlin"), ("\n", "UTC"), (None, "UTC")])
+def test_the_time_zone_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, name: str) -> None:
+    """Its /etc/localtime is a file, not a link."""
+    monkeypatch.delenv("TZ", raising=False)
+    monkeypatch.setattr(schedule, "Path", lambda place: Path(f"{tmp_path}{place}"))
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/localtime").write_bytes(b"TZif")
+    if text is not None:
+        (tmp_path / "etc/timezone").write_text(text)
+    assert schedule.local_timezone() == name
+
+
 def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     names = []
     for place in ("one/toy", "two/toy"):

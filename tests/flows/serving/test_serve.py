@@ -45,10 +45,19 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--model", "star"], "data/indexes/star: no index of model star, expected one of "),
         (["--model", "warmup", "--export", "x"], "serve: found --model and --export, expected one of them"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: found no address"),
+        (["--allow-host", "search.example:8080"], "--allow-host search.example:8080: expected a name without a port, such as"),
         (["--name", "x"], "serve: --name: expected with retemper schedule"),
     ):
         assert refused(["--port", "0", *arguments_], capsys).startswith(f"retemper: {line}")
     assert not Path(".retemper/serving").exists() or not any(Path(".retemper/serving").rglob("serving.json"))
+
+
+@pytest.mark.parametrize("name", ["search.example:8080", "*", "https://search.example", "[::1]:80"])
+def test_a_host_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """With a port or a bare star, it would never be the host of a request."""
+    monkeypatch.setattr(serve, "bound", pytest.fail)  # the first that is done
+    with pytest.raises(UserError, match=rf"^--allow-host {re.escape(name)}: expected a name without a port, such as search.example.org"):
+        serve.serve(Settings(hosts=("*.search.example", "[::1]", "127.0.0.1", name)))
 
 
 @pytest.mark.usefixtures("project")

@@ -1,5 +1,6 @@
 """A forgotten record leaves nothing behind: no byte of its text in project, source, cache, and remote; and it does not come back."""
 
+import gzip
 import json
 import shutil
 import subprocess
@@ -201,6 +202,25 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
     ((kind, folders),) = forget.own_sources()
     found = forget.withdraw(kind, folders, [mark("document", "d1")], dry=True)
     assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
+
+
+@pytest.mark.parametrize("damage", ["truncated", "corrupt"])
+def test_a_corrupt_gzip_in_the_inbox_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: demo}\n")
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    file = tmp_path / "inbox/1/corpus.jsonl.gz"
+    file.parent.mkdir(parents=True)
+    whole = gzip.compress(b'{"_id": "d1", "text": "secret"}\n')
+    file.write_bytes(whole[:-9] if damage == "truncated" else whole[:10] + b"\xff" + whole[11:])
+    ((kind, folders),) = forget.own_sources()
+    with pytest.raises(SystemExit) as ended:
+        forget.withdraw(kind, folders, [mark("document", "d1")], dry=True)
+    said = capfd.readouterr().err
+    assert (ended.value.code, said.count("\n")) == (2, 1)
+    assert said.startswith(f"retemper: {file}: corrupt gzip (") and said.endswith("; replace or remove it, then run again\n")
 
 
 def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from flows.cli import main
 from flows.process import locks
 from flows.process.processes import ending_signals
 from flows.storage import cache as integrity
+from flows.storage import makings
 from flows.team import remotes, sync
 from flows.team.verify import verify_remote
 from tasks.core.stage.errors import UserError
@@ -229,6 +230,19 @@ def test_only_the_clones_own_cache_is_moved(here: Path, tmp_path: Path) -> None:
     for place in (here / ".dvc/cache/shared", here):
         with pytest.raises(UserError, match="this clone's own cache"):
             remotes.share(place)
+
+
+def test_records_of_how_artifacts_were_made_move_into_a_shared_cache(here: Path, tmp_path: Path) -> None:
+    ours, both = "ab" * 32, "cd" * 32
+    for cache, digests in ((here / ".dvc/cache", (ours, both)), (tmp_path / "cache", (both,))):
+        cache.mkdir(exist_ok=True)
+        for digest in digests:
+            makings.keep(cache, digest, {"stage": "train@a", "by": cache.name if digest == ours else "who made it first"})
+    assert "(2 files moved there" in remotes.share(tmp_path / "cache")
+    assert not (here / ".dvc/cache").exists()
+    found = makings.read(tmp_path / "cache", [ours, both])
+    assert {digest: record["by"] for digest, record in found.items()} == {ours: "cache", both: "who made it first"}
+    assert stat.S_IMODE(makings.record_path(tmp_path / "cache", ours).parent.stat().st_mode) == 0o2775, "colleagues add theirs"
 
 
 def test_a_shared_cache_is_not_collected_while_a_project_is_unavailable(finished: Any, tmp_path: Path) -> None:

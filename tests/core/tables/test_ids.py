@@ -1,0 +1,41 @@
+"""Ids that are too many bytes for one array of strings are read all the same, and order and name documents as any others do."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.core.lexical import search
+from tasks.core.retrieval.ranked import id_order, ranked_tables
+from tasks.core.tables import ids
+from tasks.core.tables.ids import IDS, read_ids
+from tasks.core.tables.parquet import write_table
+from tasks.mix.interleave import random_source
+
+NAMES = ["d9", "d10", "größe", "d2", "d1"]
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pa.Array:
+    monkeypatch.setattr(ids, "MOST_BYTES", 20)
+    write_table(tmp_path / "ids.parquet", IDS, [pa.table([NAMES[:3]], schema=IDS), pa.table([NAMES[3:]], schema=IDS)])
+    return read_ids(tmp_path / "ids.parquet")
+
+
+def test_ids_of_more_bytes_than_an_array_can_have_are_large_strings(large: pa.Array, tmp_path: Path) -> None:
+    assert large.type == pa.large_string() and large.to_pylist() == NAMES
+    write_table(tmp_path / "few.parquet", IDS, [pa.table([["a"]], schema=IDS)])
+    assert read_ids(tmp_path / "few.parquet").type == pa.string()
+
+
+def test_large_strings_order_and_name_documents(large: pa.Array) -> None:
+    few = pa.array(NAMES)
+    np.testing.assert_array_equal(id_order(large), id_order(few))
+    assert search.id_order(large).equals(search.id_order(few))
+    owners, rows = np.arange(5, dtype=np.int32), np.array([[0, 1, 3], [4, 2, 0]])
+    scores = np.array([[1.0, 1.0, 1.0], [3.0, 2.0, 1.0]], dtype=np.float32)
+    found, wanted = (pa.concat_tables(ranked_tables(scores, rows, some.slice(0, 2), some, owners, 2)) for some in (large, few))
+    assert found.equals(wanted) and found["doc"].to_pylist() == ["d9", "d2", "d1", "größe"]
+    drawn, as_drawn = (random_source(some, {0: {1}}, 4, 7)("q", 0) for some in (large, few))
+    assert [doc for doc, _ in drawn] == [doc for doc, _ in as_drawn] and len(drawn) == 4
