@@ -37,10 +37,10 @@ from tasks.core.stage.files import read_json
 from tasks.core.text.chunks import Chunks, open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.training.optimizers import make_optimizer
-from tasks.pretrain.batches import draw_batch, usable_rows
+from tasks.pretrain.batches import usable_rows
 from tasks.pretrain.model import Pretrainer, Shape, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
-from tasks.pretrain.step import Step, Work
+from tasks.pretrain.step import Work, make_step
 from tasks.pretrain.words import read_vocabulary
 
 WORDS = 4.9e9  # of the English Wikipedia at the end of 2025, by its own statistics page, rounded
@@ -144,14 +144,14 @@ def main() -> None:
         dtype = compute_dtype(device, params.precision)
         module.to(device).train()
         vocabulary, rows = read_vocabulary(tokenizer, "benchmark"), usable_rows(chunks, params, "benchmark")
-        work = Work(device, dtype, GRAPH_TOKENS, chunks.tokens.pad)
+        each = make_step(module, chunks, rows, vocabulary, params, Work(device, dtype, GRAPH_TOKENS, chunks.tokens.pad))
         optimizer = make_optimizer("adamw", module, params.lr, params.weight_decay)
         tokens, wall, processor, theirs = 0, 0.0, 0.0, 0.0
         for turn in range(TURNS):
             for step in range(turn * (args.steps + 1), (turn + 1) * (args.steps + 1)):
                 start, used = time.perf_counter(), time.process_time()
-                batch = draw_batch(chunks, rows, vocabulary, params, step)
-                Step(module, batch, params, work, (1, step)).backward()
+                batch = each.draw(step)
+                each.backward(step, batch)
                 torch.nn.utils.clip_grad_norm_(module.parameters(), params.clip)
                 optimizer.step()
                 optimizer.zero_grad()

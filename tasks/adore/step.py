@@ -28,7 +28,7 @@ from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures, Metrics
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Steps
-from tasks.core.training.unpadded import best_training_tokens
+from tasks.core.training.unpadded import best_training_tokens, unpadded_towers
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -133,6 +133,7 @@ def make_step(
     In a `gang`, a rank encodes its share of the queries, and leaves its share of the gradients.
     """
     kind = params.lists if isinstance(params, Adore) else "retrieved"
+    unpadded = unpadded_towers([tower], device, dtype)
     batch_tokens = params.batch_tokens or best_training_tokens([tower], device, dtype, gang)
     inference_tokens = params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype, gradients=True)
 
@@ -194,6 +195,6 @@ def make_step(
             return list_loss(queries_BD, lists, corpus, drawn.grades, params), metrics
 
         key = params.seed, 3, step
-        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, key, gang)
+        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, key, gang, unpadded)
 
     return Steps(draw, backward)

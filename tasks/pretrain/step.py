@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tasks.core.stage.devices import best_batch_tokens, moved, sent
+from tasks.core.stage.devices import moved, sent
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
@@ -22,7 +22,7 @@ from tasks.core.text.tokens import cut_by_budget
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import backward_to, joined
 from tasks.core.training.loop import Steps
-from tasks.core.training.unpadded import Unpadded
+from tasks.core.training.unpadded import Unpadded, best_training_tokens
 from tasks.pretrain.batches import Batch, draw_batch
 from tasks.pretrain.decoder import streams
 from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
@@ -108,16 +108,16 @@ def geometry(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
 class Step:
     """The pieces of one step, in the order in which they are computed."""
 
-    def __init__(self, module: Pretrainer, batch: Batch, params: Pretrain, work: Work, key: tuple[int, ...]) -> None:
-        self.module, self.batch, self.params, self.work, self.key = module, batch, params, work, key
-        budget = params.batch_tokens or best_batch_tokens(work.device, work.dtype, gradients=True)
+    def __init__(
+        self, module: Pretrainer, batch: Batch, params: Pretrain, work: Work, key: tuple[int, ...], budget: int, unpadded: Unpadded | None
+    ) -> None:
+        self.module, self.batch, self.params, self.work, self.key, self.unpadded = module, batch, params, work, key, unpadded
         least = 1 if work.gang is None or work.device.type == "cpu" else work.gang.size
         self.cuts = cut_by_budget(batch.lengths, budget, least)
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
         self.sizes = [len(cut) * int(batch.lengths[cut].max()) for cut in self.cuts]
         self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.dealt(self.sizes)
         self.own = self.shares[0 if work.gang is None else work.gang.rank]  # numbers of the cuts that are computed here
-        self.unpadded = Unpadded.of(module.encoder, work.device, work.dtype)
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 
     def encode(self, number: int, masked: bool) -> Encoded:
@@ -278,8 +278,12 @@ class Step:
 
 def make_step(module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work) -> Steps[Batch]:
     """The steps that leave their gradients in the module."""
+    budget = params.batch_tokens or best_training_tokens([module.encoder], work.device, work.dtype, work.gang)
+    unpadded = Unpadded.of(module.encoder, work.device, work.dtype)
 
     def backward(step: int, batch: Batch) -> Figures:
-        return Step(module, batch, params, work, (params.seed, DROPOUT, step)).backward()
+        if unpadded is not None:
+            unpadded.refresh()
+        return Step(module, batch, params, work, (params.seed, DROPOUT, step), budget, unpadded).backward()
 
     return Steps(partial(draw_batch, chunks, rows, vocabulary, params), backward)

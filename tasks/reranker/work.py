@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, longest_pair
-from tasks.core.stage.devices import Runtime, best_batch_tokens, compute_dtype
+from tasks.core.stage.devices import Runtime, best_batch_tokens, compute_dtype, most_tokens
 from tasks.core.stage.files import write_json
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import corpus_texts, query_texts
@@ -44,7 +44,8 @@ def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
     model, tokenizer = load_classifier(work.source, params.seed if params.head == "new" else None), load_tokenizer(work.source)
     if params.steps:
         dtype = compute_dtype(device, params.precision)
-        batch_tokens = params.batch_tokens or best_batch_tokens(device, dtype, gradients=True)
+        best = best_batch_tokens(device, dtype, gradients=True)
+        batch_tokens = params.batch_tokens or (min(best, most_tokens(device, model.config)) if device.type == "cuda" else best)
         longest = longest_pair(model, tokenizer, params.max_length)
         encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, batch_tokens, device)
         groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, scratch)

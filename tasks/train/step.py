@@ -15,7 +15,7 @@ from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Steps
-from tasks.core.training.unpadded import best_training_tokens
+from tasks.core.training.unpadded import best_training_tokens, unpadded_towers
 from tasks.train.batches import Batch, TrainingSet, draw_batch
 from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
@@ -122,6 +122,7 @@ def make_step(
     `guide` takes likely positives from a batch's negatives (tasks.train.guide). In a `gang`, a rank's share of the gradients.
     """
 
+    unpadded = unpadded_towers([towers.query, towers.document], device, dtype)
     batch_tokens = params.batch_tokens or best_training_tokens([towers.query, towers.document], device, dtype, gang)
 
     def draw(own: int) -> tuple[Batch, Rows]:
@@ -140,6 +141,6 @@ def make_step(
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, Figures]:
             return batch_loss(best_passage(queries_BD @ documents_RD.T, sent(held_UP, device)), masked, params)
 
-        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, behind + own), gang)
+        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, behind + own), gang, unpadded)
 
     return Steps(draw, backward)

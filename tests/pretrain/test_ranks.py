@@ -89,7 +89,7 @@ def test_on_gpus_each_rank_has_a_cut(chunks: Any, tiny_encoder: Path, device: to
     rows, vocabulary = usable_rows(chunks, params, ""), read_vocabulary(load_tokenizer(tiny_encoder), "tiny")
     batch = draw_batch(chunks, rows, vocabulary, params, 3)
     work = Work(device, torch.float32, 700, chunks.tokens.pad, Gang(1, 8, CPU))
-    step = Step(module_of(params, tiny_encoder), batch, params, work, (1,))
+    step = Step(module_of(params, tiny_encoder), batch, params, work, (1,), params.batch_tokens, None)
     assert len(step.cuts) in cuts
     assert max(step.sizes) <= 8192
     assert sorted(k for cut in step.cuts for k in cut.tolist()) == list(range(len(batch.lengths)))

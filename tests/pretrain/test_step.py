@@ -160,7 +160,7 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
         monkeypatch.setattr(step_module, "LOGITS", logits)
         module.zero_grad()
         work = Work(torch.device("cpu"), torch.float32, graph_tokens, chunks.tokens.pad)
-        step = Step(module, draw_batch(chunks, rows, vocabulary, params, 3), params, work, (1,))
+        step = Step(module, draw_batch(chunks, rows, vocabulary, params, 3), params, work, (1,), params.batch_tokens, None)
         metrics = read(step.backward())
         assert len(step.cuts) >= 2
         assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=1e-4)

@@ -20,7 +20,8 @@ from tasks.core.stage.processes import limit_malloc
 Precision = Literal["bf16", "fp32"]
 RUNTIME_FILE = Path("runtime.yaml")
 RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage records threads, device, and arithmetic
-GRAPH_TOKENS = 16384  # on a CPU, and at least
+GRAPH_TOKENS = 16384  # on a CPU
+LEAST_TOKENS = 512  # of a batch
 ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
 STATE_BYTES = 12  # of a weight: its gradient and two moments
 Module = TypeVar("Module", bound=nn.Module)
@@ -208,8 +209,17 @@ def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, confi
         return runtime.graph_tokens
     if device.type != "cuda":
         return GRAPH_TOKENS
-    state = STATE_BYTES * sum(weight.numel() for weight in module.parameters())
-    return max(GRAPH_TOKENS, (torch.cuda.mem_get_info(device)[0] - state) // 2 // activations(config))
+    state = STATE_BYTES * sum(weight.numel() for weight in module.parameters() if weight.requires_grad)
+    return max(0, (torch.cuda.mem_get_info(device)[0] - state) // 2 // activations(config))
+
+
+def most_tokens(device: torch.device, config: Any) -> int:
+    """Tokens of a training's batch for which half of a GPU's whole memory is estimated to suffice, for a transformer like `config`.
+
+    A power of two, so that it is the same in each run on GPUs of a kind.
+    """
+    room = torch.cuda.mem_get_info(device)[1] // 2 // activations(config)
+    return max(LEAST_TOKENS, 1 << max(0, room.bit_length() - 1))
 
 
 def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:

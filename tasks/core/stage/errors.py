@@ -188,7 +188,7 @@ def memory_fault(error: BaseException | None) -> str:
     """A full GPU memory as one line for the user; empty for any other error. Detected by PyTorch's message."""
     found = _said(OUT_OF_MEMORY, error)
     return found and (
-        f"{found}: lower batch_tokens of this stage (params.yaml) or graph_tokens (runtime.yaml), or stop other processes on the GPU; "
+        f"{found}: lower batch_tokens of this stage (params.yaml) and graph_tokens (runtime.yaml), or stop other processes on the GPU; "
         "a training resumes from its last checkpoint"
     )
 

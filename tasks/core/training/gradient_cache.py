@@ -5,7 +5,7 @@ texts without a graph, the loss and its gradient with respect to the vectors, th
 which the cached gradient flows. Exact: the second pass draws the same dropout as the first.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens, cut_by_budget, cut_evenly
 from tasks.core.training.figures import Figures
-from tasks.core.training.unpadded import Unpadded
+from tasks.core.training.unpadded import Unpadded, unpadded_towers
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -55,6 +55,7 @@ def cached_backward(
     dtype: torch.dtype,
     key: tuple[int, ...],
     gang: "Gang | None" = None,
+    unpadded: Mapping[Encoder, Unpadded] | None = None,
 ) -> Figures:
     """Accumulate the gradients of `loss(*vectors)` in the towers; returns the loss's value and metrics.
 
@@ -62,14 +63,19 @@ def cached_backward(
     drawn from `key` and the chunk's number. The graphs of the last chunks, `graph_tokens` in all, are kept: those are encoded once
     instead of twice, and the result is the same.
 
+    `unpadded` are the towers that compute without padding, made before (`unpadded_towers`); they are refreshed here.
+
     In a `gang`, each rank encodes its share of the same chunks, all ranks compute the loss of all vectors, and what each leaves is its
     share of the gradients, whose sum is the whole; those of the loss's own weights are the first rank's.
     """
     inputs = [side.tower.transformer.get_input_embeddings() for side in sides] if device.type == "cpu" else []
     words = [each for each in inputs if isinstance(each, nn.Embedding)]
-    unpadded = {tower: Unpadded.of(tower, device, dtype) for tower in {side.tower for side in sides}}
-    together = {tower for tower, fast in unpadded.items() if fast is not None}
-    chunks = cut(sides, together, batch_tokens, 1 if gang is None else gang.size)
+    if unpadded is None:
+        unpadded = unpadded_towers([side.tower for side in sides], device, dtype)
+    else:
+        for each in unpadded.values():
+            each.refresh()
+    chunks = cut(sides, unpadded.keys(), batch_tokens, 1 if gang is None else gang.size)
     work = [list(range(len(chunks)))] if gang is None else gang.dealt([chunk.size for chunk in chunks])
     rank = 0 if gang is None else gang.rank
     own = work[rank]
@@ -79,8 +85,8 @@ def cached_backward(
         chunk = chunks[number]
         torch.manual_seed(draw_seed(*key, number))
         texts = [(sides[s].tokens, sides[s].rows[rows]) for s, rows in chunk.parts]
-        if (fast := unpadded[chunk.tower]) is not None:
-            return fast.vectors(texts)
+        if chunk.tower in unpadded:
+            return unpadded[chunk.tower].vectors(texts)
         ((tokens, rows),) = texts
         ids_BL, mask_BL = tokens.padded(rows)
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(words):
@@ -110,8 +116,8 @@ def cached_backward(
         for word_VH in (each.weight for each in words):  # dense from the first chunk on, so that later ones are added in place
             if word_VH.grad is not None and word_VH.grad.is_sparse:
                 word_VH.grad = word_VH.grad.to_dense()
-        if (fast := unpadded[chunk.tower]) is not None:
-            fast.give_back()
+        if chunk.tower in unpadded:
+            unpadded[chunk.tower].give_back()
     return {"loss": value.detach(), **metrics}
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.unpadded_rows import first_position, placed
-from tasks.core.stage.devices import activations, best_batch_tokens, has_flash_attention, moved, sent
+from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, moved, sent
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
 
@@ -45,13 +45,22 @@ class Copies:
 
 
 class Unpadded:
-    """A tower in training, and copies of its layers' weights as they are now."""
+    """A tower in training, and copies of its layers' weights, as they were when it was made or last `refresh`ed."""
 
     def __init__(self, tower: Encoder, dtype: torch.dtype) -> None:
         first = first_position(tower.transformer.config)
         assert first is not None, "see `can_be_unpadded`"
         self.tower, self.dtype, self.first = tower, dtype, first
-        self.layers = [(layer, _copied(layer, dtype)) for layer in tower.transformer.encoder.layer]
+        self.layers = [(layer, _copies(layer, dtype)) for layer in tower.transformer.encoder.layer]
+        held = [pair for layer, copies in self.layers for pair in zip(_weights(layer), copies.tensors(), strict=True)]
+        self.weights = [weight for together, _ in held for weight in together]
+        self.parts = [part for together, copy in held for part in copy.detach().chunk(len(together))]
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Copy the weights as they are now."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.parts, self.weights)
 
     @classmethod
     def of(cls, tower: Encoder, device: torch.device, dtype: torch.dtype) -> "Unpadded | None":
@@ -94,7 +103,7 @@ class Unpadded:
         ends_E = moved(torch.tensor([0, *lengths]).cumsum(0), device)
         ends = ends_E.int()
         ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed_T)
-        x_TH = transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
+        x_TH = _embedded(transformer.embeddings, ids_1T, positions_1T)[0]
         for layer, copies in self.layers:
             q, k, v = F.linear(x_TH.to(self.dtype), *copies.qkv).view(len(x_TH), 3, heads, -1).unbind(1)
             context_TAW = torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, attention_drop, False, False)[0]
@@ -125,6 +134,12 @@ class Unpadded:
                 copy.grad = None
 
 
+def unpadded_towers(towers: Sequence[Encoder], device: torch.device, dtype: torch.dtype) -> dict[Encoder, Unpadded]:
+    """Those of `towers` that can compute without padding."""
+    made = ((tower, Unpadded.of(tower, device, dtype)) for tower in dict.fromkeys(towers))
+    return {tower: fast for tower, fast in made if fast is not None}
+
+
 class _Padded(torch.autograd.Function):
     """Rows of `hidden_TH` at places [T] of N, zeros at the others; `source_N` is where each comes from, T for zeros.
 
@@ -143,13 +158,11 @@ class _Padded(torch.autograd.Function):
 
 
 def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype: torch.dtype, gang: "Gang | None" = None) -> int:
-    """Tokens of a training's batch. Without padding, few large ones are faster: a power of two for which half of the GPU's whole memory
-    is estimated to suffice, so the same in each run on GPUs of a kind; in a `gang`, the first rank's.
-    """
+    """Tokens of a training's batch; without padding, few large ones are faster. In a `gang`, the first rank's."""
     own = best_batch_tokens(device, dtype, gradients=True)
-    if all(can_be_unpadded(tower, device, dtype) for tower in towers):
-        room = torch.cuda.mem_get_info(device)[1] // 2 // max(activations(tower.transformer.config) for tower in towers)
-        own = min(MOST_TOKENS, max(own, 1 << max(0, room.bit_length() - 1)))
+    if device.type == "cuda":
+        plain = all(can_be_unpadded(tower, device, dtype) for tower in towers)
+        own = min(MOST_TOKENS if plain else own, *(most_tokens(device, tower.transformer.config) for tower in towers))
     return own if gang is None else gang.said(own)
 
 
@@ -183,11 +196,19 @@ def _weights(layer: Any) -> list[list[torch.Tensor]]:
     return [[getattr(module, name) for module in together] for together in modules for name in ("weight", "bias")]
 
 
-def _copied(layer: Any, dtype: torch.dtype) -> Copies:
-    weights = _weights(layer)
-    with torch.no_grad():
-        copies = [together[0].new_empty(sum(map(len, together)), *together[0].shape[1:], dtype=dtype) for together in weights]
-        parts = [part for copy, together in zip(copies, weights, strict=True) for part in copy.chunk(len(together))]
-        torch._foreach_copy_(parts, [weight.detach() for together in weights for weight in together])
-    pairs = iter(copy.requires_grad_() for copy in copies)
+def _copies(layer: Any, dtype: torch.dtype) -> Copies:
+    """Room for copies of a layer's weights."""
+    shapes = [(sum(map(len, together)), *together[0].shape[1:]) for together in _weights(layer)]
+    device = next(layer.parameters()).device
+    pairs = iter(torch.empty(shape, dtype=dtype, device=device, requires_grad=True) for shape in shapes)
     return Copies(*zip(pairs, pairs, strict=True))
+
+
+def _embedded(embeddings: Any, ids_1T: torch.Tensor, positions_1T: torch.Tensor) -> torch.Tensor:
+    """What BERT's embeddings are of texts of one type, [1, T, H]. The type's vector is added and not looked up for each token: the backward
+    pass of such a lookup sorts all tokens, and sums the gradients of the one vector one after another.
+    """
+    type_H = embeddings.token_type_embeddings.weight[0]
+    summed_1TH = embeddings.word_embeddings(ids_1T) + type_H + embeddings.position_embeddings(positions_1T)
+    embedded_1TH: torch.Tensor = embeddings.dropout(embeddings.LayerNorm(summed_1TH))
+    return embedded_1TH

@@ -118,7 +118,11 @@ def test_a_gpu_keeps_as_many_graphs_as_fit(monkeypatch: pytest.MonkeyPatch) -> N
     assert kept_tokens(Runtime(), cpu, module, config) == 16384
     assert kept_tokens(Runtime(), gpu, module, config) == ((60 << 30) - 12 * 100 * 100) // 2 // (64 * 12 * 768) == 54613
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 30, 80 << 30))
-    assert kept_tokens(Runtime(), gpu, module, config) == 16384, "never fewer than a CPU"
+    assert kept_tokens(Runtime(), gpu, module, config) == 910, "fewer than a CPU"
+    module.weight.requires_grad = False
+    assert kept_tokens(Runtime(), gpu, module, config) == (1 << 29) // (64 * 12 * 768) == 910, "what is frozen has no state"
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
+    assert kept_tokens(Runtime(), gpu, torch.nn.Linear(100, 100), config) == 0
     for device in (cpu, gpu):
         assert kept_tokens(Runtime(graph_tokens=5), device, module, config) == 5
 

@@ -18,7 +18,7 @@ from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.text.tokens import Tokens
 from tasks.core.training import gradient_cache
 from tasks.core.training.gradient_cache import Side, cached_backward, cut
-from tasks.core.training.unpadded import Unpadded, best_training_tokens, can_be_unpadded, rounded
+from tasks.core.training.unpadded import Unpadded, best_training_tokens, can_be_unpadded, rounded, unpadded_towers
 from tasks.core.workers.gang import Gang
 from tests.fake_gpu import GPU, FakeGpu, fake_gpu
 from tests.gangs import as_ranks
@@ -110,6 +110,24 @@ def trained(tower: Encoder, graph_tokens: int, batch_tokens: int) -> tuple[float
         return float(figures["loss"]), gradients(tower)
 
 
+def test_copies_that_are_kept_are_refreshed_at_each_step(towers: Callable[[str], Encoder]) -> None:
+    tower = towers("mean")
+    with fake_gpu():
+        tower.to(GPU)
+        kept = unpadded_towers([tower, tower], GPU, torch.bfloat16)
+        assert list(kept) == [tower]
+        for _ in range(2):
+            found = []
+            for given in (kept, None):
+                tower.zero_grad()
+                cached_backward(sides_of(tower), contrast, 1000, 1000, GPU, torch.bfloat16, (1, 2), None, given)
+                found.append(gradients(tower))
+            assert all(torch.equal(found[0][name], gradient) for name, gradient in found[1].items())
+            with torch.no_grad():
+                for weight in tower.parameters():
+                    weight.mul_(1.5)
+
+
 def cosine(left: Gradients, right: Gradients) -> float:
     flat = [torch.cat([held[name].flatten() for name in left]) for held in (left, right)]
     return float(torch.nn.functional.cosine_similarity(*flat, dim=0))
@@ -187,10 +205,11 @@ def test_batches_of_a_gpu_depend_on_the_model_and_on_all_its_memory(towers: Call
     tower, other = towers("mean"), towers("mean")
     assert best_training_tokens([tower], CPU, torch.bfloat16) == best_batch_tokens(CPU, torch.bfloat16)
     other.transformer.config.update({"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12})
-    for gib, small, large in ((2, 65536, 16384), (16, 131072, 16384), (140, 131072, 65536)):
+    for gib, small, large in ((2, 65536, 1024), (16, 131072, 8192), (140, 131072, 65536)):
         with fake_gpu(), mock.patch.object(torch.cuda, "mem_get_info", lambda *_, gib=gib: (1, gib << 30)):
             assert best_training_tokens([tower], GPU, torch.bfloat16) == small
             assert best_training_tokens([tower, other], GPU, torch.bfloat16) == large
             assert best_training_tokens([tower], GPU, torch.float32) == 16384, "padded"
+            assert best_training_tokens([other], GPU, torch.float32) == min(16384, large), "padded, as much as fits"
             first = SimpleNamespace(said=lambda _: 12345)
             assert best_training_tokens([tower], GPU, torch.bfloat16, first) == 12345, "ranks cut alike"
