@@ -52,8 +52,11 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
         raise UserError(f"revision {revision}: its commit has no {LOCK}, so there is nothing to compare with; commit it after a run")
     if into and into.exists() and any(into.iterdir() if into.is_dir() else [into]):
         raise UserError(f"{into}: already exists; name a new folder, or an empty one")
-    room = None if into else passing_tree("reproduce")
-    tree = in_room(room) if room else Path(into or "").absolute()
+    if into:
+        room, tree = None, into.absolute()
+    else:
+        room = passing_tree("reproduce")
+        tree = in_room(room)
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
