@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tasks.core.encoding.packed import PAD, Layers, Packed
 from tasks.core.models.bi_encoder import Encoder
+from tasks.core.stage.ahead import one_ahead
 from tasks.core.stage.devices import Coming, moved, one_thread
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import prompt_tokens
@@ -58,21 +59,11 @@ def encode(
             return Coming(encoder(moved(ids_BL, device), moved(mask_BL, device), tokens.prompt))
 
     batches = cut_by_budget(lengths, min(batch_tokens, THREAD_TOKENS) if own_threads else batch_tokens)
-    with _one_thread_each() if own_threads else nullcontext(map if device.type == "cpu" else _one_ahead) as each:
+    with _one_thread_each() if own_threads else nullcontext(map if device.type == "cpu" else one_ahead) as each:
         for batch, coming in zip(batches, each(start, batches), strict=True):
             (out_RD[batch],) = coming.arrays()
             done(len(batch))
     return out_RD
-
-
-def _one_ahead(start: Callable[[Ints], Coming], batches: list[Ints]) -> Iterator[Coming]:
-    """A `map` that starts a batch before the one before it is waited for: a GPU computes while the CPU reads and writes."""
-    before: list[Coming] = []
-    for batch in batches:
-        before.append(start(batch))
-        if len(before) == 2:
-            yield before.pop(0)
-    yield from before
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.unpadded_rows import first_position, placed
+from tasks.core.models.unpadded_rows import first_position, placed, rounded, with_spare
 from tasks.core.stage.devices import compute_dtype, has_amx, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
@@ -66,10 +66,10 @@ class Packed:
         device = next(self.encoder.parameters()).device
         starts_B = np.cumsum(lengths_B) - lengths_B
         total = int(lengths_B.sum())
-        size = _whole(total) if device.type == "cpu" else total
+        size = _whole(total) if device.type == "cpu" else rounded(total)
         ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed(tokens, rows, lengths_B, self.first_position, size))
         embedded_TH = self.encoder.transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
-        hidden_TH = self.layers(embedded_TH, lengths_B).float()
+        hidden_TH = self.layers(embedded_TH, lengths_B if device.type == "cpu" else with_spare(lengths_B, size)).float()
         if self.encoder.shape.pooling == "cls":
             pooled_BH = hidden_TH[moved(torch.from_numpy(starts_B), device)]
         else:  # unsafe: without reading the lengths back to check them

@@ -19,6 +19,18 @@ def first_position(config: Any) -> int | None:
     return int(config.pad_token_id) + 1 if first is None else first
 
 
+def rounded(tokens: int) -> int:
+    """At least as many, so that many batches have products of the same sizes: cuBLAS takes time to choose how to compute a new size."""
+    step = 64 if tokens < 4096 else 512
+    return -(-tokens // step) * step
+
+
+def with_spare(lengths_B: Ints, size: int) -> Ints:
+    """`lengths_B` and those of further rows, none longer than the longest, of `size` tokens in all."""
+    spare, longest = size - int(lengths_B.sum()), int(lengths_B.max())
+    return np.concatenate([lengths_B, np.full(spare // longest, longest), np.full(int(spare % longest > 0), spare % longest)])
+
+
 def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids of `rows`, one behind the other, and their position ids from `first` on, int64 [T]; T is `size` if that is more."""
     total = int(lengths_B.sum())

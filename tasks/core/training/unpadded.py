@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.unpadded_rows import first_position, placed
+from tasks.core.models.unpadded_rows import first_position, placed, rounded
 from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, moved, sent
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
@@ -164,12 +164,6 @@ def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype:
         plain = all(can_be_unpadded(tower, device, dtype) for tower in towers)
         own = min(MOST_TOKENS if plain else own, *(most_tokens(device, tower.transformer.config) for tower in towers))
     return own if gang is None else gang.said(own)
-
-
-def rounded(tokens: int) -> int:
-    """At least as many, so that products have the same sizes in many steps: cuBLAS takes time to choose how to compute a new size."""
-    step = 64 if tokens < 4096 else 512
-    return -(-tokens // step) * step
 
 
 def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:

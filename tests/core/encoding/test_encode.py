@@ -2,12 +2,13 @@
 
 from copy import deepcopy
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 
-from tasks.core.encoding import packed
+from tasks.core.encoding import packed, varlen
 from tasks.core.encoding.encode import encode, encode_texts
 from tasks.core.encoding.packed import Packed, has_fused_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
@@ -185,6 +186,25 @@ def test_on_a_gpu_packed_vectors_are_as_near_to_float32_as_padded_ones(
         assert Packed.of(deepcopy(other).to(GPU), GPU) is None, "flash attention has no float32"
     error, usual = (np.linalg.norm(found[packs] - exact, axis=1) / np.linalg.norm(exact, axis=1) for packs in (True, False))
     assert error.mean() < 1.25 * usual.mean() and error.max() < 0.1
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_on_a_gpu_products_have_few_sizes(pooling: Literal["mean", "cls"], tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of a size costs more than the product, on a GPU. What fills the tokens up changes no vector."""
+    rows, found = random_rows(7, 200), {}
+    sizes: dict[bool, set[int]] = {True: set(), False: set()}
+    with fake_gpu():
+        low = load_towers(tiny_encoder, Shape(pooling=pooling, similarity="cosine")).document.to(torch.bfloat16).to(GPU)
+        for whole in (True, False):
+            heard = sizes[whole]
+            if not whole:
+                monkeypatch.setattr(packed, "rounded", lambda tokens: tokens)
+            with monkeypatch.context() as patch:
+                attend = varlen.varlen_attn
+                patch.setattr(varlen, "varlen_attn", lambda q, *rest, heard=heard, attend=attend: (heard.add(len(q)), attend(q, *rest))[1])
+                found[whole] = encode(low, tokens_of(rows), np.arange(200), 300, GPU)
+    assert len(sizes[True]) < len(sizes[False]) / 3 and all(size % 64 == 0 for size in sizes[True])
+    np.testing.assert_array_equal(found[True], found[False])
 
 
 def test_encoders_in_training_are_not_packed(tower: Encoder) -> None:

@@ -9,8 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, RobertaConfig, RobertaForSequenceClassification
 
-from tasks.core.models.cross_encoder import load_classifier, load_cross_encoder
+from tasks.core.models import cross_encoder
+from tasks.core.models.cross_encoder import load_classifier, load_cross_encoder, padded
 from tasks.core.stage.errors import UserError
+from tasks.core.text.tokens import cut_by_budget
+from tests.fake_gpu import GPU, fake_gpu
 
 CPU, FP32 = torch.device("cpu"), torch.float32
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wizards", "watch", "from", "the", "hill"]
@@ -34,6 +37,47 @@ def test_scores_are_those_of_one_pair_at_a_time(tiny_reranker: Path, max_length:
     assert found.dtype == np.float32
     assert np.std(found) > 0.1
     assert len(load_cross_encoder(tiny_reranker, 16, 200, CPU, FP32).scores([])) == 0
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_batch_is_what_the_tokenizer_pads(side: str, tiny_reranker: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_reranker)
+    tokenizer.padding_side, tokenizer.pad_token, tokenizer._pad_token_type_id = side, "[MASK]", 7
+    rows = dict(tokenizer(*map(list, zip(*pairs(), strict=True))))
+    found, wanted = padded(rows, tokenizer), tokenizer.pad(rows, return_tensors="pt")
+    assert list(found) == list(wanted) and set(found) == {"input_ids", "token_type_ids", "attention_mask"}
+    assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in wanted.items())
+
+
+def test_scores_are_those_of_what_the_tokenizer_pads(tiny_reranker: Path) -> None:
+    """Bit for bit, on a CPU."""
+    encoder = load_cross_encoder(tiny_reranker, 64, 200, CPU, FP32)
+    encoded = encoder.tokenizer(*map(list, zip(*pairs(), strict=True)), truncation=True, max_length=64)
+    wanted = np.empty(23, dtype=np.float32)
+    batches = cut_by_budget(np.array(list(map(len, encoded["input_ids"]))), 200)
+    for batch in batches:
+        tensors = encoder.tokenizer.pad({name: [rows[n] for n in batch] for name, rows in encoded.items()}, return_tensors="pt")
+        with torch.inference_mode():
+            wanted[batch] = encoder.logits(tensors)[:, 0].numpy()
+    assert len(batches) > 3 and np.array_equal(encoder.scores(pairs()), wanted)
+
+
+@pytest.mark.parametrize("part", [7, 100])
+def test_a_gpu_has_the_next_batch_before_scores_are_waited_for(part: int, tiny_reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs are tokenized a part at a time."""
+    monkeypatch.setattr(cross_encoder, "PART", part)
+    wanted = load_cross_encoder(tiny_reranker, 64, 200, CPU, FP32).scores(pairs())
+    with fake_gpu() as gpu:
+        encoder = load_cross_encoder(tiny_reranker, 64, 200, GPU, FP32)
+        waits = list[int]()  # before each batch
+        forward = encoder.model.forward
+        monkeypatch.setattr(encoder.model, "forward", lambda **given: (waits.append(len(gpu.waited)), forward(**given))[1])
+        gpu.waited.clear()
+        found = encoder.scores(pairs())
+        assert encoder.scores([]).shape == (0,)
+    assert [wait.split()[0] for wait in gpu.waited] == ["event"] * len(waits), "for nothing but scores"
+    assert waits == [0, *range(len(waits) - 1)] and len(waits) > 3
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_bf16_scores_are_not_rounded_to_bf16(tiny_reranker: Path) -> None:

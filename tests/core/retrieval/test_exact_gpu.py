@@ -41,6 +41,21 @@ def ranked(queries: np.ndarray, vectors: np.ndarray, keep: int) -> tuple[np.ndar
     return scores, rows
 
 
+def scored_all(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """`scored` of every pair, [Q, R]."""
+    numbers = list((queries.astype(np.float32)[:, None] * vectors.astype(np.float32)).transpose(2, 0, 1))
+    while len(numbers) > 1:
+        half = len(numbers) // 2
+        numbers = [numbers[i] + numbers[half + i] for i in range(half)] + numbers[2 * half :]
+    return numbers[0]
+
+
+def alike(rng: np.random.Generator, rows: int, width: int, cosine: float) -> np.ndarray:
+    """Unit vectors with a mean cosine: those of most encoders have .5 to .9."""
+    vectors = np.sqrt(1 - cosine) * rng.normal(size=(rows, width)) / np.sqrt(width) + np.sqrt(cosine) * np.eye(1, width)
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rows", "width", "keep", "at_once"), [(150, 24, 5, 40), (90, 7, 30, 1000), (12, 16, 20, 5)])
 def test_the_results_are_those_of_float32(
@@ -138,3 +153,60 @@ def test_nothing_and_no_query() -> None:
     scores, rows = search(np.ones((2, 3), dtype=np.float32), [], 2, CPU)
     assert (scores == -np.inf).all() and (rows == -1).all()
     assert search(np.empty((0, 3), dtype=np.float32), [(0, np.ones((4, 3), dtype=np.float32))], 2, CPU)[0].shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "depth", "again"), [(0.8, 210, 0), (0.8, 1000, 0), (0.95, 1000, 0), (0.9999, 210, 20), (0.9999, 1000, 20)]
+)
+@pytest.mark.parametrize("halves", [False, True])
+def test_vectors_that_are_alike(cosine: float, depth: int, again: int, halves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The K-th best is known to half precision, so the more alike, the more rows may be among the best."""
+    monkeypatch.setattr(exact, "PRODUCTS", 8 * 20 * 700)
+    rng, width = np.random.default_rng(depth), 32
+    vectors, queries = alike(rng, 6000, width, cosine).astype(np.float16 if halves else np.float32), alike(rng, 20, width, cosine)
+    vectors[5000:5100] = vectors[:100]  # ties
+    counted = Counted()
+    scores, rows = search(queries, [(0, vectors[:900]), (900, vectors[900:])], depth, CPU, counted=counted)
+    every_QR = scored_all(queries, vectors)
+    order_QK = np.argsort(-every_QR, axis=1, kind="stable")[:, :depth]
+    assert (rows == order_QK).all() and (scores == np.take_along_axis(every_QR, order_QK, 1)).all()
+    assert counted.again == again
+
+
+def test_many_queries_score_fewer_rows_each_than_few() -> None:
+    assert exact.spare(20, 10) == exact.spare(20, 10**6) == 64
+    assert exact.spare(1016, 32) == 1016 and exact.spare(1016, 10**6) == 508
+
+
+@pytest.mark.parametrize("queries", [3, 40])
+def test_unproven_queries_are_searched_together(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, the second pass waits once for each part of a group's products, not for each query."""
+    monkeypatch.setattr(exact, "QUERIES", 50)
+    rng, counted = np.random.default_rng(queries), Counted()
+    vectors, asked = alike(rng, 3000, 16, 0.99999), alike(rng, queries, 16, 0.99999)
+    vectors[::7] = vectors[0]
+    vectors[2000:] *= np.float32(0.9)  # no row of the last group is near
+    given = [(first, vectors[first : first + 1000]) for first in range(0, 3000, 1000)]
+    expected = search(asked, given, 9, CPU, rows=3000)
+    with fake_gpu() as gpu:
+        found = search(asked, given, 9, GPU, rows=1000, counted=counted)
+        reads = [wait.split()[0] for wait in gpu.waited]
+    assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all()
+    assert counted.again == queries and (expected[0] == np.sort(scored_all(asked, vectors), axis=1)[:, ::-1][:, :9]).all()
+    assert sorted(reads) == ["event", "event", "sent", "size", "size", "size"], gpu.waited
+
+
+@pytest.mark.parametrize("pairs", [0, 1, 60])
+def test_further_pairs_are_taken_in(pairs: int) -> None:
+    rng = np.random.default_rng(pairs)
+    held = {query: [(float(rng.integers(4)), row) for row in range(query)] for query in range(5)}  # fewer than are kept
+    best = [sorted(each, key=lambda pair: (-pair[0], pair[1])) + [(-np.inf, -1)] * (4 - len(each)) for each in held.values()]
+    more = [(int(rng.integers(5)), float(rng.integers(4)), 10 + row) for row in rng.permutation(pairs)]
+    scores, rows = (torch.tensor([[pair[side] for pair in each] for each in best]) for side in (0, 1))
+    query, score, row = (
+        torch.tensor([pair[side] for pair in more], dtype=kind) for side, kind in enumerate((torch.int64, torch.float32, torch.int64))
+    )
+    found = exact.added(scores, rows, query, score, row)
+    for number, each in enumerate(best):
+        both = sorted([*each, *((score, row) for query, score, row in more if query == number)], key=lambda pair: (-pair[0], pair[1]))[:4]
+        assert list(zip(found[0][number].tolist(), found[1][number].tolist(), strict=True)) == both

@@ -1,0 +1,18 @@
+"""Work for a device, given to it before it has finished what it was given before."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from tasks.core.stage.devices import Coming
+
+Work = TypeVar("Work")
+
+
+def one_ahead(start: Callable[[Work], Coming], works: Iterable[Work]) -> Iterator[Coming]:
+    """A `map` that starts each before the one before it is waited for: a GPU computes while the CPU reads and writes."""
+    before: list[Coming] = []
+    for work in works:
+        before.append(start(work))
+        if len(before) == 2:
+            yield before.pop(0)
+    yield from before

@@ -1,0 +1,34 @@
+"""Rows one behind the other, filled up to a size that many batches have."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.core.models.unpadded_rows import placed, rounded, with_spare
+from tasks.core.text.tokens import Tokens
+
+
+@pytest.mark.parametrize(("lengths", "size", "wanted"), [
+    ([5, 3, 3], 11, [5, 3, 3]),
+    ([5, 3, 3], 12, [5, 3, 3, 1]),
+    ([5, 3, 3], 16, [5, 3, 3, 5]),
+    ([5, 3, 3], 23, [5, 3, 3, 5, 5, 2]),
+    ([1], 4, [1, 1, 1, 1]),
+])  # fmt: skip
+def test_further_rows_fill_a_batch_up(lengths: list[int], size: int, wanted: list[int]) -> None:
+    found = with_spare(np.array(lengths), size)
+    assert found.tolist() == wanted and found.dtype == np.int64
+
+
+def test_few_sizes_of_which_none_is_much_larger() -> None:
+    sizes = [rounded(tokens) for tokens in range(1, 70000)]
+    assert len(set(sizes)) < 200
+    assert all(tokens <= size < tokens + 64 + tokens / 7 for tokens, size in enumerate(sizes, start=1))
+
+
+def test_tokens_are_placed_and_filled_up() -> None:
+    tokens = Tokens(np.arange(10, 20), np.array([0, 4, 4, 10]), np.arange(3, dtype=np.int32), Path(), 9, 8, "", "")
+    ids_T, positions_T = placed(tokens, np.array([2, 0]), np.array([6, 4]), 2, 13)
+    assert ids_T.tolist() == [14, 15, 16, 17, 18, 19, 10, 11, 12, 13, 9, 9, 9]
+    assert positions_T.tolist() == [2, 3, 4, 5, 6, 7, 2, 3, 4, 5, 2, 2, 2]
