@@ -27,7 +27,9 @@ class Retrain(Params):
     round: dict[str, Any] = Field({}, description="continue: keys of the round that differ from params.yaml's last one, such as lr, epochs")
     adore: dict[str, Any] = Field({}, description="query_tower: keys of the entry of adore that differ from params.yaml's or the defaults")
     least_share: float = Field(
-        0.01, ge=0, description="auto: with fewer new training queries than this share of the known ones, nothing is trained"
+        0.01,
+        ge=0,
+        description="auto: with fewer new training queries, since the last training, than this share of the known ones, nothing is trained",
     )
     document_share: float = Field(
         0.1, ge=0, description="auto: share of new documents, since the document tower was last trained, from which it is trained again"
@@ -52,29 +54,33 @@ class Descent:
     """What came between the last full retraining and the champion, by its records: counts of what was new to each retraining.
 
     `queries`, `queries_before`: since the last full one, and what that had; `documents`, `documents_before`: likewise since the document
-    tower was last trained.
+    tower was last trained. `untrained`: queries since anything was last trained, which the champion was only indexed beside.
     """
 
     queries: int = 0
     queries_before: int | None = None  # None: the champion itself is of a full retraining
     documents: int = 0
     documents_before: int | None = None  # None: its document tower was trained last
+    untrained: int = 0
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]]) -> "Descent":
         """By the records (`how`) of the champion, the champion that it started from, and so on; those of full retrainings end it."""
-        queries, documents = 0, 0
+        queries, documents, untrained = 0, 0, 0
         queries_before = documents_before = None
         trained = False  # the document tower, in a record that has been passed
+        indexed = True  # and nothing else, in all of them
         for record in records:
             if record.get("mode") not in FROM_CHAMPION:
                 break
             news = record.get("news", {})
             queries, queries_before = queries + news.get("queries", 0), news.get("queries_before", 0)
-            trained = trained or record["mode"] == "continue"
+            trained, indexed = trained or record["mode"] == "continue", indexed and record["mode"] == "index"
+            if indexed:
+                untrained = queries
             if not trained:
                 documents, documents_before = documents + news.get("documents", 0), news.get("documents_before", 0)
-        return cls(queries, queries_before, documents, documents_before)
+        return cls(queries, queries_before, documents, documents_before, untrained)
 
 
 def choose(
@@ -88,24 +94,34 @@ def choose(
         return Choice("full", f"{', '.join(changed)} changed since {champion}")
     if news is None:
         return Choice("skip", f"no document and no training query is new since {champion}")
-    told = f"{news.line} since {champion}"
-    least = max(1.0, settings.least_share * news.queries_before) if settings.mode == "auto" else 1.0
-    if news.queries < least:
-        few = "too few to train on" if news.queries else "nothing to train on"
+    queries = descent.untrained + news.queries
+    told = f"{news.line} since {champion}" + (f", {descent.untrained:,} more queries since it was trained" if descent.untrained else "")
+    if settings.mode == "auto" and (due := _due(settings, news, descent, told=told)):
+        return _unless(refused, due)
+    least = max(1.0, settings.least_share * (news.queries_before - descent.untrained)) if settings.mode == "auto" else 1.0
+    if queries < least:
+        few = "too few to train on" if queries else "nothing to train on"
         if not (news.documents or news.removed):
             return Choice("skip", f"{told}: {few}, and the index is complete")
         return _unless(refused, Choice("index", f"{told}: {few}; the champion is indexed with them"))
     if settings.mode != "auto":
         return Choice(settings.mode, told)
+    return _unless(refused, Choice("query_tower", f"{told}: few or no documents are new since their tower was trained"))
+
+
+def _due(settings: Retrain, news: News, descent: Descent, *, told: str) -> Choice | None:
+    """What the small batches of many retrainings add up to, however few queries are new today: a full one, or the document tower."""
     queries = (descent.queries + news.queries) / max(1, news.queries_before if descent.queries_before is None else descent.queries_before)
     if queries >= settings.full_share:
         return Choice("full", f"{told}: {queries:.0%} since the last full one, {settings.full_share:.0%} or more")
+    if not (descent.untrained + news.queries or settings.replay):  # no query would be left to train on
+        return None
     documents = descent.documents + news.documents
     documents_share = documents / max(1, news.documents_before if descent.documents_before is None else descent.documents_before)
     if documents_share >= settings.document_share:
         share = f"{documents_share:.0%} of documents since their tower was trained, {settings.document_share:.0%} or more"
-        return _unless(refused, Choice("continue", f"{told}: {share}"))
-    return _unless(refused, Choice("query_tower", f"{told}: few or no documents are new since their tower was trained"))
+        return Choice("continue", f"{told}: {share}")
+    return None
 
 
 def _unless(refused: Mapping[Mode, str], choice: Choice) -> Choice:

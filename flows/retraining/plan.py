@@ -78,7 +78,8 @@ def make(project: Path, settings: Retrain, champions: Sequence[Champion], *, run
     choice = choose(settings, name, news, changed=changed, refused=refused, descent=descent)
     how: dict[str, Any] = {"mode": choice.mode, "why": choice.why}
     if choice.mode in FROM_CHAMPION and news:
-        sources = _fetch(project, now, start.parts, known=news.known)
+        known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
+        sources = _fetch(project, now, start.parts, known=known)
         made, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
         where = f"{FILE}: retrain (params.yaml of this retraining)"
         edit.apply([edit.setting(key, value) for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
@@ -144,6 +145,17 @@ def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News |
         champion.get_out(project, now.commit, parts.paths["corpus"], before)
         found = compare(before, corpus)
     return found if found.documents or found.removed or found.queries else None
+
+
+def _known(project: Path, now: Champion, parts: Parts, *, news: News, indexed: bool) -> list[str]:
+    """The training queries that the champion's weights know: all that are as they were, unless it was only `indexed` beside some.
+
+    Then its state lists those that the weights knew before: they are passed on from training to training.
+    """
+    if not indexed:
+        return list(news.known)
+    listed = set(champion.read_out(project, now.commit, f"data/state/{next(iter(parts.encoders))}/{KNOWN}"))
+    return [query for query in news.known if query in listed]
 
 
 def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str]) -> dict[str, str]:

@@ -119,14 +119,22 @@ def test_what_is_kept_of_the_champion(project: Project, tmp_path: Path) -> None:
     assert second.digests["encoder"] != fused.digests["encoder"]
     assert second.fusion["hybrid"]["second"] == "tower_queries"
 
-    project.write(project.inbox / "002", range(52, 60), range(0))
-    said = project.retrain(mode="auto")
+    project.write(project.inbox / "002", range(52, 60), range(54, 55))  # too few to train on
+    said = project.retrain(mode="auto", document_share=1, least_share=0.05)
     third = project.now()
     assert (third.cause, third.model, third.fusion) == ("data", "hybrid", second.fusion), said
     assert third.digests["encoder"] == second.digests["encoder"] and third.digests["index"] != second.digests["index"]
     after = project.vectors("tower_queries")
     assert len(after) == 60 and {name: after[name] for name in before} == before, "new documents beside those that were there"
     assert json.loads((project.tree / "retraining.json").read_text())["how"]["mode"] == "index"
+
+    project.write(project.inbox / "003", range(0), range(55, 56))
+    said = project.retrain(mode="auto", document_share=1, least_share=0.05)
+    how = json.loads((project.tree / "retraining.json").read_text())["how"]
+    assert (how["mode"], how["start"], how["news"]["queries"]) == ("query_tower", third.number, 1), said
+    (listed,) = (project.tree / ".retemper/starts").glob("*/known_queries.json")
+    trained = sorted(query for query in project.corpus.queries["train"] if int(query[1:]) < 52)
+    assert sorted(json.loads(listed.read_text())) == trained, "neither the query of 002, which was only indexed beside, nor that of 003"
 
 
 @pytest.mark.heavy

@@ -32,7 +32,9 @@ def chosen(news: News | None = NEWS, descent: Descent = FULL, changed: Any = (),
             "index",
             "0 new documents (1,000 before), 2 gone or changed since champion/4: nothing",
         ),
-        (replace(NEWS, queries=0, documents=900), "index", "nothing to train on"),
+        (replace(NEWS, queries=0, documents=99), "index", "nothing to train on"),
+        (replace(NEWS, queries=0, documents=100), "continue", "10% of documents since their tower was trained"),
+        (replace(NEWS, queries=9, documents=100), "continue", "10% of documents since their tower was trained"),
         (replace(NEWS, queries=1, queries_before=0, documents_before=0), "full", "100% since the last full one"),
     ],
 )
@@ -75,3 +77,36 @@ def test_small_changes_add_up() -> None:
     assert chosen(news, Descent(300, 800, 50, 2000)).mode == "full", "400 of 800"
     assert chosen(news, Descent(299, 800, 139, 2000)).mode == "query_tower"
     assert chosen(news, Descent(299, 800, 140, 2000)).mode == "continue", "200 of 2,000"
+
+
+def test_queries_that_were_only_indexed_are_counted_until_they_are_trained_on() -> None:
+    weeks = [record("index", 4), record("index", 5, 1), record("query_tower", 40), record("index", 3)]
+    assert Descent.of(weeks).untrained == 9
+    assert Descent.of(weeks[2:]).untrained == 0
+    assert Descent.of(weeks[:2]).untrained == 9, "a full retraining trains on all"
+    news = replace(NEWS, documents=1, queries=1, queries_before=1009)
+    assert chosen(news, Descent.of(weeks[:2])).mode == "query_tower", "10 of 1,000"
+    assert chosen(replace(news, queries_before=1008), Descent.of(weeks[1:])).mode == "index", "6 of 1,003"
+    found = chosen(replace(news, documents=0), Descent(8, 1000, 0, 1000, 8))
+    assert found.mode == "skip"
+    assert found.why.endswith("since champion/4, 8 more queries since it was trained: too few to train on, and the index is complete")
+    assert chosen(replace(news, queries=0), Descent.of(weeks[:2]), mode="continue").mode == "continue", "asked for, and nine are left"
+    assert chosen(replace(news, queries=0, documents=900), replay=0).mode == "index", "no query to train on"
+
+
+@pytest.mark.parametrize(
+    ("queries", "documents", "mode", "week"),
+    [(90, 3, "query_tower", 2), (90, 400, "continue", 2), (3, 0, "query_tower", 34), (3, 3, "query_tower", 34), (0, 40, "continue", 13)],
+)
+def test_no_year_of_small_batches_goes_untrained(queries: int, documents: int, mode: str, week: int) -> None:
+    """Each week some new queries beside 10,000, and documents beside 5,000; what ends as unchanged is new again in the next week."""
+    known, docs, waiting, records, modes = 10_000, 5_000, 0, list[dict[str, Any]](), list[str]()
+    for _ in range(52):
+        waiting += queries
+        news = News(documents=documents, documents_before=docs, queries=waiting, queries_before=known)
+        found = chosen(news, Descent.of(records))
+        modes.append(found.mode)
+        if found.mode != "skip":
+            told = {"queries": waiting, "queries_before": known, "documents": documents, "documents_before": docs}
+            records, known, docs, waiting = [{"mode": found.mode, "news": told}, *records], known + waiting, docs + documents, 0
+    assert next((one, number) for number, one in enumerate(modes, 1) if one not in ("skip", "index")) == (mode, week)

@@ -27,6 +27,7 @@ class Worktree:
     def __init__(self, folder: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran: list[list[str]] = []
         self.how: dict[str, Any] | None = None
+        self.trained = ["q1", "q2", "gone"]  # what the state of the champion lists
         self.now = champion.Champion(2, "star", "promoted", "", commit="then", replaced=1)
         monkeypatch.chdir(folder)
         self.write(params)
@@ -45,6 +46,9 @@ class Worktree:
         def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
             if path == "data/corpus":
                 shutil.copytree(folder / "before", out)
+            elif path == "data/state/star/known_queries.json":
+                out.parent.mkdir(parents=True, exist_ok=True)
+                out.write_text(json.dumps(self.trained))
             else:
                 out.mkdir(parents=True)
                 (out / "config.json").write_text("{}")
@@ -96,6 +100,16 @@ def test_the_query_tower_starts_from_the_champion_and_knows_what_it_knew(worktre
     assert planned.how.items() >= {"mode": "query_tower", "start": 2, "news": news}.items()
     worktree.how = dict(planned.how)
     assert set(worktree.how["recipe"]) >= {"rounds", "encoder", "text"}
+
+
+def test_queries_that_the_champion_was_only_indexed_beside_are_new_to_it(worktree: Worktree) -> None:
+    worktree.how = {"mode": "index", "start": 1, "news": {"queries": 1, "queries_before": 2, "documents": 1, "documents_before": 3}}
+    worktree.how["recipe"] = plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})
+    planned = worktree.make(full_share=9, document_share=9)
+    assert planned.choice.mode == "query_tower"
+    assert "since champion/2, 1 more queries since it was trained" in planned.choice.why
+    source = Path(read_yaml(Path("params.yaml"))["encoders"]["from_champion"]["source"])
+    assert json.loads((source / "known_queries.json").read_text()) == ["q1", "q2"], "q4 is in its data, and it never trained on it"
 
 
 def test_what_changed_since_is_told(worktree: Worktree, full_params: dict[str, Any]) -> None:
