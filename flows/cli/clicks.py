@@ -35,6 +35,9 @@ def clicks(
     dev_share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the queries that are held out as dev, by a hash of their text.")
     ] = 0.0,
+    dev_relevance: Annotated[
+        float, typer.Option(min=0, help="Least relevance of a pair of dev: clicks per look, as estimated, less the standard error.")
+    ] = 0.2,
 ) -> int:
     """Take in a click log as training queries of a batch, their pairs weighted against position bias."""
     from flows.cli.intake import rule
@@ -43,7 +46,7 @@ def clicks(
     from tasks.core.stage.errors import printable
 
     intake, source = rule()
-    wanted = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share)
+    wanted = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share, dev_relevance)
     taken = take_in(log, batch, wanted, known=data_set(intake, source, Path.cwd()))
     found = taken.propensities
     shown = ", ".join(f"{rank}: {found.values[rank]:.2f}" for rank in sorted(found.values)[:10])

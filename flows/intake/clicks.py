@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.intake.gate import Known
-from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance
+from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
 from flows.intake.records import LARGEST_CELL, WEIGHT, has_half_character, lines
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.tables.id_sets import hashes
 
-PREFIX = "click-"  # begins the ids of queries of a log
+PREFIX = "click-"  # begins the ids of queries of a log: those of dev have judgments of what was shown alone, so none may decide a promotion
 HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
 SHARES = 1 << 32  # a query's hash modulo this decides its split
 Method = Literal["harvest", "power"]
@@ -43,6 +43,7 @@ class Rule:
     min_impressions: int = 5  # of a pair
     min_clicks: int = 1
     dev_share: float = 0.0  # of the queries
+    dev_relevance: float = 0.2  # of a pair of dev, as estimated, less its standard error
 
 
 @dataclass
@@ -104,7 +105,9 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
     rows, left_out = _judgments(log, found, rule, known=known)
     if not rows:
         told = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-        raise UserError(f"{path}: no pair of a query and a document is left ({told}); lower --min-impressions or --min-clicks")
+        raise UserError(
+            f"{path}: no pair of a query and a document is left ({told}); lower --min-impressions, --min-clicks or --dev-relevance"
+        )
     queries = list(dict.fromkeys(query for query, _, _ in rows))
     splits: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for row in rows:
@@ -137,9 +140,16 @@ def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None
             left_out["of queries that the data set has in another split"] += 1
         elif sum(shown for shown, _ in ranks.values()) < rule.min_impressions or sum(c for _, c in ranks.values()) < rule.min_clicks:
             left_out["seen or clicked too rarely"] += 1
+        elif is_dev(query, rule.dev_share) and not _is_relevant(ranks, found, rule):
+            left_out["of dev, not surely relevant"] += 1
         else:
             rows.append((query, doc, relevance(ranks, found, rule.most)))
     return rows, dict(left_out)
+
+
+def _is_relevant(ranks: Mapping[int, tuple[int, int]], found: Propensities, rule: Rule) -> bool:
+    """Whether a pair is relevant enough for dev, where all are of one grade, however often it was looked at: a click alone says little."""
+    return relevance(ranks, found, rule.most) - relevance_error(ranks, found, rule.most) >= rule.dev_relevance
 
 
 def plain(query: str) -> str:

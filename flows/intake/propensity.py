@@ -15,7 +15,8 @@ import numpy as np
 Pair = tuple[str, str]  # query, document
 Counts = Mapping[Pair, Mapping[int, tuple[int, int]]]  # by rank, from 1: how often shown, how often clicked
 
-LEAST = 10.0  # clicks on either side of a comparison of two ranks, weighted as below
+LEAST = 20.0  # clicks of a comparison of two ranks, weighted as below: of both sides together, which does not depend on their ratio
+SMOOTHED = 0.5  # added to the clicks of each side: takes most of the bias out of the logarithm of a count, and none is log 0
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,12 @@ def harvest(counts: Counts, ranks: int, eta: float) -> Propensities:
     """Propensities from natural variation; ranks that no comparison connects with rank 1 follow 1 / k^eta.
 
     log p_k - log p_l is log(clicks at k / clicks at l) for each comparison, weighted by 1 / (1 / clicks at k + 1 / clicks at l), its
-    inverse variance for Poisson counts: weighted least squares over all of them, with log p_1 = 0. Where ranks are measured, eta is
-    fitted to them, by least squares in log-log; `eta` counts where none is.
+    inverse variance for Poisson counts: weighted least squares over all of them, with log p_1 = 0. Clicks are counted with SMOOTHED more
+    (Haldane, The estimation and significance of the logarithm of a ratio of frequencies, 1956). A comparison counts by the clicks of both
+    sides: to ask for some on the rarer side would keep those of them that came out too high. Where ranks are measured, eta is fitted to
+    them, by least squares in log-log; `eta` counts where none is.
     """
-    usable = {pair: both for pair, both in comparisons(counts).items() if min(both) >= LEAST}
+    usable = {pair: (one + SMOOTHED, other + SMOOTHED) for pair, (one, other) in comparisons(counts).items() if one + other >= LEAST}
     measured = _connected(usable)
     if len(measured) < 2:
         return power_law(ranks, eta)
@@ -100,3 +103,10 @@ def relevance(by_rank: Mapping[int, tuple[int, int]], propensities: Propensities
     shown = sum(count for count, _ in by_rank.values())
     weighted = math.fsum(clicked * min(1 / propensities.values[rank], most) for rank, (_, clicked) in by_rank.items())
     return weighted / shown
+
+
+def relevance_error(by_rank: Mapping[int, tuple[int, int]], propensities: Propensities, most: float) -> float:
+    """The standard error of `relevance`, for Poisson counts: sqrt(sum over ranks of clicks_k min(1 / p_k, most)^2) / times shown."""
+    shown = sum(count for count, _ in by_rank.values())
+    squares = math.fsum(clicked * min(1 / propensities.values[rank], most) ** 2 for rank, (_, clicked) in by_rank.items())
+    return math.sqrt(squares) / shown
