@@ -1,7 +1,7 @@
 """How far two versions of an artifact's file are apart, where other hardware gives other bits.
 
 Vectors and weights by the norm of their difference over the norm of the first; figures (JSON) by their largest absolute difference;
-runs and tables of ranked documents by the share of the first TOP documents that are not the same. 0 is equal.
+runs and tables of ranked documents by the share of the first TOP documents, of either, that are not in both. 0 is equal.
 """
 
 import json
@@ -17,7 +17,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.trec import read_run
 
 TOP = 10
-UNLIKE = math.inf  # of another shape, or with other keys
+UNLIKE = math.inf  # of another shape, or with other keys, or other queries
 
 
 def distance(name: str, old: Path, new: Path) -> float | None:
@@ -64,7 +64,14 @@ def _figures(old: Path, new: Path) -> float:
     one, other = (dict(_flat(json.loads(path.read_text(encoding="utf-8")))) for path in (old, new))
     if one.keys() != other.keys():
         return UNLIKE
-    return max((abs(one[key] - other[key]) for key in one), default=0.0)
+    return max((_differ(one[key], other[key]) for key in one), default=0.0)
+
+
+def _differ(one: float, other: float) -> float:
+    """Of two figures; 0 for two that are infinite alike, or no numbers (NaN), which max() would pass over."""
+    if math.isfinite(one) and math.isfinite(other):
+        return abs(one - other)
+    return 0.0 if one == other or (math.isnan(one) and math.isnan(other)) else UNLIKE
 
 
 def _flat(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -94,11 +101,13 @@ def _tables(old: Path, new: Path) -> float | None:
 
 
 def _swapped(old: Any, new: Any) -> float:
-    """The mean share, over the queries of either, of the first TOP documents of the first that the second lacks."""
+    """The mean share, over the queries, of the first TOP documents of either that are not in both; UNLIKE for other queries."""
     first, second = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for lists, rows in ((first, old), (second, new)):
         for query, doc, rank in rows:
             if rank <= TOP:
                 lists[query].add(doc)
-    shares = [len(first[query] - second[query]) / max(1, len(first[query])) for query in {*first, *second}]
+    if first.keys() != second.keys():
+        return UNLIKE
+    shares = [len(first[query] ^ second[query]) / max(1, len(first[query] | second[query])) for query in first]
     return sum(shares) / len(shares) if shares else 0.0

@@ -55,6 +55,16 @@ def test_figures_are_apart_by_the_largest_difference(tmp_path: Path) -> None:
     assert distance("page.html", one, one) is None
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [("NaN", "NaN", 0), ("NaN", "0.5", math.inf), ("0.5", "NaN", math.inf), ("Infinity", "Infinity", 0), ("Infinity", "1", math.inf)],
+)
+def test_figures_that_are_no_numbers_are_close_to_their_like_alone(tmp_path: Path, one: str, other: str, apart: float) -> None:
+    for name, value in (("a", one), ("b", other)):
+        (tmp_path / f"{name}.json").write_text(f'{{"dev": {{"RR": 0.25, "nDCG": {value}, "AP": 0.5}}}}')
+    assert distance("m.json", tmp_path / "a.json", tmp_path / "b.json") == apart
+
+
 @pytest.mark.parametrize("space", ["", "\u00a0", "\u2028"], ids=["plain", "no-break space", "line separator"])
 def test_runs_are_apart_by_documents_of_the_first_ten(tmp_path: Path, space: str) -> None:
     def write(name: str, docs: list[str]) -> None:
@@ -65,8 +75,21 @@ def test_runs_are_apart_by_documents_of_the_first_ten(tmp_path: Path, space: str
     write("a", [f"d{space}{n}" for n in range(12)])
     write("b", ["x", *(f"d{space}{n}" for n in range(11))])
     for kind in ("trec", "parquet"):
-        assert distance(f"r.{kind}", tmp_path / f"a.{kind}", tmp_path / f"b.{kind}") == pytest.approx(0.1), "d9 fell to rank 11"
+        assert distance(f"r.{kind}", tmp_path / f"a.{kind}", tmp_path / f"b.{kind}") == pytest.approx(2 / 11), "x for d9, of eleven"
         assert distance(f"r.{kind}", tmp_path / f"a.{kind}", tmp_path / f"a.{kind}") == 0
+
+
+def test_more_documents_and_other_queries_are_apart(tmp_path: Path) -> None:
+    for name, rows in (("few", [("q1", 2)]), ("many", [("q1", 10)]), ("more", [("q1", 2), ("q2", 2)])):
+        lines = [(query, f"d{rank}", rank) for query, count in rows for rank in range(1, count + 1)]
+        (tmp_path / f"{name}.trec").write_text("".join(f"{query} Q0 {doc} {rank} {-rank} s\n" for query, doc, rank in lines))
+        table = pa.table({key: list(column) for key, column in zip(("query", "doc", "rank"), zip(*lines, strict=True), strict=True)})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    for kind in ("trec", "parquet"):
+        few, many, more = (tmp_path / f"{name}.{kind}" for name in ("few", "many", "more"))
+        assert distance(f"r.{kind}", few, many) == distance(f"r.{kind}", many, few) == pytest.approx(0.8), "eight of ten"
+        assert distance(f"r.{kind}", few, more) == distance(f"r.{kind}", more, few) == math.inf, "q2 is in one alone"
+        assert distance(f"r.{kind}", more, more) == 0
 
 
 def test_only_what_other_hardware_made_is_compared_by_tolerance(tmp_path: Path) -> None:
