@@ -27,7 +27,10 @@ def why(
         typer.Option(help="Take this factor apart: data by batches of the inbox, parameters by sections of params.yaml. May be repeated."),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(metavar="K", min=1, help="Train each configuration K times: the interval is what the seeds leave open.")
+        int,
+        typer.Option(
+            metavar="K", min=1, help="Train each configuration with K other seeds: the interval is what they leave open. 1: once, as it is."
+        ),
     ] = 3,
     measure: Annotated[str | None, typer.Option(metavar="NAME", help="Default: what NEW was chosen by.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how many runs it takes, and about how long.")] = False,

@@ -13,7 +13,7 @@ from flows.explaining import costs
 from flows.explaining.data import Inbox
 from flows.explaining.plan import reseeded
 from flows.explaining.runs import Bench, Configuration, Failed, Measured
-from flows.explaining.search import Search, paired
+from flows.explaining.search import LEAST_NOISE, Search, paired
 from flows.explaining.sides import read_side
 from flows.intake.settings import FILE
 from flows.parameters.sources import write_source
@@ -47,7 +47,8 @@ class Tried:
 class Found:
     """What a search found: the bad `batch` (counted from 1), None where all batches together do no harm.
 
-    `drop` is the difference that all of them make, `error` its standard error; both in units of the measure, negative is worse.
+    `drop` is the difference that all of them make, `error` its standard error; both in units of the measure, negative is worse. Errors
+    are those over the queries: what a seed adds to all of them alike is not measured (flows.explaining.search).
     """
 
     batch: int | None
@@ -186,6 +187,8 @@ def text(found: Found, chosen: Range, *, what: str, trained: int) -> str:
     name = chosen.names[found.batch - 1]
     sure = found.probability >= Search.SURE
     told.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {found.probability:.2f}; retrainings: {trained})")
+    shared = LEAST_NOISE * abs(found.drop)
+    told.append(f"it holds if another seed moves the mean by less than {shared:.4f}, a tenth of the drop: that noise is not measured")
     told.append(
         f"a batch whose name begins with a dot is left out: rename it to .{name}, and run retemper retrain"
         if sure

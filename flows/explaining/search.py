@@ -3,6 +3,10 @@
 The posterior over the n places is updated with each measurement, and the next prefix is the one that halves it (Horstein, Sequential
 transmission using noiseless feedback, 1963; Waeber, Frazier and Henderson, Bisection search with noisy responses, 2013). With little
 noise that is plain bisection: log2(n) measurements. Near its end a noisy search measures a prefix again instead of trusting one figure.
+
+A standard error over queries leaves out what a training's seed adds to all queries alike. LEAST_NOISE stands for that, and a larger one
+makes the search too sure: in simulations of 16 batches (own noise of 0.18 by query), of the answers at 0.95 or more 99.7 to 100 % were
+right where the seeds' standard deviation was 0 or a tenth of the drop, 98 % at a fifth, and 83 to 86 % at a third.
 """
 
 import math
@@ -11,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 TAILS = 5  # degrees of freedom of the noise: now and then a training is further off than the queries tell
-LEAST_NOISE = 0.1  # of the whole drop: what a difference between two trainings has besides its measured noise
+LEAST_NOISE = 0.1  # of the whole drop: what a difference between two trainings has at least, as its queries may tell too little
 
 
 @dataclass(frozen=True)

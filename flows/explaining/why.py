@@ -1,6 +1,5 @@
 """`retemper why OLD NEW`: the difference between two models on the newer dev, split over data, parameters, code, and seed."""
 
-import itertools
 import json
 import math
 import shutil
@@ -57,8 +56,8 @@ class Explained:
 def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | None, dry_run: bool, as_json: bool) -> int:
     """Print how much each factor contributes to the difference between two revisions' models. Returns the exit status.
 
-    `split`: what to take apart further, data or parameters. `seeds`: how often each configuration is trained, with other seeds from
-    the second time.
+    `split`: what to take apart further, data or parameters. `seeds`: with how many other seeds each configuration is trained, and the
+    two sides with their own; 1: all with the seeds as they are.
     """
     sides = read_side(old), read_side(new)
     measure = measure or sides[1].measure
@@ -111,8 +110,15 @@ class Work:
                 return
             self._merge(asked)
 
+    def rounds(self) -> list[tuple[int, list[Coalition]]]:
+        """Repetitions, and the coalitions of each. 0: with the seeds as they are, of the two sides alone where there are others."""
+        wanted = shapley.needed(self.groups)
+        if self.seeds == 1:
+            return [(0, wanted)]
+        return [(0, list(dict.fromkeys((wanted[0], wanted[-1])))), *((again, wanted) for again in range(1, self.seeds + 1))]
+
     def estimate(self) -> costs.Estimate:
-        wanted = [(one, repetition) for one in shapley.needed(self.groups) for repetition in range(self.seeds)]
+        wanted = [(one, repetition) for repetition, coalitions in self.rounds() for one in coalitions]
         left = [(one, again) for one, again in wanted if not self._known(one, again)]
         plan = self.plan
         return costs.estimate(
@@ -130,9 +136,9 @@ class Work:
         while True:
             values: dict[tuple[Coalition, int], Fraction] = {}
             refused: dict[Coalition, str] = {}
-            queries = 0
-            for repetition, coalition in itertools.product(range(self.seeds), shapley.needed(self.groups)):
-                if refused and repetition:
+            queries, seen = 0, 0
+            for repetition, coalition in ((again, one) for again, coalitions in self.rounds() for one in coalitions):
+                if refused and repetition > seen:
                     break
                 mean = self._recorded(coalition, repetition)
                 if mean is None:
@@ -140,7 +146,7 @@ class Work:
                     try:
                         measured = self.bench.measured(one, self.plan.yardstick, label)
                     except Refused as problem:
-                        refused[coalition] = str(problem)
+                        refused[coalition], seen = str(problem), repetition
                         continue
                     mean, queries = measured.mean, len(measured.values)
                 values[coalition, repetition] = Fraction(mean)
@@ -188,7 +194,7 @@ class Work:
     def _label(self, coalition: Coalition, repetition: int) -> str:
         new = [self.name(group) for group in self.groups if group <= coalition]
         told = f"new: {', '.join(new)}" if new else "all as it was"
-        return f"{told}, seed {repetition + 1} of {self.seeds}"
+        return f"{told}, {f'seed {repetition} of {self.seeds}' if repetition else 'seeds as they are'}"
 
 
 def split(
@@ -197,25 +203,27 @@ def split(
     """A row for each group (its name, and what differs), and one for the seed; they add up to the difference with the seeds as they are.
 
     `values` [coalition, repetition]. A group's contribution is the mean of its Shapley values over the repetitions, with Student's
-    interval of that mean. What the seeds as they are add to the mean difference is the contribution of the seed.
+    interval of that mean. Where there are several `seeds`, that is without repetition 0, the seeds as they are: a side may have been
+    chosen for its luck, so they are no draw like the others. What they add to the mean difference is the contribution of the seed.
     """
     groups = list(named)
-    each_time = [{one: mean for (one, again), mean in values.items() if again == repetition} for repetition in range(seeds)]
+    fresh = sorted({again for _, again in values} - {0}) if seeds > 1 else [0]
+    each_time = [{one: mean for (one, again), mean in values.items() if again == repetition} for repetition in fresh]
     found = [shapley.shares(groups, worth.__getitem__) for worth in each_time]
     rows = []
     total = Fraction()
     for group, (name, differs) in named.items():
         each = [shares[group].value for shares in found]
-        mean = sum(each, Fraction()) / seeds
+        mean = sum(each, Fraction()) / len(fresh)
         total += mean
         half = half_width(each)
-        sampling = sum(shares[group].sampling for shares in found) / seeds  # the same orders each time, so their errors go together
+        sampling = sum(shares[group].sampling for shares in found) / len(fresh)  # the same orders each time, so their errors go together
         low, high = (None, None) if half is None else (float(mean) - half, float(mean) + half)
         rows.append(Row(name, float(mean), low, high, sampling, tuple(differs)))
     whole = frozenset[str]().union(*groups)
     rest = values[whole, 0] - values[frozenset(), 0] - total
     if seeds > 1:
-        rows.append(Row("seed", float(rest), None, None, 0.0, (f"the seeds as they are, against the mean of {seeds}",)))
+        rows.append(Row("seed", float(rest), None, None, 0.0, (f"the seeds as they are, against the mean of {len(fresh)} others",)))
     return tuple(rows)
 
 

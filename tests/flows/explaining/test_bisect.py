@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from flows.explaining.bisect import Range, Train, search
+from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
 from flows.explaining.search import Search, paired
 
@@ -96,6 +97,14 @@ def test_the_search_begins_after_the_good_batches() -> None:
     assert found.batch == 12
     assert asked[:2] == [10, 14]
     assert set(asked[2:]) <= {11, 12, 13}
+
+
+def test_the_seed_noise_that_an_answer_bears_is_told() -> None:
+    train, _ = trainings(5, 0.05, noise=0.001, seed=5)
+    found = search(WHOLE, train)
+    told = told_of(found, WHOLE, what="nDCG@10 of star", trained=4).splitlines()
+    assert told[-3].startswith("bad batch: b04 (probability ")
+    assert f"moves the mean by less than {abs(found.drop) / 10:.4f}, a tenth of the drop" in told[-2]
 
 
 def test_differences_are_paired() -> None:

@@ -46,17 +46,17 @@ def by_orders(worth: Callable[[frozenset[str]], float], names: list[str]) -> dic
 
 @pytest.mark.heavy
 def test_a_difference_is_split_over_what_made_it(project: Any, set_round: Callable[..., None], set_bonus: Callable[[float], None]) -> None:
-    """Data, a learning rate, and code at once, with two seeds."""
+    """Data, a learning rate, and code at once, with two other seeds."""
     run_twice(project, lambda: (project.add(*[0.9] * 10), set_round(lr=3e-5), set_bonus(0.25)))
     out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run")
     assert (
-        "HEAD~1 -> HEAD: factors: data, parameters, code; seeds: 3; runs: 23 (1 more known); trainings: 22 at most; by recorded times: "
+        "HEAD~1 -> HEAD: factors: data, parameters, code; seeds: 3; runs: 25 (1 more known); trainings: 24 at most; by recorded times: "
         in out
     )
     told = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "2", "--json")[0])
     old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
     parts = {}
-    for seed in (0, 1000):
+    for seed in (1000, 2000):
 
         def worth(chosen: frozenset[str], seed: int = seed) -> float:
             texts, lr = new if "data" in chosen else old, 3e-5 if "parameters" in chosen else 1e-5
@@ -64,9 +64,9 @@ def test_a_difference_is_split_over_what_made_it(project: Any, set_round: Callab
 
         parts[seed] = by_orders(worth, ["data", "parameters", "code"])
     rows = {row["factor"]: row for row in told["rows"]}
-    for name, first in parts[0].items():
-        assert rows[name]["contribution"] == pytest.approx((first + parts[1000][name]) / 2, abs=1e-12)
-    assert list(rows) == [*parts[0], "seed"]
+    for name, first in parts[1000].items():
+        assert rows[name]["contribution"] == pytest.approx((first + parts[2000][name]) / 2, abs=1e-12)
+    assert list(rows) == [*parts[1000], "seed"]
     assert told["difference"] == pytest.approx(value(new, 3e-5, 0.25) - value(old, 1e-5, 0), abs=1e-12)
     assert sum(row["contribution"] for row in told["rows"]) == pytest.approx(told["difference"], abs=1e-15)
 
@@ -111,20 +111,24 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
 
 
 def test_the_rest_is_the_seed_and_the_interval_its_noise() -> None:
-    """Two factors, three repetitions; the parts add up to the difference of the first one, exactly."""
+    """Two factors, three repetitions beside the seeds as they are; the parts add up to the difference of these, exactly."""
     draw = random.Random(0)
     groups = {frozenset({name}): (name, [f"{name} differs"]) for name in ("data", "code")}
     coalitions = [frozenset(one) for one in ((), ("data",), ("code",), ("data", "code"))]
-    values = {(one, repetition): Fraction(draw.uniform(0, 1)) for one in coalitions for repetition in range(3)}
-    data, code, seed = split(groups, values, 3)
+    values = {(one, repetition): Fraction(draw.uniform(0, 1)) for one in coalitions for repetition in range(4)}
     none, first, second, both = coalitions
-    each = [float(values[first, r] - values[none, r] + values[both, r] - values[second, r]) / 2 for r in range(3)]
+    ends = {place: value for place, value in values.items() if place[1] or place[0] in (none, both)}
+    data, code, seed = split(groups, ends, 3)
+    each = [float(values[first, r] - values[none, r] + values[both, r] - values[second, r]) / 2 for r in (1, 2, 3)]
     assert data.contribution == pytest.approx(statistics.mean(each))
     low, high = stats.t.interval(0.95, 2, statistics.mean(each), stats.sem(each))
     assert (data.low, data.high) == (pytest.approx(low), pytest.approx(high))
-    mean = statistics.mean(float(values[both, r] - values[none, r]) for r in range(3))
+    mean = statistics.mean(float(values[both, r] - values[none, r]) for r in (1, 2, 3))
     assert seed.contribution == pytest.approx(float(values[both, 0] - values[none, 0]) - mean)
     assert data.contribution + code.contribution + seed.contribution == pytest.approx(float(values[both, 0] - values[none, 0]), abs=1e-15)
+    lucky = ends | {(both, 0): ends[both, 0] + 1}
+    assert split(groups, lucky, 3)[:2] == (data, code), "a side that was chosen for its luck gives none of it to the factors"
+    assert split(groups, lucky, 3)[2].contribution == pytest.approx(seed.contribution + 1)
     (alone,) = split({frozenset({"data"}): ("data", [])}, values, 1)
     assert (alone.contribution, alone.low) == (float(values[first, 0] - values[none, 0]), None)
 
@@ -177,7 +181,18 @@ def test_what_cannot_be_apart_is_one_factor(says: str) -> None:
     assert data.contribution + both.contribution == explained.difference == 7.0
     assert (data.contribution, both.contribution) == (4.0, 3.0), "half each of what only both do"
     assert "parameters of one with code of the other" in text(explained)
-    assert "new: parameters + code, seed 1 of 1" in bench.measurements
+    assert "new: parameters + code, seeds as they are" in bench.measurements
+
+
+@pytest.mark.parametrize("says", ["check", "run"])
+def test_only_the_two_sides_are_trained_with_the_seeds_as_they_are(says: str) -> None:
+    bench = Bench(says=says, apart=lambda model: ("parameters" in model) != ("code" in model))
+    work = Work(cast(Any, Sides()), cast(Any, bench), "nDCG@10", seeds=2, say=lambda _: None)
+    work.refuse_invalid()
+    explained = work.explain()
+    assert [row.factor for row in explained.rows] == ["data", "parameters + code", "seed"]
+    asked = [label.rpartition(", ")[2] for label in bench.measurements]
+    assert {label: asked[-10:].count(label) for label in asked} == {"seeds as they are": 2, "seed 1 of 2": 4, "seed 2 of 2": 4}
 
 
 def test_a_side_that_is_refused_is_an_error() -> None:
