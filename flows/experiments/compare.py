@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.experiments.store import PARAMS, flat, measured
 from flows.process.display import text_table
@@ -20,10 +20,12 @@ from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import read_yaml, validate
 from tasks.core.stage.safe_yaml import parse_yaml
 
+if TYPE_CHECKING:
+    from tasks.core.metrics.clusters import Floats, Numbers
+
 VALUES = Path("data/values")
 SOURCE = "data/source.json"
 LISTED = 20  # parameters that differ
-ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,9 @@ class Side:
 class Row:
     """A side against the first one, over the queries that both have. `better` and `worse` count queries.
 
-    `power`: the chance of a t-test to find a difference this large; `detectable` and `needed`: for 80 % power. None without variance.
+    `low` to `high`: the 1 - alpha interval of the difference (report.alpha). `power`: the chance of a t-test at alpha to find a difference
+    this large; `detectable` and `needed`: for 80 % power. None without variance. All these take queries as independent. `groups` of them
+    share relevant documents: `design_effect` times the variance, and `p_groups`, Holm-corrected, where groups are what is drawn.
     """
 
     name: str
@@ -60,8 +64,19 @@ class Row:
     power: float | None
     detectable: float | None
     needed: int | None
+    groups: int
+    design_effect: float
+    p_groups: float
     warning: str
     differs: tuple[str, ...]
+
+
+class Pair(NamedTuple):
+    """Values of two systems on the queries of both [Q], and the number of each query's group."""
+
+    new: "Floats"
+    old: "Floats"
+    numbers: "Numbers"
 
 
 def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int, as_json: bool) -> None:
@@ -73,10 +88,10 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
     given = sections.get("report") or {}
     test = validate(Tested, {key: given[key] for key in Tested.model_fields if key in given}, PARAMS, section="report")
-    found = rows(sides, test, split=split, fewer=lower_is_better(measure))
+    found = rows(sides, test, split=split, fewer=lower_is_better(measure), groups=_groups(split))
     if as_json:
-        told = {"split": split, "measure": measure, "first": names[0], "test": test.test, "systems": list(map(asdict, found))}
-        print(json.dumps(told, indent=2))
+        told = {"split": split, "measure": measure, "first": names[0], "test": test.test, "alpha": test.alpha}
+        print(json.dumps({**told, "systems": list(map(asdict, found))}, indent=2))
         return
     print(text(sides, found, split=split, measure=measure, test=test))
     for side in sides[1:]:
@@ -178,32 +193,46 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     return {query: row[measure] for query, row in per_query(measures, judged, ranked).items()}
 
 
-def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False) -> list[Row]:
-    """Every side but the first, against the first; p-values are Holm's over all of them. `fewer`: less of the measure is better."""
+def _groups(split: str) -> Mapping[str, str]:
+    """The group of each query among those that share a relevant document, by this tree's judgments; none without them."""
+    from tasks.core.metrics.clusters import read_groups
+
+    return read_groups(Path(corpus_of(lock_here()), "qrels", f"{split}.parquet"))
+
+
+def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False, groups: Mapping[str, str] | None = None) -> list[Row]:
+    """Every side but the first, against the first; p-values are Holm's over all of them. `fewer`: less of the measure is better.
+    `groups`: of queries, by what they share."""
     import numpy as np
 
+    from tasks.core.metrics.clusters import numbered
     from tasks.core.metrics.paired_tests import holm
 
     first, *others = sides
-    pairs = []
+    pairs: list[Pair] = []
     for side in others:
         common = sorted(side.values.keys() & first.values.keys())
         if not common:
             raise UserError(f"compare: {first.name} and {side.name} have no query in common; expected systems of one data set")
-        pairs.append([np.array([one.values[query] for query in common], dtype=np.float64) for one in (side, first)])
-    p_values = [test.p(*pair) for pair in pairs]
-    made = zip(others, pairs, p_values, holm(p_values), strict=True)
-    return [_row(first, side, pair, p=p, p_holm=p_holm, split=split, fewer=fewer) for side, pair, p, p_holm in made]
+        new, old = (np.array([one.values[query] for query in common], dtype=np.float64) for one in (side, first))
+        pairs.append(Pair(new, old, numbered(common, groups or {})))
+    p_values, by_group = [test.p(pair.new, pair.old) for pair in pairs], [test.p(*pair) for pair in pairs]
+    made = zip(others, pairs, p_values, holm(p_values), holm(by_group), strict=True)
+    return [
+        _row(first, side, pair, p=p, p_holm=p_holm, p_groups=p_groups, alpha=test.alpha, split=split, fewer=fewer)
+        for side, pair, p, p_holm, p_groups in made
+    ]
 
 
-def _row(first: Side, side: Side, pair: Sequence[Any], *, p: float, p_holm: float, split: str, fewer: bool) -> Row:
+def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, p_groups: float, alpha: float, split: str, fewer: bool) -> Row:
+    from tasks.core.metrics.clusters import design_effect
     from tasks.core.metrics.paired_tests import paired_t_test
     from tasks.core.metrics.power import effect, too_few
 
-    new, old = pair
+    new, old, numbers = pair
     gains = old - new if fewer else new - old
-    difference, size = float((new - old).mean()), effect(new - old, ALPHA)
-    _, low, high = paired_t_test(new, old, ALPHA)
+    difference, size = float((new - old).mean()), effect(new - old, alpha)
+    _, low, high = paired_t_test(new, old, alpha)
     return Row(
         name=side.name,
         queries=len(new),
@@ -222,7 +251,10 @@ def _row(first: Side, side: Side, pair: Sequence[Any], *, p: float, p_holm: floa
         power=size.power if size else None,
         detectable=size.detectable if size else None,
         needed=size.needed if size else None,
-        warning="" if p_holm <= ALPHA else too_few(f"{split}, {side.name} against {first.name}", len(new), difference, size),
+        groups=int(numbers.max()) + 1,
+        design_effect=design_effect(new - old, numbers),
+        p_groups=p_groups,
+        warning="" if p_holm <= alpha else too_few(f"{split}, {side.name} against {first.name}", len(new), difference, size),
         differs=tuple(differences(first, side)),
     )
 
@@ -286,17 +318,28 @@ def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: st
         figures += ["", ""] if row.d is None or row.detectable is None else [f"{row.d:+.2f}", f"{row.detectable:.4f}"]
         figures += [str(row.better), str(row.worse)]
         lines.append([row.name, str(row.queries), *figures])
-    table = text_table(
-        ["system", "queries", measure, "difference", "95 % interval", "p (Holm)", "d", "80 % power", "better", "worse"], lines
-    )
+    level = f"{100 - 100 * test.alpha:g} % interval"
+    table = text_table(["system", "queries", measure, "difference", level, "p (Holm)", "d", "80 % power", "better", "worse"], lines)
     told = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
     told.append("d: mean difference over its standard deviation; 80 % power: the least difference that a t-test finds so often")
     told += [row.warning for row in found if row.warning]
+    told += [shared(row) for row in found if row.groups < row.queries]
     for row in found:
         told.append(f"{row.name}: {'; '.join(row.differs) or 'nothing recorded differs'}")
         if missing := len(first.values) - row.queries:
             told.append(f"{row.name}: lacks {missing:,} of the queries of {first.name}")
     return printable("\n".join(told))
+
+
+def shared(row: Row) -> str:
+    """What it means for a row that some of its queries share relevant documents."""
+    if row.groups == 1:
+        return f"{row.name}: all {row.queries:,} queries share relevant documents, so nothing is known of others; figures above ignore that"
+    return (
+        f"{row.name}: {row.queries:,} queries are {row.groups:,} groups that share relevant documents, which say as much as "
+        f"{row.queries / row.design_effect:,.0f} independent ones (design effect {row.design_effect:.1f}); "
+        f"p by groups {row.p_groups:.2g}, figures above ignore them"
+    )
 
 
 def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str], fewer: bool = False) -> Iterator[str]:

@@ -23,11 +23,11 @@ from typing import Any, Literal
 from flows.intake.gate import Known
 from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
 from flows.intake.records import LARGEST_CELL, WEIGHT, has_half_character, lines
+from tasks.core.metrics.confirmation import CLICKED
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.tables.id_sets import hashes
 
-PREFIX = "click-"  # begins the ids of queries of a log: those of dev have judgments of what was shown alone, so none may decide a promotion
 HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
 SHARES = 1 << 32  # a query's hash modulo this decides its split
 Method = Literal["harvest", "power"]
@@ -159,7 +159,7 @@ def plain(query: str) -> str:
 
 def name(query: str) -> str:
     """The id of a query, by its plain text: the same in every batch."""
-    return PREFIX + blake2b(query.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return CLICKED + blake2b(query.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def is_dev(query: str, share: float) -> bool:

@@ -14,12 +14,17 @@ The bets are those of Voracek, Orabona: STaR-Bets, 2025, arXiv:2505.22422: set a
 differences are left, with the variance as Waudby-Smith and Ramdas estimate it. With few differences, bets set once for all find less.
 
     b_i = sqrt(2 (log(1 / alpha) - log K_{i-1}) / ((Q - i + 1) v_{i-1})),   at most MOST_OF_IT / (1 + c)
-    v_i = (1 + sum_{j<=i} (d_j - m_j)^2) / (i + 1),   m_i = sum_{j<=i} d_j / (i + 1),   v_0 = 1
+    v_i = (v_0 + sum_{j<=i} (d_j - m_j)^2) / (i + 1),   m_i = sum_{j<=i} d_j / (i + 1),   v_0 = 1
 
 A poor guess of the variance costs power, never validity. Q: differences in a sequence; sequences lie along the last axis.
+
+Queries that share a relevant document are no independent draws (tasks.core.metrics.clusters). A group of them is one draw: with d_i its sum
+of differences and s_i its number of queries, both over the size of the largest group, the bet is won or lost on d_i - s_i c, which is in
+[-1 - c, 1 - c] as before, and whose mean is at most 0 if that of a query is at most c. Without `sizes`, every s_i is 1.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,53 +32,77 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 MOST_OF_IT = 0.75  # of 1 / (1 + c), the largest bet that cannot ruin (Waudby-Smith and Ramdas: 1/2 or 3/4)
+
+
+class Bets(NamedTuple):
+    """How bold they are: v_0, and the share of the largest bet that is allowed. Validity does not depend on it."""
+
+    variance: float = 1.0
+    most: float = MOST_OF_IT
+
+
+STEADY = Bets()
+BOLD = Bets(0.1, 0.95)  # for few queries: finds more there, and where a model loses on many of them
 POINTS = 65  # of c that `lower_bound` tries at once
 ROUNDS = 3  # so that it finds it to 2 / 64^3 = 8e-6
 
 
-def log_capital(differences: Floats, c: Floats | float, alpha: float) -> Floats:
-    """log K_Q(c) [...] of differences [..., Q]; c broadcasts to [...]. K stays as it is once it has reached 1 / alpha."""
+def log_capital(differences: Floats, c: Floats | float, alpha: float, *, sizes: Floats | None = None, bets: Bets = STEADY) -> Floats:
+    """log K_Q(c) [...] of differences [..., Q]; c broadcasts to [...], sizes [Q]. K stays as it is once it has reached 1 / alpha."""
     c, count, wanted = np.asarray(c, np.float64), differences.shape[-1], math.log(1 / alpha)
-    before = variances(differences)
-    limit = MOST_OF_IT / np.maximum(1 + c, 1e-12)
+    before, sizes = variances(differences, bets.variance), np.ones(count) if sizes is None else sizes
+    limit = bets.most / np.maximum(1 + c, 1e-12)
     capital = np.zeros(np.broadcast_shapes(differences.shape[:-1], c.shape))
     for place in range(count):
         bet = np.sqrt(2 * np.maximum(wanted - capital, 0.0) / ((count - place) * before[..., place]))
-        capital = capital + np.log1p(np.minimum(bet, limit) * (differences[..., place] - c))
+        capital = capital + np.log1p(np.minimum(bet, limit) * (differences[..., place] - sizes[place] * c))
     return capital
 
 
-def variances(differences: Floats) -> Floats:
-    """v_0 ... v_{Q-1} [..., Q]: for each difference, the variance estimated from those before it."""
+def variances(differences: Floats, first: float = 1.0) -> Floats:
+    """v_0 ... v_{Q-1} [..., Q]: for each difference, the variance estimated from those before it, and `first` at first."""
     places = np.arange(1, differences.shape[-1] + 1)
     means = np.cumsum(differences, axis=-1) / (places + 1)
-    after = (1 + np.cumsum((differences - means) ** 2, axis=-1)) / (places + 1)
-    return np.concatenate([np.ones((*differences.shape[:-1], 1)), after[..., :-1]], axis=-1)
+    after = (first + np.cumsum((differences - means) ** 2, axis=-1)) / (places + 1)
+    return np.concatenate([np.full((*differences.shape[:-1], 1), first), after[..., :-1]], axis=-1)
 
 
-def shows_more(differences: Floats, c: Floats | float, alpha: float) -> npt.NDArray[np.bool_]:
+def shows_more(
+    differences: Floats, c: Floats | float, alpha: float, *, sizes: Floats | None = None, bets: Bets = STEADY
+) -> npt.NDArray[np.bool_]:
     """Whether "the mean is at most c" is rejected at level `alpha` [...], for a c that was set beforehand.
 
     Never where the mean of the sequence is at most c: bets may be won early, and the mean fall afterwards.
     """
-    found: npt.NDArray[np.bool_] = (log_capital(differences, c, alpha) >= math.log(1 / alpha)) & (differences.mean(axis=-1) > c)
+    won = log_capital(differences, c, alpha, sizes=sizes, bets=bets) >= math.log(1 / alpha)
+    found: npt.NDArray[np.bool_] = won & (_mean(differences, sizes) > c)
     return found
 
 
-def lower_bound(differences: Floats, alpha: float) -> float:
+def _mean(differences: Floats, sizes: Floats | None) -> Floats:
+    mean: Floats = differences.mean(axis=-1) / (1.0 if sizes is None else sizes.mean())
+    return mean
+
+
+def lower_bound(differences: Floats, alpha: float, sizes: Floats | None = None, *, bets: Bets = STEADY) -> float:
     """The c up to which all are rejected, for differences [Q]; at most their mean, and -1 if none is. For people: `shows_more` decides.
 
     ValueError for a difference outside [-1, 1].
     """
     if not len(differences):
         return -1.0
-    if np.abs(differences).max() > 1:
-        raise ValueError(f"found a difference of {differences[np.abs(differences).argmax()]:g}, expected differences in [-1, 1]")
-    low, high = -1.0, float(differences.mean())
+    check(differences)
+    low, high = -1.0, float(_mean(differences, sizes))
     for _ in range(ROUNDS):
         points = np.linspace(low, high, POINTS)
-        kept = np.flatnonzero(log_capital(differences, points[1:], alpha) < math.log(1 / alpha))
+        kept = np.flatnonzero(log_capital(differences, points[1:], alpha, sizes=sizes, bets=bets) < math.log(1 / alpha))
         if not len(kept):
             return high
         low, high = float(points[kept[0]]), float(points[kept[0] + 1])
     return low
+
+
+def check(differences: Floats) -> None:
+    """ValueError for a difference outside [-1, 1]."""
+    if np.abs(differences).max() > 1:
+        raise ValueError(f"found a difference of {differences[np.abs(differences).argmax()]:g}, expected differences in [-1, 1]")

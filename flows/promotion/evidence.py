@@ -14,6 +14,7 @@ from flows.promotion.rule import Promotion
 from flows.promotion.vetoes import slices_of
 from flows.results.fusions import fusions, made_from, record_of
 from flows.results.metrics import Metrics, served_models
+from tasks.core.metrics.clusters import read_groups
 from tasks.core.metrics.confirmation import ONE_IN, chooses
 from tasks.core.metrics.groups import read_columns
 from tasks.core.stage.errors import UserError
@@ -85,3 +86,8 @@ def slices(corpus: Path) -> dict[str, list[str]]:
     table = read_table(path, QUERIES, ["id", "text"])
     texts = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
     return slices_of(texts, read_columns(corpus / "columns/dev.parquet"))
+
+
+def groups(corpus: Path) -> dict[str, str]:
+    """The group of each dev query of a corpus folder among those that share a relevant document."""
+    return read_groups(corpus / "qrels/dev.parquet")

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 
 from flows.promotion import betting
+from flows.promotion.groups import NEAR
 from flows.promotion.rule import Promotion
 from tasks.core.metrics.confirmation import ONE_IN
 from tasks.core.metrics.power import noncentral_t
@@ -23,16 +24,19 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
     spread, queries = float(last.get("spread") or 0), int(last.get("queries") or 0)
     if not spread or queries < 2 or last.get("measure", measure) != measure:
         return ""
+    each = queries / (last.get("groups") or queries)  # queries in a group of those that share a relevant document
+    uneven = max(1.0, int(last.get("most", 1)) / each)
     share = 1 - 1 / ONE_IN if rule.rule == "guaranteed" else 1.0
     if last.get("rule", rule.rule) != rule.rule:  # `queries` are those of the rule before
         queries = round(int(last["dev"]) * share)
 
-    def now(gain: float, of: int = queries) -> float:
-        return chance(gain, of, spread=spread, rule=rule, looks=int(last.get("looks", 1)))
+    def now(gain: float, of: int = round(queries / each)) -> float:
+        return chance(gain, of, spread=spread, rule=rule, looks=int(last.get("looks", 1)), uneven=uneven)
 
     needed = least(lambda of: now(GAIN, of) >= WANTED)
-    more = f"about {math.ceil(needed / share):,} dev queries are" if needed else "more dev queries than can be had are"
+    more = f"about {math.ceil(needed * each / share):,} dev queries are" if needed else "more dev queries than can be had are"
     confirm = f" ({queries:,} confirm)" if share < 1 else ""
+    confirm += f" in groups of {each:.1f} that share relevant documents" if each > 1 else ""
     line = (
         f"promotion ({rule.rule}): with {round(queries / share):,} dev queries{confirm} and the last comparison's spread of {spread:.3f}, "
         f"a gain of {GAIN:g} is promoted with about {now(GAIN):.0%}, an equal model with {now(0.0):.1%}, "
@@ -41,22 +45,30 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
     return f"{line}; {more} needed to promote that gain with {WANTED:.0%}".replace("%", " %")
 
 
-def chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1) -> float:
-    """The chance that a model truly `gain` better than the champion passes the test against it, over `queries` that confirm.
+def chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1, uneven: float = 1.0) -> float:
+    """The chance that a model truly `gain` better than the champion passes the test against it, over `queries` that confirm, or so many
+    groups of them with that `spread` (as in Verdict), of which the largest is `uneven` times as large as they are on average.
 
     guaranteed: by PATHS Brownian motions, which the sum of the differences nearly is, under the bets of flows.promotion.betting with a
-    known spread. not_worse, better: the power of a one-sided t-test, by the noncentral t. `looks`: as in Evidence.
+    known spread. not_worse, better: the power of a one-sided t-test, by the noncentral t; where it needs betting as well
+    (flows.promotion.groups), no more than that of bets. `looks`: as in Evidence.
     """
-    shift = (gain + (0.0 if rule.rule == "better" else rule.margin)) * math.sqrt(queries) / spread
+    target = 0.0 if rule.rule == "better" else -rule.margin
+    shift = (gain - target) * math.sqrt(queries) / spread
+    wanted, most = math.log(rule.comparisons * looks / rule.alpha), betting.MOST_OF_IT * spread * math.sqrt(queries) / uneven
+    by_t = 1.0
     if rule.rule != "guaranteed":
-        return 1 - noncentral_t(float(stats.t.ppf(1 - rule.alpha, queries - 1)), queries - 1, shift)
-    wanted, most = math.log(rule.comparisons * looks / rule.alpha), betting.MOST_OF_IT * spread * math.sqrt(queries)
+        critical = float(stats.t.ppf(1 - rule.alpha, queries - 1))
+        by_t = 1 - noncentral_t(critical, queries - 1, shift)
+        if critical * spread / math.sqrt(queries) >= NEAR * (1 - rule.alpha ** (uneven / queries)):
+            return by_t
+        wanted, most = -math.log(rule.alpha), most * betting.BOLD.most / betting.MOST_OF_IT
     steps = np.random.default_rng(0).normal(shift / STEPS, 1 / math.sqrt(STEPS), (STEPS, PATHS))
     left = np.full(PATHS, wanted)
     for place, step in enumerate(steps):
         bet = np.minimum(np.sqrt(2 * left / (1 - place / STEPS)), most)
         left = np.maximum(left - (bet * step - bet**2 / (2 * STEPS)), 0.0)
-    return float((left == 0).mean())
+    return min(by_t, float((left == 0).mean()))
 
 
 def least(true: Callable[[int], bool]) -> int | None:

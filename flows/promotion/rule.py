@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import Field
 
 from flows.intake.settings import FILE
 from tasks.core.metrics.added import lower_is_better
+from tasks.core.metrics.confirmation import CLICKED
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params
 
@@ -50,7 +51,8 @@ class Veto:
 class Verdict:
     """Means over the same `queries`, their difference (new - old), and the bound that decided, all against the present champion.
 
-    `spread`: standard deviation of the differences. `level`: alpha of this comparison. guaranteed: `queries` of the `dev` ones confirm;
+    `spread`: standard deviation of the differences, one value for each of the `groups` of queries that share a relevant document,
+    which count as `most` queries each in a bet. `level`: alpha of this comparison. guaranteed: `queries` of the `dev` ones confirm;
     `against`: difference and bound by number of champion, of which it is better than those `beaten`; `looks`: as in Evidence.
     """
 
@@ -70,6 +72,8 @@ class Verdict:
     beaten: Collection[int] = ()
     vetoes: Collection[Veto] = ()
     looks: int = 1
+    groups: int = 0
+    most: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ class Evidence:
     """What a verdict rests on beside `new`, values of the measure by dev query: those of champions by number, the present one first.
 
     `fresh`: queries that were not in dev yet when the present champion was crowned. `slices`: groups of queries, by name. `looks`: how
-    many systems the candidate may have been chosen from with a look at the queries that confirm: 1 where none was.
+    many systems the candidate may have been chosen from with a look at the queries that confirm: 1 where none was. `groups`: the group of
+    each query among those that share a relevant document (tasks.core.metrics.clusters); one that is not there is a group of its own.
     """
 
     new: Mapping[str, float]
@@ -85,68 +90,80 @@ class Evidence:
     fresh: Collection[str] = ()
     slices: Mapping[str, Collection[str]] = field(default_factory=dict)
     looks: int = 1
-
-
-def lower_bound(differences: list[float], alpha: float) -> float:
-    """The one-sided 1 - alpha lower confidence bound of the mean of paired `differences` [Q], by Student's t:
-
-        L = mean(d) - t(1 - alpha, Q - 1) * s(d) / sqrt(Q)        s with Q - 1 in the denominator
-
-    L >= -margin exactly where a one-sided paired t-test rejects "the mean is below -margin" at level alpha
-    (non-inferiority: Wellek, Testing Statistical Hypotheses of Equivalence and Noninferiority, 2010, section 1).
-    Equal differences have no spread: L is their value. UserError for fewer than two queries.
-    """
-    count = len(differences)
-    if count < 2:
-        raise UserError(f"dev: found {count} judged queries in common, expected at least 2 to compare models on; add queries and qrels")
-    mean = math.fsum(differences) / count
-    if min(differences) == max(differences):
-        return differences[0]
-    from scipy import stats
-
-    return mean - float(stats.t.ppf(1 - alpha, count - 1)) * spread(differences) / math.sqrt(count)
-
-
-def spread(differences: list[float]) -> float:
-    """Their standard deviation, with Q - 1 in the denominator."""
-    mean = math.fsum(differences) / len(differences)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / max(1, len(differences) - 1))
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
-    """Whether the new model is promoted, by the rule. UserError where the models were measured on different queries, or too few."""
+    """Whether the new model is promoted, by the rule, on the queries of dev that are not of a click log. UserError where the models were
+    measured on different queries, or too few.
+    """
     for other in evidence.old.values():
         if evidence.new.keys() != other.keys():
             raise UserError(f"dev: the models were measured on different queries ({len(evidence.new)} and {len(other)}), expected the same")
+    evidence = _judged(evidence)
     if rule.rule == "guaranteed":
         from flows.promotion.guaranteed import guarantee  # numpy: not with every command
 
         return guarantee(evidence, measure, rule)
-    return judge(evidence.new, next(iter(evidence.old.values())), measure, rule)
+    return judge(evidence.new, next(iter(evidence.old.values())), measure, rule, groups=evidence.groups)
 
 
-def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion) -> Verdict:
-    """Compare values of `measure` by query, by a t-test. not_worse: the bound L >= -margin; better: L > 0."""
-    differences = [new[query] - old[query] for query in sorted(new)]
-    bound = lower_bound(differences, rule.alpha)
+def _judged(evidence: Evidence) -> Evidence:
+    kept = {query for query in evidence.new if not query.startswith(CLICKED)}
+    if evidence.new and not kept:
+        raise UserError(f"dev: all {len(evidence.new)} judged queries are of clicks, which decide no promotion; add queries with judgments")
+    new, *old = ({query: values[query] for query in values if query in kept} for values in (evidence.new, *evidence.old.values()))
+    slices = {name: [query for query in queries if query in kept] for name, queries in evidence.slices.items()}
+    return replace(evidence, new=new, old=dict(zip(evidence.old, old, strict=True)), slices=slices)
+
+
+def judge(
+    new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion, *, groups: Mapping[str, str] | None = None
+) -> Verdict:
+    """Compare values of `measure` by query, by a t-test. not_worse: the bound L >= -margin; better: L > 0.
+
+    UserError for fewer than two queries.
+    """
+    from flows.promotion.groups import by_t, draws, lower_bound  # numpy and scipy: not with every command
+
+    if len(new) < 2:
+        raise UserError(f"dev: found {len(new)} judged queries in common, expected at least 2 to compare models on; add queries and qrels")
+    seen = draws({query: new[query] - old[query] for query in new}, sorted(new), groups or {})
+    bound = lower_bound(seen, rule.alpha)
     promoted = bound >= -rule.margin if rule.rule == "not_worse" else bound > 0
     wanted = f">= {-rule.margin:.4f}" if rule.rule == "not_worse" else "> 0"
-    mean = math.fsum(differences) / len(differences)
-    words = "" if promoted else "not "
+    mean = math.fsum(seen.differences.tolist()) / seen.queries
+    alike = not promoted and by_t(seen, rule.alpha) >= (-rule.margin if rule.rule == "not_worse" else 0)
+    needed = too_alike(mean, rule, groups=seen.groups, queries=seen.queries) if alike else ""
+    reason = f"{measure} {mean:+.4f} on dev ({seen.queries} queries{seen.told}), lower bound {bound:+.4f} "
+    reason += f"is {'' if promoted else 'not '}{wanted} ({rule.rule}){needed}"
     return Verdict(
         promoted,
-        f"{measure} {mean:+.4f} on dev ({len(differences)} queries), lower bound {bound:+.4f} is {words}{wanted} ({rule.rule})",
+        reason,
         measure,
-        len(differences),
+        seen.queries,
         math.fsum(new.values()) / len(new),
         math.fsum(old.values()) / len(old),
         mean,
         bound,
         rule=rule.rule,
-        spread=spread(differences),
+        spread=seen.spread,
         dev=len(new),
         level=rule.alpha,
+        groups=seen.groups,
+        most=seen.most,
     )
+
+
+def too_alike(mean: float, rule: Promotion, *, groups: int, queries: int) -> str:
+    """How many queries it takes at least to show what a t-test alone took for shown, where fewer miss rare losses; else empty."""
+    target = -rule.margin if rule.rule == "not_worse" else 0.0
+    if mean <= target or target <= -1:
+        return ""
+    needed = math.ceil(math.log(rule.alpha) / math.log((1 + target) / (1 + mean)))
+    if groups >= needed:
+        return ""
+    return f"; fewer than {math.ceil(needed * queries / groups):,} queries cannot show it, since losses may be too rare to be seen"
 
 
 def measure_of(rule: Promotion, sections: Mapping[str, Any]) -> str:

@@ -237,7 +237,7 @@ def _compare(
     others = [one for one in standing(champions, new.measure, rule.anchor) if one.number != now.number] if guaranteed else []
     old = measured(now)
     ours = values(evidence.VALUES / new.model, new.measure, found[new.model])
-    seen = Evidence(ours, old)
+    seen = Evidence(ours, old, groups=evidence.groups(Path(made.paths["corpus"])))
     if guaranteed:
         fresh = evidence.fresh(project, now, made, queries=ours, warn=display.warn)
         looks, slices = evidence.looks(found, new.measure, sections), evidence.slices(Path(made.paths["corpus"]))

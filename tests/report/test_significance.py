@@ -51,7 +51,7 @@ def test_size_power_and_warnings_of_a_pair() -> None:
     assert weak.warning.endswith("are needed for 80 %")
     assert not weak.significant
     assert (better.significant, better.marked, better.warning) == (True, True, "")
-    assert (good.effect, good.p, good.warning) == (None, 0.0, ""), "no spread"
+    assert (good.effect, good.p, good.warning) == (None, 2.0**-59, ""), "no spread"
 
 
 def test_papers_mark_dev_below_a_hundredth_and_test_below_a_twentieth() -> None:

@@ -8,6 +8,7 @@ Selection Bias in Performance Evaluation, JMLR 11, 2010); on other queries of th
 from collections.abc import Iterable
 from hashlib import sha256
 
+CLICKED = "click-"  # begins the ids of queries of a click log: judged by what was shown alone, they favor the model that showed it
 ONE_IN = 5  # queries that choose; four in five are left to confirm
 
 

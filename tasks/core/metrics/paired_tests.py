@@ -1,4 +1,7 @@
-"""Tests of whether two systems differ on the same queries, and the correction for testing many pairs."""
+"""Tests of whether two systems differ on the same queries, and the correction for testing many pairs.
+
+Where `groups` [Q] has the number of each query's group (tasks.core.metrics.clusters), groups are the independent draws, not queries.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,26 +11,33 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from tasks.core.metrics.clusters import Numbers, by_group
+
 Floats = npt.NDArray[np.float64]
-SAME = 1e-12  # relative to the sum of absolute differences
+SAME = 1e-12  # relative to the largest absolute difference, or to the sum of them
 BLOCK = 512  # sign flips at a time
 
 
-def paired_t_test(first: Floats, second: Floats, alpha: float) -> tuple[float, float | None, float | None]:
-    """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q].
+def paired_t_test(first: Floats, second: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float, float | None, float | None]:
+    """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q]; with `groups`, by the cluster-robust standard error
+    and as many degrees of freedom as there are groups, less one.
 
-    If all differences are equal, there is no variance to test with: p is 1 if they are 0, otherwise 0. With fewer than two
-    queries p is 1.
+    If all differences are equal but for rounding, there is no variance to test with, and none for an interval: p is 1 if they are 0,
+    otherwise that of all sign flips, 2^(1 - Q) (Fisher 1935). With fewer than two queries p is 1.
     """
-    differences = first - second
+    differences = first - second if groups is None else by_group(first - second, groups)
     if len(differences) < 2:
         return 1.0, None, None
-    if np.ptp(differences) == 0:
-        constant = float(differences[0])
-        return (1.0 if constant == 0 else 0.0), constant, constant
-    result = stats.ttest_rel(first, second)
+    if no_spread(differences):
+        return (1.0 if differences[0] == 0 else 2.0 ** (1 - len(differences))), None, None
+    result = stats.ttest_1samp(differences, 0.0)
     interval = result.confidence_interval(1 - alpha)
     return float(result.pvalue), float(interval.low), float(interval.high)
+
+
+def no_spread(differences: Floats) -> bool:
+    """Whether `differences` are equal but for rounding."""
+    return bool(np.ptp(differences) <= SAME * np.abs(differences).max())
 
 
 def mean_interval(values: Floats, alpha: float) -> tuple[float, float]:
@@ -49,14 +59,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def permutation_test(first: Floats, second: Floats, *, permutations: int, seed: int) -> float:
+def permutation_test(first: Floats, second: Floats, *, permutations: int, seed: int, groups: Numbers | None = None) -> float:
     """Two-sided p of the paired randomization test of first - second, both [Q]: the share of sign flips of the differences whose mean
     is at least as far from 0 (Fisher 1935; Smucker, Allan, Carterette 2007).
 
     All 2^D flips of the D differences that are not 0 if there are at most `permutations`; otherwise that many drawn by `seed`, and
-    (found + 1) / (permutations + 1), which is never 0. Sums that differ by rounding alone count as equal.
+    (found + 1) / (permutations + 1), which is never 0. Sums that differ by rounding alone count as equal. With `groups`, the sign of all
+    differences of a group is flipped at once.
     """
-    differences = first - second
+    differences = first - second if groups is None else np.bincount(groups, first - second)
     differences = differences[differences != 0]
     if not len(differences):
         return 1.0

@@ -5,12 +5,13 @@ Cohen 1988, chapter 2; Cumming and Finch 2001 for the interval. d is the mean of
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import optimize, stats
 
-from tasks.core.metrics.paired_tests import SAME, Floats
+from tasks.core.metrics.clusters import Numbers, by_group
+from tasks.core.metrics.paired_tests import Floats, no_spread
 
 WANTED = 0.8  # power
 MOST = 10**9  # queries that are looked at
@@ -34,10 +35,17 @@ class Effect:
     needed: int | None
 
 
-def effect(differences: Floats, alpha: float) -> Effect | None:
-    """The effect in `differences` [Q]; None if they have no variance but rounding."""
+def effect(differences: Floats, alpha: float, groups: Numbers | None = None) -> Effect | None:
+    """The effect in `differences` [Q]; None if they have no variance but rounding.
+
+    With the number of each query's `groups` [Q], all of it is of one value per group (clusters.by_group); `needed` stays in queries.
+    """
+    if groups is not None:
+        found = effect(by_group(differences, groups), alpha)
+        share = len(differences) / (groups.max() + 1)
+        return found and replace(found, needed=found.needed and math.ceil(found.needed * share))
     queries = len(differences)
-    if queries < 2 or np.ptp(differences) <= SAME * np.abs(differences).max():
+    if queries < 2 or no_spread(differences):
         return None
     deviation = float(differences.std(ddof=1))
     d = float(differences.mean()) / deviation

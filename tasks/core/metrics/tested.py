@@ -7,6 +7,7 @@ from pydantic import Field
 from tasks.core.stage.params import Params
 
 if TYPE_CHECKING:
+    from tasks.core.metrics.clusters import Numbers
     from tasks.core.metrics.paired_tests import Floats
 
 
@@ -22,13 +23,13 @@ class Tested(Params):
     )
     seed: int = Field(42, ge=0, description="seed for the sample of queries shown and for the permutation test")
 
-    def p(self, first: "Floats", second: "Floats") -> float:
-        """Two-sided p of the mean of first - second, both [Q], before correction."""
+    def p(self, first: "Floats", second: "Floats", groups: "Numbers | None" = None) -> float:
+        """Two-sided p of the mean of first - second, both [Q], before correction; `groups` [Q] of queries are drawn at once, if given."""
         from tasks.core.metrics.paired_tests import paired_t_test, permutation_test  # scipy: not with every command
 
         if self.test == "permutation":
-            return permutation_test(first, second, permutations=self.permutations, seed=self.seed)
-        return paired_t_test(first, second, self.alpha)[0]
+            return permutation_test(first, second, permutations=self.permutations, seed=self.seed, groups=groups)
+        return paired_t_test(first, second, self.alpha, groups)[0]
 
     @property
     def tests(self) -> str:

@@ -48,10 +48,21 @@ def test_paired_t_test_worked_by_hand() -> None:
 
 def test_paired_t_test_without_variance() -> None:
     same = np.array([0.1, 0.7, 0.3])
-    assert paired_t_test(same, same, 0.05) == (1.0, 0.0, 0.0)
-    assert paired_t_test(np.array([1.0, 1.0]), np.array([0.5, 0.5]), 0.05) == (0.0, 0.5, 0.5)
+    assert paired_t_test(same, same, 0.05) == (1.0, None, None)
+    assert paired_t_test(np.array([1.0, 1.0]), np.array([0.5, 0.5]), 0.05) == (0.5, None, None), "two heads or two tails"
+    assert paired_t_test(same + 0.1, same, 0.05) == (0.25, None, None), "equal but for rounding"
+    assert paired_t_test(np.ones(4), np.zeros(4), 0.05, np.array([0, 0, 1, 1])) == (0.5, None, None), "two groups"
+    assert paired_t_test(np.arange(4.0), np.zeros(4), 0.05, np.zeros(4, int)) == (1.0, None, None), "one group"
     assert paired_t_test(np.array([1.0]), np.array([0.5]), 0.05) == (1.0, None, None)
     assert mean_interval(np.array([0.4]), 0.05) == (0.4, 0.4)
+
+
+def test_paired_t_test_over_groups_worked_by_hand() -> None:
+    # 1, 3 of one document, 2, 6 of another: mean 3, sums of deviations -2 and 2, SE^2 = 2/1 (4 + 4) / 16 = 1, so t = 3.
+    # With 1 degree P(|T| > 3) = 1 - 2 atan(3) / pi = 0.2048.
+    p, low, high = paired_t_test(np.array([1.0, 3.0, 2.0, 6.0]), np.zeros(4), 0.05, np.array([0, 0, 1, 1]))
+    assert p == pytest.approx(1 - 2 * math.atan(3) / math.pi)
+    assert low == pytest.approx(3 - math.tan(0.475 * math.pi)) and high == pytest.approx(3 + math.tan(0.475 * math.pi))
 
 
 def test_holm_worked_by_hand() -> None:

@@ -49,6 +49,16 @@ def test_permutation_test_worked_by_hand() -> None:
     assert permutation_test(np.array([0.3]), np.array([0.1]), **ALL) == 1.0  # type: ignore[arg-type]
 
 
+def test_the_signs_of_a_group_are_flipped_at_once() -> None:
+    draw = random.Random(1)
+    differences, groups = [draw.choice([-0.5, 0.0, 1 / 3, 1.0]) for _ in range(14)], [draw.randrange(6) for _ in range(14)]
+    flips = [
+        sum(signs[group] * one for group, one in zip(groups, differences, strict=True)) for signs in itertools.product((1, -1), repeat=6)
+    ]
+    expected = sum(abs(flipped) >= abs(sum(differences)) - 1e-9 for flipped in flips) / 2**6
+    assert permutation_test(np.array(differences), np.zeros(14), groups=np.array(groups), **ALL) == expected  # type: ignore[arg-type]
+
+
 def test_equal_differences_give_the_sign_test() -> None:
     """With differences of one size, the sum is as far from 0 as seen where the number of plus signs is: a binomial tail."""
     differences = np.array([0.1] * 40 + [-0.1] * 22)

@@ -65,6 +65,16 @@ def test_an_effect_worked_by_hand() -> None:
     assert effect(np.array([0.1 + 0.3, 0.7 + 0.3]) - np.array([0.1, 0.7]), 0.05) is None, "equal but for rounding"
 
 
+def test_an_effect_over_groups_is_of_one_value_per_group() -> None:
+    draw = np.random.default_rng(4)
+    numbers, values = np.repeat(np.arange(30), 3), np.repeat(draw.normal(0.2, 1, 30), 3)  # three queries that say the same
+    found, alone = effect(values, 0.05, numbers), effect(values[::3], 0.05)
+    assert found and alone and alone.needed
+    assert (found.d, found.power, found.detectable) == (pytest.approx(alone.d), pytest.approx(alone.power), pytest.approx(alone.detectable))
+    assert found.needed == 3 * alone.needed, "in queries"
+    assert effect(np.ones(4), 0.05, np.array([0, 0, 1, 1])) is None
+
+
 def test_too_few_queries_are_told_in_a_sentence() -> None:
     draw = np.random.default_rng(3)
     differences = draw.normal(0.0, 1.0, 60)

@@ -180,6 +180,52 @@ def test_the_projects_test_is_used(project: Project, capsys: pytest.CaptureFixtu
         compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
 
 
+def test_the_projects_level_is_used(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = drawn(1), drawn(2, better=0.02)
+    project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
+    params = project.folder / "params.yaml"
+    params.write_text(params.read_text().replace("metric: RR@10", "metric: RR@10\n  alpha: 0.01"))
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    (row,) = told["systems"]
+    result = stats.ttest_rel(list(new.values()), list(old.values()))
+    interval = result.confidence_interval(0.99)
+    assert (told["alpha"], row["low"], row["high"]) == (0.01, pytest.approx(interval.low), pytest.approx(interval.high))
+    critical, shift = stats.t.ppf(0.995, 39), abs(row["d"]) * 40**0.5
+    assert row["power"] == pytest.approx(float(stats.nct.sf(critical, 39, shift) + stats.nct.cdf(-critical, 39, shift)))
+    assert 0.01 < result.pvalue < 0.05 and row["warning"]
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
+    assert " 99 % interval " in capsys.readouterr().out
+    params.write_text(params.read_text().replace("alpha: 0.01", "alpha: 0.2"))
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
+    assert not json.loads(capsys.readouterr().out)["systems"][0]["warning"], "significant at such a level"
+
+
+def test_queries_that_share_a_document(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten documents with four queries each, which gain alike."""
+    old, new = drawn(1), {query: value + 0.05 * (place // 4 % 3) for place, (query, value) in enumerate(drawn(1).items())}
+    project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
+    rows = [QUERIES_OF, [f"d{place // 4}" for place in range(40)], [1] * 40]
+    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table(rows, schema=QRELS)])
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["systems"]
+    steps = [0.05 * (place % 3) for place in range(10)]
+    by_group = stats.ttest_1samp(steps, 0.0).pvalue
+    assert (row["groups"], row["p_groups"]) == (10, pytest.approx(by_group))
+    effect = statistics.variance(steps) / 10 / (statistics.variance([new[query] - old[query] for query in QUERIES_OF]) / 40)
+    assert row["design_effect"] == pytest.approx(effect) and row["p"] < by_group
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
+    line = (
+        f"warmup: 40 queries are 10 groups that share relevant documents, which say as much as {40 / effect:.0f} independent ones "
+        f"(design effect {effect:.1f}); p by groups {by_group:.2g}, figures above ignore them\n"
+    )
+    assert line in capsys.readouterr().out
+    one = pa.table([rows[0], ["d0"] * 40, [1] * 40], schema=QRELS)
+    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [one])
+    compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
+    assert "warmup: all 40 queries share relevant documents, so nothing is known of others" in capsys.readouterr().out
+
+
 def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.commit({"star": (1.0, "c", drawn(1))})
     lines = {"one": "q1 Q0 a 1 2 x\nq1 Q0 b 2 1 x\nq2 Q0 b 1 2 x\n", "two": "q1 Q0 b 1 2 x\nq1 Q0 a 2 1 x\nq2 Q0 b 1 2 x\n"}

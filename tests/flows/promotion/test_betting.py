@@ -6,19 +6,19 @@ import random
 import numpy as np
 import pytest
 
-from flows.promotion.betting import log_capital, lower_bound, shows_more
+from flows.promotion.betting import BOLD, STEADY, Bets, log_capital, lower_bound, shows_more
 
 
-def plain(differences: list[float], c: float, alpha: float) -> float:
+def plain(differences: list[float], c: float, alpha: float, sizes: list[float] | None = None, bets: Bets = STEADY) -> float:
     """The same in numbers one by one, written from the formulas; the capital itself."""
     capital, seen = 1.0, []
-    centred = 1.0  # v_0, then the sum of squares
+    centred = bets.variance  # v_0, then the sum of squares
     for place, d in enumerate(differences):
         variance = centred / (len(seen) + 1)
         bet = 0.0
         if capital < 1 / alpha:
-            bet = min(math.sqrt(2 * math.log(1 / (alpha * capital)) / ((len(differences) - place) * variance)), 0.75 / (1 + c))
-        capital *= 1 + bet * (d - c)
+            bet = min(math.sqrt(2 * math.log(1 / (alpha * capital)) / ((len(differences) - place) * variance)), bets.most / (1 + c))
+        capital *= 1 + bet * (d - (sizes[place] if sizes else 1) * c)
         seen.append(d)
         centred += (d - sum(seen) / (len(seen) + 1)) ** 2
     return capital
@@ -31,6 +31,23 @@ def test_the_capital_is_that_of_a_plain_loop(seed: int, c: float) -> None:
     differences = [draw.choice([0.0, 0.0, draw.uniform(-1, 1), 1.0, 0.37]) for _ in range(draw.randint(1, 60))]
     found = float(log_capital(np.array(differences), c, 0.02))
     assert math.exp(found) == pytest.approx(plain(differences, c, 0.02), rel=1e-9)
+    bold = float(log_capital(np.array(differences), c, 0.02, bets=BOLD))
+    assert math.exp(bold) == pytest.approx(plain(differences, c, 0.02, bets=BOLD), rel=1e-9)
+
+
+@pytest.mark.parametrize("c", [-0.9, -0.01, 0.3])
+def test_groups_of_several_sizes_are_as_in_a_plain_loop(c: float) -> None:
+    draw = np.random.default_rng(4)
+    sizes = draw.integers(1, 5, 50) / 4
+    sums = sizes * draw.uniform(-0.6, 1, 50)
+    assert math.exp(float(log_capital(sums, c, 0.02, sizes=sizes))) == pytest.approx(
+        plain(sums.tolist(), c, 0.02, sizes.tolist()), rel=1e-9
+    )
+    assert (log_capital(sums, c, 0.02, sizes=np.ones(50)) == log_capital(sums, c, 0.02)).all()
+    assert lower_bound(sums, 0.05, sizes) <= sums.sum() / sizes.sum()
+    assert shows_more(sums, lower_bound(sums, 0.05, sizes) - 2e-5, 0.05, sizes=sizes)
+    won = np.ones(200)
+    assert lower_bound(won / 2, 0.05, won / 2) > 0.9, "groups half as large, which gain 1 on each query"
 
 
 def test_a_case_worked_out_by_hand() -> None:
@@ -53,8 +70,9 @@ def test_many_sequences_and_many_c_at_once_are_as_one_by_one() -> None:
             assert together[row, column] == pytest.approx(float(log_capital(sequence, float(c), 0.1)))
 
 
+@pytest.mark.parametrize("bets", [STEADY, BOLD])
 @pytest.mark.parametrize("kind", ["steps", "rare", "normal"])
-def test_it_errs_less_often_than_alpha(kind: str) -> None:
+def test_it_errs_less_often_than_alpha(kind: str, bets: Bets) -> None:
     """Differences of mean exactly c: the chance of a rejection is at most alpha, for skewed ones as well."""
     draw = np.random.default_rng(5)
     shape = (4000, 300)
@@ -64,7 +82,7 @@ def test_it_errs_less_often_than_alpha(kind: str) -> None:
         "normal": lambda: np.clip(draw.normal(0, 0.25, shape), -1, 1),
     }[kind]()
     for sign in (1, -1):
-        erred = int(shows_more(sign * differences, 0.0, 0.05).sum())
+        erred = int(shows_more(sign * differences, 0.0, 0.05, bets=bets).sum())
         assert erred <= 200 + 3 * math.sqrt(4000 * 0.05 * 0.95)
     assert kind == "rare" or erred > 40, "nor is it far below: the bets are not timid"
 

@@ -103,6 +103,10 @@ def test_groups_are_read_from_the_corpus(here: Path) -> None:
     assert "question word who" in evidence.slices(here)
     write_table(here / "columns/dev.parquet", COLUMNS, [pa.table({"query": ["2"], "column": ["kind"], "value": ["x"]}, COLUMNS)])
     assert evidence.slices(here)["column kind x"] == ["2"]
+    assert evidence.groups(here) == {}
+    rows = [["1", "2", "3", "3"], ["a", "a", "b", "a"], [1, 1, 1, 0]]
+    write_table(here / "qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
+    assert evidence.groups(here) == {"1": "1", "2": "1", "3": "3"}
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,27 @@ def test_each_champion_that_stands_is_measured_until_one_is_not_met(
     assert asked == measured and verdict.promoted == promoted
     assert set(found) == {"a", *(f"champion/{number}" for number in measured)}
     assert verdict.rule == rule
+
+
+@pytest.mark.parametrize("rule", ["guaranteed", "not_worse"])
+def test_the_comparison_knows_which_queries_share_a_document(here: Path, monkeypatch: pytest.MonkeyPatch, rule: Any) -> None:
+    rows = [NAMES, [f"d{place % 100}" for place in range(len(NAMES))], [1] * len(NAMES)]
+    write_table(here / "data/corpus/qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
+    evaluate = lambda *_, **__: write_values(retrain.SCRATCH / "values", dict.fromkeys(NAMES, 0.3))  # noqa: E731
+    monkeypatch.setattr(retrain, "evaluate_champion", evaluate)
+    found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
+    verdict = retrain._compare(
+        here,
+        [Champion(1, "a", "first", "", digests={"encoder": "e1"})],
+        Champion(2, "a", "promoted", "", measure="m"),
+        made=Parts({"corpus": "data/corpus"}, {}, {}),
+        found=found,
+        sections={},
+        rule=Promotion(rule=rule),
+        processes=Processes(),
+        display=Display(),
+    )
+    assert verdict.groups == 100 and "in 100 groups that share relevant documents" in verdict.reason
 
 
 def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

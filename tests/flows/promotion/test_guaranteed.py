@@ -110,6 +110,50 @@ def test_a_group_that_loses_vetoes() -> None:
     assert verdict(new, slices={"question word how": group}, rule={"veto_rate": 0}).promoted
 
 
+def test_queries_of_their_own_documents_give_the_same_figures() -> None:
+    for gain in (0.0, 0.02, 0.03):
+        assert verdict(better(gain), groups={query: query for query in NAMES}) == verdict(better(gain))
+    found = verdict(better(0.02))
+    assert (found.groups, found.most) == (found.queries, 1)
+
+
+def test_a_group_is_one_bet_in_the_order_of_its_first_query() -> None:
+    groups = {query: f"d{number % 300 if number < 1470 else 0}" for number, query in enumerate(NAMES)}
+    found, order = verdict(better(0.04), groups=groups), confirming(NAMES)
+    sums: dict[str, list[float]] = {}
+    for query in order:
+        sums.setdefault(groups[query], []).append(better(0.04)[query] - OLD[query])
+    most = next(most for most in range(1, 9) if sum(max(0, len(one) - most) for one in sums.values()) <= 0.05 * len(order))
+    assert most < max(map(len, sums.values()))
+    sizes = np.array([min(most, len(one)) / most for one in sums.values()])
+    bets = sizes * [float(np.mean(one)) for one in sums.values()]
+    assert found.bound == pytest.approx(betting.lower_bound(bets, found.level, sizes), abs=1e-5)
+    assert found.bound < verdict(better(0.04)).bound
+    assert (found.groups, found.most) == (len(sums), most)
+    assert f"{len(order)} of 1500 dev queries in {len(sums)} groups that share relevant documents, design effect" in found.reason
+
+
+def test_a_new_query_about_a_known_document_is_not_new() -> None:
+    fresh, groups = set(NAMES[:100]), {NAMES[0]: "d", NAMES[700]: "d", NAMES[1]: "e", NAMES[2]: "e"}
+    order = in_order(NAMES, fresh, groups)
+    first = [query for query in confirming(NAMES) if query in fresh and query != NAMES[0]]
+    assert order[: len(first)] == first
+    assert f"{len(first)} of them new" in verdict(better(0.03), fresh=fresh, groups=groups).reason
+
+
+def test_it_errs_seldom_where_documents_are_what_is_drawn() -> None:
+    """Eight queries a document, all gaining or losing together, at the margin: with the level of .05, over queries and over groups."""
+    draw, wrong = np.random.default_rng(9), np.zeros(2)
+    names = [f"q{number}" for number in range(800)]
+    groups, old = {query: f"{place // 8}" for place, query in enumerate(names)}, dict.fromkeys(names, 0.5)
+    for _ in range(200):
+        gains = np.clip(draw.normal(-0.01, 0.2, 100), -0.5, 0.5)
+        new = {query: 0.5 + float(gains[place // 8]) for place, query in enumerate(names)}
+        wrong += [verdict(new, {1: old}, rule={"comparisons": 1}, groups=some).promoted for some in ({}, groups)]
+    assert wrong[0] > 30
+    assert wrong[1] <= 10 + 3 * 3.1
+
+
 def test_refusals() -> None:
     few = {"q0": 0.5, "q1": 0.5}
     assert not verdict(few, {1: few}).promoted, "two queries show nothing"
@@ -119,5 +163,7 @@ def test_refusals() -> None:
     many = dict.fromkeys(NAMES, 3.0)
     with pytest.raises(UserError, match=r"promotion.metric: found a difference of 2.[4-7]\d*, expected differences in \[-1, 1\]; choose"):
         verdict(many)
+    with pytest.raises(UserError, match=r"found a difference of 2.[4-7]\d*, expected differences in \[-1, 1\]"):
+        verdict(many, groups=dict.fromkeys(NAMES, "one"))
     with pytest.raises(UserError, match="measured on different queries"):
         verdict(better(0.1), {2: OLD, 1: few})

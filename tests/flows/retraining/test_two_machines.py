@@ -91,7 +91,7 @@ def test_a_rollback_during_a_retraining(pair: tuple[Any, Any]) -> None:
     """By hand, on the other machine, and fetched here by whoever: the comparison is made again."""
     _, second = pair
     second.retrain()
-    second.add(*[0.95] * 20)
+    second.add(*[1.2] * 20)
     second.act("wait")
     process = second.start("retrain")
     second.at_work()

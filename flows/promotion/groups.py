@@ -1,0 +1,131 @@
+"""Differences by dev query as independent draws: one for each group of queries that share a relevant document."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, stats
+
+from flows.promotion import betting
+from tasks.core.metrics.clusters import Floats, Numbers, by_group, design_effect, numbered
+from tasks.core.metrics.paired_tests import no_spread
+
+CAPPED = 0.05  # of the queries, which bets may leave out
+NEAR = 3.0  # times what the queries may leave unseen: where t's half-width is less, it is too small to be believed
+
+
+@dataclass(frozen=True)
+class Draws:
+    """`differences` of Q queries, and the number of each one's group, from 0 in the order in which groups are bet on."""
+
+    differences: Floats
+    numbers: Numbers
+
+    @property
+    def queries(self) -> int:
+        return len(self.differences)
+
+    @property
+    def groups(self) -> int:
+        return int(self.numbers.max()) + 1
+
+    @property
+    def most(self) -> int:
+        """As how many queries a group is bet on at most: the least number by which no more than CAPPED of the queries is lost.
+
+        A bet must leave something, whatever the largest group does. By its full size, one document with ten queries among a thousand with
+        one would make every bet a tenth as large. It is a function of sizes alone, so bets stay fair: of the mean so weighted.
+        """
+        counts = np.bincount(self.numbers)
+        return next(most for most in range(1, counts.max() + 1) if np.maximum(counts - most, 0).sum() <= CAPPED * self.queries)
+
+    @property
+    def sums(self) -> Floats:
+        """The mean difference of each group [G], times `sizes`; the differences, where each query is a group."""
+        found: Floats = np.bincount(self.numbers, self.differences) / np.bincount(self.numbers) * self.sizes
+        return found
+
+    @property
+    def sizes(self) -> Floats:
+        """The size of each group [G], at most `most`, over `most`."""
+        found: Floats = np.minimum(np.bincount(self.numbers), self.most) / self.most
+        return found
+
+    @property
+    def each(self) -> Floats:
+        """One value for each group [G] with the mean of the differences (clusters.by_group)."""
+        return by_group(self.differences, self.numbers)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of `each`, with G - 1 in the denominator: over sqrt(G), the standard error of the mean."""
+        each = self.each
+        if len(each) < 2 or no_spread(each):
+            return 0.0
+        mean = math.fsum(each) / len(each)
+        return math.sqrt(math.fsum((each - mean) ** 2) / (len(each) - 1))
+
+    @property
+    def told(self) -> str:
+        """Empty where no two queries are in one group."""
+        if self.groups == self.queries:
+            return ""
+        effect = design_effect(self.differences, self.numbers)
+        return f" in {self.groups:,} groups that share relevant documents, design effect {effect:.1f}"
+
+
+def draws(differences: Mapping[str, float], order: Sequence[str], groups: Mapping[str, str]) -> Draws:
+    """Those of the queries in `order`; a group has the place of its first one there."""
+    return Draws(np.asarray([differences[query] for query in order]), numbered(order, groups))
+
+
+def lower_bound(seen: Draws, alpha: float) -> float:
+    """The one-sided 1 - alpha lower confidence bound of the mean difference, by Student's t over groups:
+
+        L = mean(d) - t(1 - alpha, G - 1) * s / sqrt(G)        s: spread, one value for each of G groups; of Q queries that share nothing
+
+    L >= -margin exactly where a one-sided paired t-test rejects "the mean is below -margin" at level alpha
+    (non-inferiority: Wellek, Testing Statistical Hypotheses of Equivalence and Noninferiority, 2010, section 1).
+
+    Where models are nearly alike, a spread says nothing of losses that are too rare to be seen. Without any spread L is that of `unseen`;
+    where the t-test's half-width is less than NEAR times what may be unseen, the lesser of L and betting's bound. Both hold for
+    differences in [-1, 1], whatever their distribution. For a measure beyond, L is always the t-test's; without a
+    spread nothing is shown: -1, or the mean where that is less.
+    """
+    mean, spread = float(seen.differences.mean()), seen.spread
+    within = bool(np.abs(seen.differences).max() <= 1)
+    if not spread:
+        return unseen(mean, seen.sizes, alpha) if within else min(mean, -1.0)
+    plain = by_t(seen, alpha)
+    if within and mean - plain < NEAR * (mean - unseen(mean, seen.sizes, alpha)):
+        return min(plain, betting.lower_bound(seen.sums, alpha, seen.sizes, bets=betting.BOLD))
+    return plain
+
+
+def by_t(seen: Draws, alpha: float) -> float:
+    """The t-test's bound alone; the mean without a spread."""
+    mean = float(seen.differences.mean())
+    return mean - float(stats.t.ppf(1 - alpha, seen.groups - 1)) * seen.spread / math.sqrt(seen.groups) if seen.spread else mean
+
+
+def unseen(value: float, sizes: Floats, alpha: float) -> float:
+    """The 1 - alpha lower bound of the mean, where every difference is `value`: the rest, down to -1, was not drawn.
+
+    With n groups of one size L = value - (1 + value) (1 - alpha^(1/n)): if the mean is m, all n differences are at least `value` with a
+    chance of at most ((1 + m) / (1 + value))^n (Markov). It is a bet of all one has each time (flows.promotion.betting), at 1 / (1 + m);
+    with groups of other sizes too, L is where its capital is 1 / alpha.
+    """
+    if value <= -1:
+        return -1.0
+    if sizes.min() == 1:
+        return value - (1 + value) * -math.expm1(math.log(alpha) / len(sizes))
+    edge = -1 + 1e-12
+    if chance_of_none(value, edge, sizes) > alpha:
+        return -1.0
+    return float(optimize.brentq(lambda c: math.log(chance_of_none(value, c, sizes)) - math.log(alpha), edge, value))
+
+
+def chance_of_none(value: float, c: float, sizes: Floats) -> float:
+    """The greatest chance that no group differs from `value`, where the mean difference is at most c: one over the capital of that bet."""
+    return float(np.exp(-np.log1p(sizes * max(0.0, value - c) / (1 + c)).sum()))

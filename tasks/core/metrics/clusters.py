@@ -1,0 +1,75 @@
+"""Queries that share a relevant document: they rise and fall together, so a mean over them says less than one over as many others.
+
+A group is a connected component of queries and relevant documents; groups share nothing, and are taken to be independent draws. The error
+of a mean over queries is then that of the sums of groups (Liang, Zeger: Longitudinal Data Analysis Using Generalized Linear Models,
+Biometrika 73, 1986; Cameron, Miller: A Practitioner's Guide to Cluster-Robust Inference, Journal of Human Resources 50, 2015). `by_group`
+puts it as one value per group, so every test of a mean over independent values is one over groups as well.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.tables.parquet import read_table
+from tasks.core.tables.schemas import QRELS
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+
+def connected(relevant: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The group of each query of pairs (query, relevant document), named after the least of its queries; union-find by document."""
+    parent: dict[str, str] = {}
+    first: dict[str, str] = {}  # query by document
+
+    def root(query: str) -> str:
+        while parent.setdefault(query, query) != query:
+            parent[query] = parent[parent[query]]
+            query = parent[query]
+        return query
+
+    for query, document in relevant:
+        one, other = sorted((root(query), root(first.setdefault(document, query))))
+        parent[other] = one
+    return {query: root(query) for query in parent}
+
+
+def read_groups(qrels: Path) -> dict[str, str]:
+    """The group of each query of a table of judgments, by documents of any positive grade; none where there is no table."""
+    if not qrels.exists():
+        return {}
+    table = read_table(qrels, QRELS)
+    graded = zip(*(table[column].to_pylist() for column in ("query", "doc", "grade")), strict=True)
+    return connected((query, doc) for query, doc, grade in graded if grade > 0)
+
+
+def numbered(queries: Sequence[str], groups: Mapping[str, str]) -> Numbers:
+    """A number for the group of each query [Q], from 0 in the order of their first queries; a query without a group is one of its own."""
+    numbers: dict[tuple[bool, str], int] = {}
+    names = ((query in groups, groups.get(query, query)) for query in queries)
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+
+
+def by_group(values: Floats, numbers: Numbers) -> Floats:
+    """One value for each group [G] of `values` [Q]: mean + (sum of the group's deviations from it) * G / Q.
+
+    Their mean is that of `values`, and their standard deviation (G - 1 in the denominator) over sqrt(G) its cluster-robust standard error;
+    `values` themselves, bit for bit, where each query is a group, numbered in order.
+    """
+    sizes = np.bincount(numbers)
+    if len(sizes) == len(values):
+        return values[np.argsort(numbers)]
+    mean = values.mean()
+    found: Floats = mean + np.bincount(numbers, values - mean) * len(sizes) / len(values)
+    return found
+
+
+def design_effect(values: Floats, numbers: Numbers) -> float:
+    """The variance of the mean of `values` [Q] over what it would be if all were independent (Kish: Survey Sampling, 1965); Q over it is
+    the effective number of queries. 1 where each query is a group, or nothing can be told."""
+    each, plain = by_group(values, numbers), float(values.var(ddof=1)) if len(values) > 1 else 0.0
+    if len(each) in (1, len(values)) or not plain:
+        return 1.0
+    return float(each.var(ddof=1)) / len(each) * len(values) / plain
