@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.unpadded_rows import first_position, placed, rounded
+from tasks.core.models.unpadded_rows import first_position, placed, rounded, with_spare
 from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, moved, sent
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
@@ -95,12 +95,10 @@ class Unpadded:
         config = transformer.config
         heads, training = config.num_attention_heads, transformer.training
         drop, attention_drop = (share * training for share in (config.hidden_dropout_prob, config.attention_probs_dropout_prob))
-        total, lengths = int(lengths_B.sum()), [*lengths_B.tolist()]
-        longest = max(lengths)
-        if spare := rounded(total) - total:
-            placed_T = F.pad(placed_T[0], (0, spare)), F.pad(placed_T[1], (0, spare), value=self.first)
-            lengths += [longest] * (spare // longest) + [spare % longest] * (spare % longest > 0)  # rows that nothing reads
-        ends_E = moved(torch.tensor([0, *lengths]).cumsum(0), device)
+        total, longest = int(lengths_B.sum()), int(lengths_B.max())
+        size = rounded(total)
+        placed_T = F.pad(placed_T[0], (0, size - total)), F.pad(placed_T[1], (0, size - total), value=self.first)
+        ends_E = sent(np.cumsum([0, *with_spare(lengths_B, size)]), device)  # with rows that nothing reads
         ends = ends_E.int()
         ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed_T)
         x_TH = _embedded(transformer.embeddings, ids_1T, positions_1T)[0]
