@@ -15,7 +15,8 @@ from tasks.core.stage.files import file_digest, folder_digest, write_text
 
 ROOT = Path(".retemper")
 FINISHED = "finished"
-LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu")
+LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
+FAISS = ("faiss-cpu", "faiss-gpu")  # one library by two names
 KEPT = 4  # unfinished works kept per kind; the oldest are removed first
 
 
@@ -35,7 +36,12 @@ def work_digest(*parts: object) -> str:
 
 def code_digest(stage: str) -> str:
     """Digest of a stage's code (as in data/code.json) and of the libraries that compute; work begun with others is not resumed."""
-    return work_digest([_version(name) for name in LIBRARIES], Reader(Path(tasks.__file__).parents[1], MEMORY).stage_digest(stage))
+    return work_digest(libraries(), Reader(Path(tasks.__file__).parents[1], MEMORY).stage_digest(stage))
+
+
+def libraries() -> list[str]:
+    """The versions of the libraries that compute."""
+    return [*map(_version, LIBRARIES), next(filter(None, map(_version, FAISS)), "")]
 
 
 def _version(library: str) -> str:

@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +20,7 @@ from tasks.core.stage.code import Reader
 from tasks.core.stage.devices import RECORD, RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.stage.errors import Invalid, Unavailable, UserError, WorkersLost
 from tasks.core.stage.files import write_text
-from tasks.core.stage.scratch import ROOT, work_digest
+from tasks.core.stage.scratch import ROOT, libraries, work_digest
 from tasks.core.workers.attempts import AHEAD, Called, Outcome, Raised, Run, attempt, become_worker, result_of
 
 Piece = TypeVar("Piece")
@@ -30,7 +29,6 @@ CONNECT_SECONDS = 10.0
 ADDRESS = "RAY_ADDRESS"  # environment: what `auto` stands for
 # environment of the stage that its workers get
 PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_", "GLOO_", "NCCL_", "TORCH_NCCL_", "PYTORCH_", "FI_", "UCX_")
-LIBRARIES = ("numpy", "torch", "transformers", "faiss")
 
 
 class Session(NamedTuple):
@@ -278,15 +276,7 @@ class Cluster:
 @cache
 def code_and_libraries() -> str:
     """One digest of the code of all stages and of the libraries that compute."""
-    return work_digest(Reader(Path(tasks.__file__).parents[1]).stage_digests(), [_version(name) for name in LIBRARIES])
-
-
-def _version(name: str) -> str:
-    if name == "faiss":
-        import faiss
-
-        return str(faiss.__version__)
-    return version(name)
+    return work_digest(Reader(Path(tasks.__file__).parents[1]).stage_digests(), libraries())
 
 
 def _look(session: Session) -> str:
@@ -301,7 +291,7 @@ def _look(session: Session) -> str:
     if word != session.word:
         return f"another file in the place of {project / session.mark}, expected the same file system everywhere"
     if code_and_libraries() != session.code:
-        return "other code, or other versions of numpy, torch, transformers or faiss, expected those of the stage"
+        return "other code, or other versions of numpy, torch, transformers, tokenizers or faiss, expected those of the stage"
     return ""
 
 
